@@ -1,0 +1,58 @@
+package ops
+
+import "slices"
+
+// StateKind says what a layer keeps between steps.
+type StateKind uint8
+
+// The kinds of layer state.
+const (
+	// KVRows is one key row and one value row per position.
+	KVRows StateKind = iota
+)
+
+// StateSpec declares what a layer keeps between steps; the runtime allocates, truncates and copies it.
+type StateSpec struct {
+	Kind   StateKind
+	KWidth int // float32 values of a key row
+	VWidth int // float32 values of a value row
+}
+
+// KV is the state of one layer in one conversation: a growing list of key and value rows in host memory. One goroutine at a time
+// writes it.
+type KV struct {
+	Spec StateSpec
+	K, V []float32 // [Len, KWidth], [Len, VWidth]
+	n    int
+}
+
+// NewKV returns an empty state.
+func NewKV(spec StateSpec) *KV { return &KV{Spec: spec} }
+
+// Len is the number of positions held.
+func (s *KV) Len() int { return s.n }
+
+// Grow makes room for positions below n, keeping what is there. New rows are undefined until written.
+func (s *KV) Grow(n int) {
+	if n <= s.n {
+		return
+	}
+	s.K = extend(s.K, n*s.Spec.KWidth)
+	s.V = extend(s.V, n*s.Spec.VWidth)
+	s.n = n
+}
+
+// Truncate forgets the positions from n on.
+func (s *KV) Truncate(n int) {
+	if n >= s.n {
+		return
+	}
+	s.K, s.V, s.n = s.K[:n*s.Spec.KWidth], s.V[:n*s.Spec.VWidth], n
+}
+
+func extend(x []float32, n int) []float32 {
+	if n > cap(x) {
+		x = slices.Grow(x, max(n, 2*cap(x))-len(x))
+	}
+	return x[:n]
+}
