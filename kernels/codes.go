@@ -1,0 +1,106 @@
+package kernels
+
+import (
+	"encoding/binary"
+	"math"
+
+	"github.com/coli-moe/coli/weights/format"
+)
+
+// schemes has the formats with an integer form. The layouts of their blocks are documented in package format.
+var schemes = map[format.Format]*scheme{
+	format.Q8_0:  {scaled, eachBlock(32, 34, unpackQ8_0)},
+	format.Q4_0:  {scaled, eachBlock(32, 18, unpackQ4_0)},
+	format.MXFP4: {scaled, eachBlock(32, 17, unpackMXFP4)},
+	format.I8Row: {scaled, unpackI8Row},
+	format.I4G64: {scaled, eachBlock(64, 36, unpackI4G64)},
+	format.Q4_K:  {withMin, eachBlock(256, 144, unpackQ4_K)},
+	format.Q6_K:  {halves, eachBlock(256, 210, unpackQ6_K)},
+}
+
+// eachBlock makes a function of one block, of cols columns in size bytes, one of a row.
+func eachBlock(cols, size int, unpack func(q []int8, a, m []float32, b []byte)) func(*codes, []byte) {
+	return func(c *codes, row []byte) {
+		for i := 0; i < len(c.q); i += cols {
+			unpack(c.q[i:][:cols], c.a[i/16:][:cols/16], c.m[i/32:][:cols/32], row[i/cols*size:][:size])
+		}
+	}
+}
+
+func fill(a []float32, v float32) {
+	for i := range a {
+		a[i] = v
+	}
+}
+
+func f16(b []byte) float32 { return format.F16ToF32(binary.LittleEndian.Uint16(b)) }
+
+func f32(b []byte) float32 { return math.Float32frombits(binary.LittleEndian.Uint32(b)) }
+
+func unpackQ8_0(q []int8, a, _ []float32, b []byte) {
+	fill(a, f16(b))
+	for i, v := range b[2:34] {
+		q[i] = int8(v)
+	}
+}
+
+func unpackQ4_0(q []int8, a, _ []float32, b []byte) {
+	fill(a, f16(b))
+	for i, v := range b[2:18] {
+		q[i], q[i+16] = int8(v&15)-8, int8(v>>4)-8
+	}
+}
+
+// mxfp4 is twice the value of each E2M1 code, so that all are integers; the scale is halved in return.
+var mxfp4 = [16]int8{0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12}
+
+func unpackMXFP4(q []int8, a, _ []float32, b []byte) {
+	fill(a, format.E8M0ToF32(b[0])/2)
+	for i, v := range b[1:17] {
+		q[i], q[i+16] = mxfp4[v&15], mxfp4[v>>4]
+	}
+}
+
+func unpackI8Row(c *codes, row []byte) {
+	fill(c.a, f32(row))
+	for i, v := range row[4:] {
+		c.q[i] = int8(v)
+	}
+}
+
+func unpackI4G64(q []int8, a, _ []float32, b []byte) {
+	fill(a, f32(b))
+	for i, v := range b[4:36] {
+		q[i], q[i+32] = int8(v&15)-8, int8(v>>4)-8
+	}
+}
+
+func unpackQ4_K(q []int8, a, m []float32, b []byte) {
+	d, dmin, s := f16(b), f16(b[2:]), b[4:16]
+	for j := range 8 {
+		var scale, minimum byte
+		if j < 4 {
+			scale, minimum = s[j]&63, s[j+4]&63
+		} else {
+			scale, minimum = s[j+4]&15|s[j-4]>>6<<4, s[j+4]>>4|s[j]>>6<<4
+		}
+		fill(a[2*j:2*j+2], d*float32(scale))
+		m[j] = dmin * float32(minimum)
+		for i, v := range b[16+j/2*32:][:32] {
+			q[j*32+i] = int8(v >> (j % 2 * 4) & 15)
+		}
+	}
+}
+
+func unpackQ6_K(q []int8, a, _ []float32, b []byte) {
+	low, high, scales, d := b[:128], b[128:192], b[192:208], f16(b[208:])
+	for g, s := range scales {
+		a[g] = d * float32(int8(s))
+	}
+	for i := range q {
+		half, quarter, l := i/128, i%128/32, i%32
+		lo := low[half*64+quarter%2*32+l] >> (quarter / 2 * 4) & 15
+		hi := high[half*32+l] >> (quarter * 2) & 3
+		q[i] = int8(lo|hi<<4) - 32
+	}
+}

@@ -1,0 +1,181 @@
+package kernels
+
+import (
+	"math/bits"
+
+	"github.com/coli-moe/coli/weights/format"
+)
+
+// matmulFunc is MatMul with its arguments checked and the bytes of a weight row.
+type matmulFunc func(dst []float32, ldd int, w []byte, stride, n int, x *Input, rows []int32)
+
+// best returns the product of format f for the highest instruction set that has one, not above limit.
+func (s *scheme) best(f format.Format, limit isa) (isa, matmulFunc) {
+	if impls := integerKernels[f]; impls != nil {
+		if i, k := best(*impls, limit); k != nil {
+			return i, func(dst []float32, ldd int, w []byte, stride, n int, x *Input, rows []int32) {
+				s.matmul(k, f, dst, ldd, w, stride, n, x, rows)
+			}
+		}
+	}
+	return generic, s.generic
+}
+
+// generic unpacks each weight row once and sums its blocks in rising order.
+func (s *scheme) generic(dst []float32, ldd int, w []byte, stride, n int, x *Input, rows []int32) {
+	p := panels.Get().(*panel)
+	defer panels.Put(p)
+	c := &p.codes
+	c.reset(x.Cols)
+	pad := x.Padded()
+	for i := range n {
+		s.unpack(c, w[i*stride:][:stride])
+		for j, r := range rows {
+			q, d := x.Q[int(r)*pad:][:len(c.q)], x.D[int(r)*pad/block:]
+			sums := x.S[int(r)*pad/block:]
+			var acc float32
+			for b := range (len(c.q) + block - 1) / block {
+				lo, mid, hi := b*block, min(b*block+block/2, len(q)), min(b*block+block, len(q))
+				i0, i1 := dotInt8(c.q[lo:mid], q[lo:mid]), dotInt8(c.q[mid:hi], q[mid:hi])
+				switch s.kind {
+				case scaled:
+					acc += float32(i0+i1) * (c.a[2*b] * d[b])
+				case withMin:
+					acc += float32(i0+i1) * (c.a[2*b] * d[b])
+					acc -= c.m[b] * (d[b] * float32(sums[b]))
+				case halves:
+					acc += float32(i0) * (c.a[2*b] * d[b])
+					acc += float32(i1) * (c.a[2*b+1] * d[b])
+				}
+			}
+			dst[j*ldd+i] = acc
+		}
+	}
+}
+
+func dotInt8(a, b []int8) (sum int32) {
+	b = b[:len(a)]
+	for i, v := range a {
+		sum += int32(v) * int32(b[i])
+	}
+	return sum
+}
+
+// matmul gives one activation row to k.row; of several it gives fours to k.tile, over panels of packed weight rows.
+func (s *scheme) matmul(k *integerKernel, f format.Format, dst []float32, ldd int, w []byte, stride, n int, x *Input, rows []int32) {
+	if len(rows) < 3 || k.tile == nil {
+		for j, r := range rows {
+			k.one(f, dst[j*ldd:], w, stride, n, x, r)
+		}
+		return
+	}
+	p := panels.Get().(*panel)
+	defer panels.Put(p)
+	pad := x.Padded()
+	step := max(2, min(panelRows, panelBytes/pad&^1))
+	p.t, p.a, p.b = grow(p.t, step*pad), grow(p.a, step*pad/block), grow(p.b, step*pad/block)
+	a := &p.args
+	a.w, a.a, a.b = &p.t[0], &p.a[0], &p.b[0]
+	a.tiles, a.shift = pad/tileCols, bits.TrailingZeros32(uint32(k.bias))
+	for i := 0; i < n; i += step {
+		count := min(step, n-i)
+		w := w[i*stride:][:count*stride]
+		s.pack(k, f, p, w, stride, count, x.Cols)
+		a.n = count &^ 1
+		for j := 0; j < len(rows) && a.n > 0; j += 4 {
+			if j == len(rows)-1 {
+				k.one(f, dst[j*ldd+i:], w, stride, a.n, x, rows[j])
+				break
+			}
+			for g := range a.x {
+				r := int(rows[min(j+g, len(rows)-1)])
+				a.x[g], a.d[g] = &x.tiles[r*pad], &x.D[r*pad/block]
+				a.s[g], a.half[g] = &x.S[r*pad/block], &x.half[r*pad/block]
+				a.dst[g] = &p.spare[0]
+				if j+g < len(rows) {
+					a.dst[g] = &dst[(j+g)*ldd+i]
+				}
+			}
+			k.tile(a)
+		}
+		for j := 0; j < len(rows) && a.n < count; j++ { // tiles take pairs of weight rows
+			k.one(f, dst[j*ldd+i+a.n:], w[a.n*stride:], stride, 1, x, rows[j])
+		}
+	}
+	*a = tileArgs{} // the pool shall not keep the caller's memory alive
+}
+
+// one multiplies n weight rows with row r of x.
+func (k *integerKernel) one(f format.Format, dst []float32, w []byte, stride, n int, x *Input, r int32) {
+	pad := int(r) * x.Padded()
+	q, d, s, half := &x.Q[pad], &x.D[pad/block], &x.S[pad/block], &x.half[pad/block]
+	blocks := (x.Cols + block - 1) / block
+	if x.Cols%block == 0 {
+		k.row(&dst[0], &w[0], stride, n, q, d, s, half, blocks)
+		return
+	}
+	// The last block is short, which the kernel would read past: give it a copy of each row with zeros behind.
+	p := panels.Get().(*panel)
+	defer panels.Put(p)
+	p.pad = grow(p.pad, stride+block)
+	clear(p.pad[stride:])
+	for i := range n {
+		copy(p.pad, w[i*stride:][:stride])
+		k.row(&dst[i], &p.pad[0], len(p.pad), 1, q, d, s, half, blocks)
+	}
+}
+
+// pack fills the panel with n weight rows. The blocks after the last whole tile are packed from a copy with zeros behind.
+func (s *scheme) pack(k *integerKernel, f format.Format, p *panel, w []byte, stride, n, cols int) {
+	if k.pack == nil {
+		s.packCodes(k, p, w, stride, n, cols)
+		return
+	}
+	tiles := roundUp(cols, tileCols) / tileCols
+	whole := cols / tileCols
+	if whole > 0 {
+		k.pack(&p.t[0], &p.a[0], &p.b[0], tiles, &w[0], stride, n, whole)
+	}
+	if whole == tiles {
+		return
+	}
+	in := f.Info()
+	tileBytes := tileCols / in.Block * in.BlockBytes
+	size := in.RowHead + tileBytes
+	p.pad = grow(p.pad, n*size)
+	clear(p.pad)
+	for i := range n {
+		row := w[i*stride:][:stride]
+		copy(p.pad[i*size:], row[:in.RowHead])
+		copy(p.pad[i*size+in.RowHead:], row[in.RowHead+whole*tileBytes:])
+	}
+	k.pack(&p.t[whole*tileCols], &p.a[whole*tileLanes], &p.b[whole*tileLanes], tiles, &p.pad[0], size, n, 1)
+}
+
+// packCodes packs n rows in Go.
+func (s *scheme) packCodes(k *integerKernel, p *panel, w []byte, stride, n, cols int) {
+	pad := roundUp(cols, tileCols)
+	clear(p.a)
+	clear(p.b)
+	p.codes.reset(cols)
+	for i := range n {
+		s.unpack(&p.codes, w[i*stride:][:stride])
+		t, a, b := p.t[i*pad:][:pad], p.a[i*pad/block:], p.b[i*pad/block:]
+		for j := range t {
+			t[j] = byte(k.bias)
+		}
+		for j, q := range p.codes.q {
+			t[tileIndex(j)] = byte(int(q) + k.bias)
+		}
+		for j, v := range p.codes.a {
+			if j%2 == 0 {
+				a[j/2] = v
+			} else if s.kind == halves {
+				b[j/2] = v
+			}
+		}
+		if s.kind == withMin {
+			copy(b, p.codes.m)
+		}
+	}
+}

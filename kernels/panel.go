@@ -1,0 +1,123 @@
+package kernels
+
+import (
+	"sync"
+
+	"github.com/coli-moe/coli/weights/format"
+)
+
+// The integer form of a matrix product.
+//
+// A weight row of one of these formats is, per block of 32 columns, int8 codes q with one scale (scaled), a scale and a minimum
+// (withMin: w = a·q - m), or a scale for each half of 16 columns (halves). The dot product of a block's codes with the activations'
+// q is an exact integer I, so the only roundings, and the only order that matters, are those of the float32 sum over the blocks.
+// For the assembly that order is: 16 lanes (AVX2: 8), lane l sums the blocks b ≡ l modulo the lanes, in rising order:
+//
+//	scaled:  acc = fma(float32(I), a·d, acc)
+//	withMin: acc = fma(float32(I), a·d, acc); acc = fma(-m, d·float32(S), acc)
+//	halves:  acc = fma(float32(I0), a0·d, acc); acc = fma(float32(I1), a1·d, acc)
+//
+// with d and S of the activations, and in the end, over lanes e: s = (e0+e2)+(e1+e3) within each four, then (s0+s1)+(s2+s3).
+// A single activation row takes a kernel that reads the weights where they lie (row); several take one that reads packed rows (tile).
+// Both have that order, and absent blocks count as zeros (d = S = 0).
+//
+// A tile is 16 blocks, transposed: vector j (64 bytes) has in its 32-bit lane l the codes 4j..4j+3 of block l, so that eight
+// multiply-adds give the sixteen I without a horizontal sum. Input.tiles and packed weight rows consist of tiles. Packed codes may have
+// a bias, u = q + bias, which VPDPBUSD and VPMADDUBSW need as their first factor is unsigned; it is undone by bias·S.
+
+// kind says which scales a block has.
+type kind uint8
+
+const (
+	scaled kind = iota
+	withMin
+	halves
+)
+
+// scheme is a format's integer form.
+type scheme struct {
+	kind kind
+	// unpack expands a row: len(c.q) codes, a scale per 16 columns in c.a and, if withMin, a minimum per 32 in c.m.
+	unpack func(c *codes, row []byte)
+}
+
+// codes is one weight row unpacked: value i is a[i/16]·q[i] - m[i/32].
+type codes struct {
+	q    []int8
+	a, m []float32
+}
+
+func (c *codes) reset(cols int) {
+	n := roundUp(cols, block)
+	c.q, c.a, c.m = grow(c.q, n), grow(c.a, n/16), grow(c.m, n/32)
+	clear(c.q[cols:])
+	c.q = c.q[:cols]
+}
+
+// tileIndex returns where column i of a row lies in its tiles.
+func tileIndex(i int) int {
+	b, c := i/block%tileLanes, i%block
+	return i/tileCols*tileCols + c/4*64 + b*4 + c%4
+}
+
+// integerKernel is one instruction set's part of a format's integer form.
+type integerKernel struct {
+	row  rowFunc
+	pack packFunc // nil: packed in Go
+	tile tileFunc
+	bias int // of packed codes, a power of two or 0
+}
+
+// rowFunc sets dst[i] for n weight rows, stride bytes apart, and one activation row. q, d, s and half point to that row in the
+// fields of Input; blocks is the number of blocks, whatever the padding.
+type rowFunc func(dst *float32, w *byte, stride, n int, q *int8, d *float32, s, half *int32, blocks int)
+
+// packFunc packs whole tiles of n weight rows, stride bytes apart. Row i goes to t + i·tstride·512, its scales to a + i·tstride·16 and
+// its minima or, for halves, the scales of the second halves, to b + i·tstride·16 (counted in elements).
+type packFunc func(t *uint8, a, b *float32, tstride int, w *byte, stride, n, tiles int)
+
+// tileFunc multiplies n packed weight rows, an even number, with four activation rows.
+type tileFunc func(args *tileArgs)
+
+// tileArgs is read by the assembly, which knows its layout: gen/tile.go.
+type tileArgs struct {
+	dst   [4]*float32 // results of each activation row
+	x     [4]*int8    // its tiles
+	d     [4]*float32
+	s     [4]*int32
+	half  [4]*int32
+	w     *uint8 // packed rows, tiles·512 bytes each
+	a, b  *float32
+	n     int
+	tiles int
+	shift int // log2 of the bias
+}
+
+var integerKernels = map[format.Format]*[numISAs]*integerKernel{}
+
+// registerInteger is for the init functions of the formats' files.
+func registerInteger(f format.Format, i isa, k *integerKernel) {
+	if integerKernels[f] == nil {
+		integerKernels[f] = new([numISAs]*integerKernel)
+	}
+	integerKernels[f][i] = k
+}
+
+// panelRows is how many weight rows are packed at a time, less for long rows: the panel stays in the cache while all
+// activation rows pass.
+const (
+	panelRows  = 32
+	panelBytes = 64 << 10
+)
+
+// panel is a thread's scratch memory.
+type panel struct {
+	codes codes
+	t     []uint8
+	a, b  []float32
+	args  tileArgs
+	spare [panelRows]float32 // results of absent activation rows
+	pad   []byte
+}
+
+var panels = sync.Pool{New: func() any { return new(panel) }}
