@@ -10,6 +10,7 @@ package format
 import (
 	"fmt"
 	"math"
+	"strings"
 )
 
 // Format identifies how the values of a tensor are stored. The zero value is Unknown.
@@ -115,6 +116,18 @@ func All() []Format {
 		out = append(out, f)
 	}
 	return out
+}
+
+// Parse returns the format called name, in any case. The error lists the names.
+func Parse(name string) (Format, error) {
+	names := make([]string, 0, numFormats)
+	for _, f := range All() {
+		if strings.EqualFold(name, f.String()) {
+			return f, nil
+		}
+		names = append(names, f.String())
+	}
+	return Unknown, fmt.Errorf("no weight format is called %q; there are %s", name, strings.Join(names, ", "))
 }
 
 // FromGGML maps ggml's type number (as in a GGUF tensor header) to a format; ok is false for a number coli does not know.

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 )
 
@@ -139,6 +140,19 @@ func TestRowSizes(t *testing.T) {
 	}
 	if err := Decode(numFormats, make([]float32, 1), nil); err == nil {
 		t.Error("a format out of range decoded")
+	}
+}
+
+func TestParse(t *testing.T) {
+	for name, want := range map[string]Format{"q4_k": Q4_K, "Q8_0": Q8_0, "f8_e4m3_b128": F8E4M3} {
+		if got, err := Parse(name); got != want || err != nil {
+			t.Errorf("%s parsed as %s, error %v", name, got, err)
+		}
+	}
+	for _, name := range []string{"", "unknown", "q4"} {
+		if got, err := Parse(name); err == nil || !strings.Contains(err.Error(), "IQ4_XS") {
+			t.Errorf("%q parsed as %s, error %v", name, got, err)
+		}
 	}
 }
 
