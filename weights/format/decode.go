@@ -7,7 +7,9 @@ import (
 )
 
 // Decode expands one row of len(dst) values in format f. The row must be exactly f.RowBytes(len(dst)) long. The values are those of
-// ggml's reference decoders to the last bit, and for the formats ggml lacks those of the format's definition above.
+// ggml's reference decoders to the last bit, and for the formats ggml lacks those of the format's definition above. The one exception
+// are scale codes that mean NaN: an MXFP4 block with scale 255 is NaN, as its specification has it, and an NVFP4 one with 255 is zero, as
+// with 127.
 //
 // Decode keeps no state: any number of goroutines may call it.
 func Decode(f Format, dst []float32, row []byte) error {
