@@ -1,0 +1,172 @@
+package model
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/coli-moe/coli/ops"
+	"github.com/coli-moe/coli/weights"
+	"github.com/coli-moe/coli/weights/format"
+)
+
+// loader binds a checkpoint's tensors to what an architecture declares. It collects mistakes, so that a wrong file is reported whole.
+type loader struct {
+	c        *weights.Checkpoint
+	used     map[string]bool
+	problems []error
+}
+
+func newLoader(c *weights.Checkpoint) *loader { return &loader{c: c, used: map[string]bool{}} }
+
+// scope prefixes the two names a tensor may have: the released one (config.json checkpoints) and GGUF's.
+type scope struct {
+	*loader
+	hf, gguf string
+}
+
+func (l *loader) global() scope { return scope{l, "model.", ""} }
+
+func (l *loader) layer(il int) scope {
+	return scope{l, fmt.Sprintf("model.layers.%d.", il), fmt.Sprintf("blk.%d.", il)}
+}
+
+// matrix declares a weight matrix [rows, cols].
+func (s scope) matrix(rows, cols int, hf, gguf string) *ops.Matrix {
+	t := s.find(true, []int{rows, cols}, hf, gguf)
+	if t == nil {
+		return nil
+	}
+	return s.bind(t)
+}
+
+// vector declares a vector of n values.
+func (s scope) vector(n int, hf, gguf string) *ops.Vector {
+	return s.decode(s.find(true, []int{n}, hf, gguf))
+}
+
+// bias declares a bias of n values, which a checkpoint has where its configuration says so; GGUF files do not say, so there it is
+// optional.
+func (s scope) bias(has bool, n int, hf, gguf string) *ops.Vector {
+	isGGUF := s.c.GGUF() != nil
+	if !has && !isGGUF {
+		return nil
+	}
+	return s.decode(s.find(!isGGUF, []int{n}, hf, gguf))
+}
+
+// find looks a tensor up under its two names and checks its shape; it returns nil where that fails.
+func (s scope) find(required bool, shape []int, hf, gguf string) *weights.Tensor {
+	names := []string{s.hf + hf}
+	if s.c.GGUF() != nil {
+		names[0] = s.gguf + gguf
+	}
+	if _, ok := s.c.Lookup(names...); !ok && !required {
+		return nil
+	}
+	found, err := s.c.Require(weights.Need{Names: names, Shape: shape})
+	if err != nil {
+		s.fail(err)
+		return nil
+	}
+	s.used[found[0].Name] = true
+	return found[0]
+}
+
+func (l *loader) fail(err error) { l.problems = append(l.problems, err) }
+
+func (l *loader) bind(t *weights.Tensor) *ops.Matrix {
+	data, err := l.c.LoadRows(t)
+	if err != nil {
+		l.fail(err)
+		return nil
+	}
+	rowBytes, err := t.Format.RowBytes(t.Shape[1])
+	if err != nil {
+		l.fail(fmt.Errorf("%s: tensor %s: %w", t.File, t.Name, err))
+		return nil
+	}
+	return &ops.Matrix{Name: t.Name, Format: t.Format, Rows: t.Shape[0], Cols: t.Shape[1], RowBytes: rowBytes, Data: data}
+}
+
+func (l *loader) decode(t *weights.Tensor) *ops.Vector {
+	if t == nil {
+		return nil
+	}
+	data, err := l.c.LoadRows(t)
+	if err != nil {
+		l.fail(err)
+		return nil
+	}
+	v := &ops.Vector{Name: t.Name, Data: make([]float32, t.Shape[0])}
+	if err := format.Decode(t.Format, v.Data, data); err != nil {
+		l.fail(fmt.Errorf("%s: tensor %s: %w", t.File, t.Name, err))
+	}
+	return v
+}
+
+// expertTable is the routed experts of one layer, all addressable in memory (mapped files).
+type expertTable [][3]*ops.Matrix
+
+func (x expertTable) Len() int { return len(x) }
+
+func (x expertTable) Expert(e int) (gate, up, down *ops.Matrix) { return x[e][0], x[e][1], x[e][2] }
+
+// experts declares the n routed experts of layer il: gate and up [inter, hidden], down [hidden, inter]. It stops at the first mistake:
+// the other experts would repeat it.
+func (l *loader) experts(il, n, inter, hidden int) ops.ExpertSet {
+	table := make(expertTable, n)
+	for e := range table {
+		gate, up, down, err := l.c.Expert(il, e)
+		if err != nil {
+			l.fail(err)
+			return nil
+		}
+		for i, t := range []*weights.Tensor{gate, up, down} {
+			want := []int{inter, hidden}
+			if i == 2 {
+				want = []int{hidden, inter}
+			}
+			if !slices.Equal(t.Shape, want) {
+				l.fail(&weights.Error{
+					Err: weights.ErrShape, File: t.File, Tensor: t.Name, Offset: t.Offset,
+					What: fmt.Sprintf("expert %d of layer %d is %v, the configuration says %v", e, il, t.Shape, want),
+					Try:  "check that config and weights belong to the same model",
+				})
+				return nil
+			}
+			whole, _, _ := strings.Cut(t.Name, "[") // a part is named after its tensor, with its index
+			l.used[whole] = true
+			if table[e][i] = l.bind(t); table[e][i] == nil {
+				return nil
+			}
+		}
+	}
+	return table
+}
+
+// finish reports everything that was wrong, tensors that nothing asked for included.
+func (l *loader) finish() error {
+	if len(l.problems) == 0 {
+		err := l.c.CheckKnown(func(name string) bool {
+			return l.used[name] || strings.HasSuffix(name, ".rotary_emb.inv_freq") || name == "rope_freqs.weight"
+		})
+		if err != nil {
+			l.fail(err)
+		}
+	}
+	return joinErrors(l.problems)
+}
+
+// joinErrors lists the first few of many errors: a wrong file would otherwise print thousands.
+func joinErrors(errs []error) error {
+	const shown = 8
+	if len(errs) == 0 {
+		return nil
+	}
+	if len(errs) <= shown {
+		return errors.Join(errs...)
+	}
+	return errors.Join(append(errs[:shown:shown], fmt.Errorf("and %d more problems", len(errs)-shown))...)
+}

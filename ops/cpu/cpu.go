@@ -1,0 +1,317 @@
+// Package cpu executes the op set on the CPU, at once, with a team of threads and the SIMD kernels of package kernels.
+//
+// What does not live here: the arithmetic of one weight row (package kernels) and the choice of threads (package engine).
+package cpu
+
+import (
+	"fmt"
+
+	"github.com/coli-moe/coli/kernels"
+	"github.com/coli-moe/coli/ops"
+	"github.com/coli-moe/coli/router"
+	"github.com/coli-moe/coli/weights/format"
+)
+
+// Executor is the CPU implementation of ops.Executor. One goroutine at a time uses it; it splits the work over its team.
+type Executor struct {
+	team    *Team
+	arena   arena
+	kernels [256]*kernels.Kernel // by format, looked up once
+	all     []int32              // 0, 1, 2, …: the row list of a whole tensor
+	work    [][]float32          // scratch of each worker
+	moe     moeScratch
+	stats   Stats
+}
+
+var _ ops.Executor = (*Executor)(nil)
+
+// Stats counts what an executor has done since it was made.
+type Stats struct {
+	MatMuls int64 // weight matrices multiplied, an expert's three each counted
+	Pairs   int64 // (row, expert) pairs computed
+	Reads   int64 // distinct experts used, summed over steps and layers: what a cold cache would have to read
+}
+
+// New returns an executor with a team of threads. Close frees the team.
+func New(threads int) *Executor {
+	t := NewTeam(threads)
+	return &Executor{team: t, work: make([][]float32, t.Size())}
+}
+
+// Close ends the team. The executor must be idle.
+func (e *Executor) Close() { e.team.Close() }
+
+// Name returns "CPU".
+func (e *Executor) Name() string { return "CPU" }
+
+// Threads is the size of the team.
+func (e *Executor) Threads() int { return e.team.Size() }
+
+// Stats returns the counters.
+func (e *Executor) Stats() Stats { return e.stats }
+
+// input is what the executor keeps beside a tensor: its rows as the kernels read them, made when the first matrix asks for them.
+type input struct {
+	kernels.Input
+	set, quantized bool
+}
+
+// Reset recycles every tensor.
+func (e *Executor) Reset() { e.arena.reset() }
+
+// New returns a tensor from the arena.
+func (e *Executor) New(name string, layer, rows, cols int) *ops.Tensor {
+	return e.arena.tensor(name, layer, rows, cols)
+}
+
+// Upload copies host rows into a tensor.
+func (e *Executor) Upload(name string, layer, rows, cols int, data []float32) *ops.Tensor {
+	t := e.New(name, layer, rows, cols)
+	copy(t.Data, data)
+	return t
+}
+
+// Download returns the tensor's own memory.
+func (e *Executor) Download(t *ops.Tensor) []float32 { return t.Data }
+
+// touch says that t's values change: what was derived from them is stale.
+func touch(t *ops.Tensor) {
+	in := t.Aux.(*input)
+	in.set, in.quantized = false, false
+}
+
+// rows returns the list 0…n-1.
+func (e *Executor) rows(n int) []int32 {
+	for len(e.all) < n {
+		e.all = append(e.all, int32(len(e.all)))
+	}
+	return e.all[:n]
+}
+
+// scratch returns n values private to a worker.
+func (e *Executor) scratch(worker, n int) []float32 {
+	if len(e.work[worker]) < n {
+		e.work[worker] = make([]float32, n)
+	}
+	return e.work[worker][:n]
+}
+
+func (e *Executor) kernel(f format.Format) *kernels.Kernel {
+	if e.kernels[f] == nil {
+		e.kernels[f] = kernels.For(f)
+	}
+	return e.kernels[f]
+}
+
+// grain splits rows of the given cost (multiply-adds or similar) so that a range is worth a hand-over and every worker gets several.
+func (e *Executor) grain(rows, cost int) int {
+	const worth = 16 << 10
+	return max(1, worth/max(cost, 1), rows/(8*e.team.Size()))
+}
+
+// forRows runs fn over ranges of rows.
+func (e *Executor) forRows(rows, cost int, fn func(worker, from, to int)) {
+	e.team.Run(rows, e.grain(rows, cost), fn)
+}
+
+// RMSNorm normalises rows.
+func (e *Executor) RMSNorm(dst, x *ops.Tensor, p ops.Norm) {
+	seg := p.Segment
+	if seg == 0 {
+		seg = x.Cols
+	}
+	check(dst.Rows == x.Rows && dst.Cols == x.Cols && x.Cols%seg == 0 && len(p.Weight.Data) == seg, "RMSNorm", dst, x)
+	touch(dst)
+	e.forRows(x.Rows, x.Cols*2, func(_, from, to int) {
+		for i := from * x.Cols; i < to*x.Cols; i += seg {
+			kernels.RMSNormRow(dst.Data[i:i+seg], x.Data[i:i+seg], p.Weight.Data, p.Eps, false)
+		}
+	})
+}
+
+// MatMul multiplies x with every projection's matrix in one hand-over to the team.
+func (e *Executor) MatMul(x *ops.Tensor, out ...ops.Projection) {
+	in := e.prepare(x, func(yield func(format.Format)) {
+		for _, p := range out {
+			yield(p.W.Format)
+		}
+	})
+	total, rowCost := 0, x.Rows*x.Cols
+	for _, p := range out {
+		check(p.W.Cols == x.Cols && p.Dst.Rows == x.Rows && p.Dst.Cols == p.W.Rows, "MatMul "+p.W.Name, p.Dst, x)
+		touch(p.Dst)
+		e.kernel(p.W.Format) // looked up before the split: the cache is not for concurrent use
+		total += p.W.Rows
+	}
+	e.stats.MatMuls += int64(len(out))
+	rows := e.rows(x.Rows)
+	e.team.Run(total, e.tile(total, rowCost), func(_, from, to int) {
+		base := 0
+		for _, p := range out {
+			lo, hi := max(from-base, 0), min(to-base, p.W.Rows)
+			base += p.W.Rows
+			if lo >= hi {
+				continue
+			}
+			e.kernels[p.W.Format].MatMul(p.Dst.Data[lo:], p.Dst.Cols, p.W.Data[lo*p.W.RowBytes:hi*p.W.RowBytes], hi-lo, &in.Input, rows)
+			if p.Bias != nil {
+				for r := range x.Rows {
+					kernels.Add(p.Dst.Row(r)[lo:hi], p.Bias.Data[lo:hi])
+				}
+			}
+		}
+	})
+}
+
+// tile splits weight rows: a range is worth a hand-over, and each worker gets several so that a slow core does not hold the others up.
+func (e *Executor) tile(weightRows, rowCost int) int {
+	const worth = 64 << 10
+	return max(1, min(max(worth/max(rowCost, 1), weightRows/(16*e.team.Size())), (weightRows+e.team.Size()-1)/e.team.Size()))
+}
+
+// prepare points the kernels' input at x and quantises its rows if a format asks for it, once for all users of x.
+func (e *Executor) prepare(x *ops.Tensor, formats func(yield func(format.Format))) *input {
+	in := x.Aux.(*input)
+	if !in.set {
+		in.Set(x.Data, x.Rows, x.Cols)
+		in.set = true
+	}
+	formats(func(f format.Format) {
+		if in.quantized || e.kernel(f).Form != kernels.FormQ8 {
+			return
+		}
+		e.forRows(x.Rows, x.Cols*2, func(_, from, to int) { in.Quantize(from, to) })
+		in.quantized = true
+	})
+	return in
+}
+
+// Clamp limits values.
+func (e *Executor) Clamp(x *ops.Tensor, limit float32) {
+	touch(x)
+	for i, v := range x.Data {
+		x.Data[i] = min(max(v, -limit), limit)
+	}
+}
+
+// RoPE rotates heads in place.
+func (e *Executor) RoPE(x *ops.Tensor, places []ops.Place, r *ops.Rope) {
+	check(x.Cols%r.HeadDim == 0 && len(places) == x.Rows, "RoPE", x, x)
+	touch(x)
+	for _, p := range places {
+		r.Grow(p.Pos + 1)
+	}
+	half := r.Dim / 2
+	e.forRows(x.Rows, x.Cols*2, func(_, from, to int) {
+		for row := from; row < to; row++ {
+			cos, sin := r.At(places[row].Pos)
+			for data := x.Row(row); len(data) > 0; data = data[r.HeadDim:] {
+				a, b := data[:half], data[half:r.Dim]
+				for i, c := range cos {
+					s, u, v := sin[i], a[i], b[i]
+					a[i], b[i] = u*c-v*s, v*c+u*s
+				}
+			}
+		}
+	})
+}
+
+// StoreKV writes key and value rows to their conversations.
+func (e *Executor) StoreKV(kv []*ops.KV, k, v *ops.Tensor, places []ops.Place) {
+	for r, p := range places {
+		s := kv[p.Seq]
+		s.Grow(p.Pos + 1)
+		copy(s.K[p.Pos*k.Cols:], k.Row(r))
+		copy(s.V[p.Pos*v.Cols:], v.Row(r))
+	}
+}
+
+// Attention computes each (row, head) on its own: scores, softmax, weighted sum of values.
+func (e *Executor) Attention(dst, q *ops.Tensor, kv []*ops.KV, places []ops.Place, p ops.Attention) {
+	check(q.Cols == p.Heads*p.HeadDim && dst.Cols == q.Cols && dst.Rows == q.Rows, "Attention", dst, q)
+	touch(dst)
+	longest := 0
+	for _, pl := range places {
+		longest = max(longest, pl.Pos+1)
+	}
+	group := p.Heads / p.KVHeads
+	cost := longest * p.HeadDim * 2
+	// Rows of one head follow each other, so that a range of the split reads one head's cache.
+	e.team.Run(q.Rows*p.Heads, max(1, (16<<10)/max(cost, 1)), func(worker, from, to int) {
+		scores := e.scratch(worker, longest)
+		for i := from; i < to; i++ {
+			head, row := i/q.Rows, i%q.Rows
+			s, n := kv[places[row].Seq], places[row].Pos+1
+			at := head / group * p.HeadDim
+			k, v := s.K[at:n*s.Spec.KWidth], s.V[at:n*s.Spec.VWidth]
+			qh := q.Row(row)[head*p.HeadDim:][:p.HeadDim]
+			out := dst.Row(row)[head*p.HeadDim:][:p.HeadDim]
+			kernels.DotRows(scores[:n], qh, k, s.Spec.KWidth, n)
+			kernels.Scale(scores[:n], p.Scale)
+			sum := kernels.SoftmaxRow(scores[:n], kernels.Max(scores[:n]))
+			clear(out)
+			kernels.AxpyRows(out, scores[:n], v, s.Spec.VWidth, n)
+			kernels.Scale(out, 1/sum)
+		}
+	})
+}
+
+// Gather copies rows.
+func (e *Executor) Gather(name string, x *ops.Tensor, rows []int) *ops.Tensor {
+	t := e.New(name, x.Layer, len(rows), x.Cols)
+	for i, r := range rows {
+		copy(t.Row(i), x.Row(r))
+	}
+	return t
+}
+
+// Add adds x to dst.
+func (e *Executor) Add(dst, x *ops.Tensor) {
+	check(dst.Rows == x.Rows && dst.Cols == x.Cols, "Add", dst, x)
+	touch(dst)
+	e.forRows(x.Rows, x.Cols, func(_, from, to int) {
+		kernels.Add(dst.Data[from*x.Cols:to*x.Cols], x.Data[from*x.Cols:to*x.Cols])
+	})
+}
+
+// GLU computes the gated unit.
+func (e *Executor) GLU(dst, gate, up *ops.Tensor, act ops.Activation) {
+	check(dst.Rows == gate.Rows && dst.Cols == gate.Cols && up.Cols == gate.Cols && up.Rows == gate.Rows, "GLU", dst, gate)
+	touch(dst)
+	e.forRows(gate.Rows, gate.Cols*8, func(_, from, to int) {
+		lo, hi := from*gate.Cols, to*gate.Cols
+		activate(dst.Data[lo:hi], gate.Data[lo:hi], up.Data[lo:hi], act)
+	})
+}
+
+func activate(dst, gate, up []float32, act ops.Activation) {
+	switch act {
+	case ops.SiLU:
+		kernels.SiLUMul(dst, gate, up)
+	default:
+		panic(fmt.Sprintf("cpu: unknown activation %d", act))
+	}
+}
+
+// Route chooses experts row by row.
+func (e *Executor) Route(logits *ops.Tensor, p router.Params) *ops.Routes {
+	routes := &ops.Routes{
+		Rows: logits.Rows, TopK: p.TopK,
+		IDs:     make([]int32, logits.Rows*p.TopK),
+		Weights: make([]float32, logits.Rows*p.TopK),
+	}
+	e.forRows(logits.Rows, logits.Cols*(p.TopK+16), func(worker, from, to int) {
+		for r := from; r < to; r++ {
+			at := r * p.TopK
+			router.Route(routes.IDs[at:at+p.TopK], routes.Weights[at:at+p.TopK], logits.Row(r), e.scratch(worker, logits.Cols), p)
+		}
+	})
+	return routes
+}
+
+func check(ok bool, op string, dst, x *ops.Tensor) {
+	if !ok {
+		panic(fmt.Sprintf("cpu: %s: shapes do not fit: dst %s [%d, %d], x %s [%d, %d]",
+			op, dst.Name, dst.Rows, dst.Cols, x.Name, x.Rows, x.Cols))
+	}
+}
