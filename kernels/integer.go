@@ -2,6 +2,7 @@ package kernels
 
 import (
 	"math/bits"
+	"unsafe"
 
 	"github.com/coli-moe/coli/weights/format"
 )
@@ -96,7 +97,7 @@ func (s *scheme) matmul(k *integerKernel, f format.Format, dst []float32, ldd in
 					a.dst[g] = &dst[(j+g)*ldd+i]
 				}
 			}
-			k.tile(a)
+			k.tile((*byte)(unsafe.Pointer(a)))
 		}
 		for j := 0; j < len(rows) && a.n < count; j++ { // tiles take pairs of weight rows
 			k.one(f, dst[j*ldd+i+a.n:], w[a.n*stride:], stride, 1, x, rows[j])

@@ -76,10 +76,10 @@ type rowFunc func(dst *float32, w *byte, stride, n int, q *int8, d *float32, s, 
 // its minima or, for halves, the scales of the second halves, to b + i·tstride·16 (counted in elements).
 type packFunc func(t *uint8, a, b *float32, tstride int, w *byte, stride, n, tiles int)
 
-// tileFunc multiplies n packed weight rows, an even number, with four activation rows.
-type tileFunc func(args *tileArgs)
+// tileFunc multiplies n packed weight rows, an even number, with four activation rows. args points to a tileArgs, whose dst it advances.
+type tileFunc func(args *byte)
 
-// tileArgs is read by the assembly, which knows its layout: gen/tile.go.
+// tileArgs is read by the assembly, which knows its layout (gen/tile.go); avo can give it no type of this package.
 type tileArgs struct {
 	dst   [4]*float32 // results of each activation row
 	x     [4]*int8    // its tiles

@@ -1,0 +1,307 @@
+package main
+
+import (
+	. "github.com/mmcloughlin/avo/build"
+	. "github.com/mmcloughlin/avo/operand"
+	"github.com/mmcloughlin/avo/reg"
+)
+
+// The layout of tileArgs: arrays of four pointers, by activation row, then single words.
+const (
+	tileDst   = 0
+	tileX     = 32
+	tileD     = 64
+	tileS     = 96
+	tileHalf  = 128
+	tileW     = 160
+	tileA     = 168
+	tileB     = 176
+	tileN     = 184
+	tileTiles = 192
+	tileShift = 200
+)
+
+// kinds of scales, as package kernels names them
+type kind int
+
+const (
+	scaled kind = iota
+	withMin
+	halves
+)
+
+func init() {
+	target("tile", func() {
+		tile512("tileScaledAVX512", scaled)
+		tile512("tileWithMinAVX512", withMin)
+		tile512("tileHalvesAVX512", halves)
+		// How many products of unsigned codes a 16-bit sum holds depends on their largest value: 2·m·31·127 < 2^15 for m = 4.
+		tile256("tileSignedAVX2", scaled, true, 1)
+		tile256("tileScaledAVX2", scaled, false, 4) // codes up to 31
+		tile256("tileWithMinAVX2", withMin, false, 4)
+		tile256("tileHalvesAVX2", halves, false, 2) // codes up to 63
+	})
+}
+
+// tilePointers are the general registers of a tile function.
+type tilePointers struct {
+	args, w, a, b, i, n, rowBytes, tmp reg.GPVirtual
+	x                                  [4]reg.GPVirtual
+}
+
+func newTilePointers(name string, w int) *tilePointers {
+	function(name, w, "func(args *byte)")
+	p := &tilePointers{args: param("args"), i: GP64(), tmp: GP64()}
+	word := func(disp int) reg.GPVirtual {
+		r := GP64()
+		MOVQ(off(p.args, disp), r)
+		return r
+	}
+	for g := range p.x {
+		p.x[g] = word(tileX + 8*g)
+	}
+	p.w, p.a, p.b, p.n = word(tileW), word(tileA), word(tileB), word(tileN)
+	p.rowBytes = word(tileTiles)
+	SHLQ(Imm(9), p.rowBytes)
+	return p
+}
+
+// tile512 takes two weight rows and four activation rows at a time: eight integer and eight float sums in registers.
+func tile512(name string, k kind) {
+	p := newTilePointers(name, 512)
+	shift := XMM()
+	VMOVQ(off(p.args, tileShift), shift)
+	nextRows, nextTile := label("rows"), label("tile")
+	Label(nextRows)
+	var acc [2][4]reg.VecVirtual
+	for r := range acc {
+		copy(acc[r][:], zeros(4, 512))
+	}
+	XORQ(p.i, p.i)
+	w2, j := GP64(), GP64() // the second weight row; i/8, the bytes of scales passed
+	LEAQ(at(p.w, p.rowBytes, 1, 0), w2)
+	a2 := GP64() // bytes of a row's scales, an eighth of the codes'
+	MOVQ(p.rowBytes, a2)
+	SHRQ(Imm(3), a2)
+	Label(nextTile)
+	MOVQ(p.i, j)
+	SHRQ(Imm(3), j)
+	scales := func(base reg.GPVirtual, r int) reg.VecVirtual {
+		v := ZMM()
+		MOVQ(base, p.tmp)
+		if r == 1 {
+			ADDQ(a2, p.tmp)
+		}
+		VMOVUPS(at(p.tmp, j, 1, 0), v)
+		return v
+	}
+	// activation is the memory of a tile's values in one of the arrays of tileArgs.
+	activation := func(array, g int) Mem {
+		MOVQ(off(p.args, array+8*g), p.tmp)
+		return at(p.tmp, j, 1, 0)
+	}
+	// products adds float32(I)·a·d for the vectors from..to-1 of the tile; sums are the activations' sums over them.
+	products := func(from, to int, base reg.GPVirtual, sums func(g int) reg.VecVirtual) {
+		var ints [2][4]reg.VecVirtual
+		for g := range 4 { // start from -bias·S
+			t := sums(g)
+			VPSLLD(shift, t, t)
+			ints[0][g], ints[1][g] = ZMM(), ZMM()
+			zero(ints[0][g])
+			VPSUBD(t, ints[0][g], ints[0][g])
+			VMOVDQA32(ints[0][g], ints[1][g])
+		}
+		for v := from; v < to; v++ {
+			u := vecs(2, 512)
+			VMOVDQU32(at(p.w, p.i, 1, 64*v), u[0])
+			VMOVDQU32(at(w2, p.i, 1, 64*v), u[1])
+			for g := range 4 {
+				x := ZMM()
+				VMOVDQU32(at(p.x[g], p.i, 1, 64*v), x)
+				vpdpbusd(x, u[0], ints[0][g])
+				vpdpbusd(x, u[1], ints[1][g])
+			}
+		}
+		a := [2]reg.VecVirtual{scales(base, 0), scales(base, 1)}
+		for g := range 4 {
+			d := ZMM()
+			VMOVUPS(activation(tileD, g), d)
+			for r := range 2 {
+				t := ZMM()
+				VMULPS(d, a[r], t)
+				VCVTDQ2PS(ints[r][g], ints[r][g])
+				VFMADD231PS(t, ints[r][g], acc[r][g])
+			}
+		}
+	}
+	sumsOf := func(array int) func(g int) reg.VecVirtual {
+		return func(g int) reg.VecVirtual {
+			t := ZMM()
+			VMOVDQU32(activation(array, g), t)
+			return t
+		}
+	}
+	switch k {
+	case scaled, withMin:
+		products(0, 8, p.a, sumsOf(tileS))
+	case halves:
+		products(0, 4, p.a, sumsOf(tileHalf))
+		products(4, 8, p.b, func(g int) reg.VecVirtual {
+			t := sumsOf(tileS)(g)
+			VPSUBD(activation(tileHalf, g), t, t)
+			return t
+		})
+	}
+	if k == withMin {
+		m := [2]reg.VecVirtual{scales(p.b, 0), scales(p.b, 1)}
+		for g := range 4 {
+			s := ZMM()
+			VCVTDQ2PS(activation(tileS, g), s)
+			VMULPS(activation(tileD, g), s, s)
+			for r := range 2 {
+				VFNMADD231PS(m[r], s, acc[r][g])
+			}
+		}
+	}
+	ADDQ(I32(512), p.i)
+	CMPQ(p.i, p.rowBytes)
+	JL(LabelRef(nextTile))
+
+	r0, r1 := sumFour(acc[0][0], acc[0][1], acc[0][2], acc[0][3]), sumFour(acc[1][0], acc[1][1], acc[1][2], acc[1][3])
+	lo, hi := XMM(), XMM()
+	VUNPCKLPS(r1, r0, lo)
+	VUNPCKHPS(r1, r0, hi)
+	for g, v := range []reg.VecVirtual{lo, lo, hi, hi} {
+		MOVQ(off(p.args, tileDst+8*g), p.tmp)
+		if g%2 == 0 {
+			VMOVLPS(v, off(p.tmp, 0))
+		} else {
+			VMOVHPS(v, off(p.tmp, 0))
+		}
+		ADDQ(Imm(8), p.tmp)
+		MOVQ(p.tmp, off(p.args, tileDst+8*g))
+	}
+	LEAQ(at(p.w, p.rowBytes, 2, 0), p.w)
+	LEAQ(at(p.a, a2, 2, 0), p.a)
+	LEAQ(at(p.b, a2, 2, 0), p.b)
+	SUBQ(Imm(2), p.n)
+	JG(LabelRef(nextRows))
+	VZEROUPPER()
+	RET()
+}
+
+// tile256 takes one weight row and four activation rows at a time. batch is how many products fit a 16-bit sum.
+func tile256(name string, k kind, signed bool, batch int) {
+	p := newTilePointers(name, 256)
+	ones := broadcast(256, 0x00010001)
+	nextRow, nextTile := label("row"), label("tile")
+	Label(nextRow)
+	acc := zeros(4, 256)
+	XORQ(p.i, p.i)
+	j := GP64()
+	Label(nextTile)
+	MOVQ(p.i, j)
+	SHRQ(Imm(3), j)
+	for half := range 2 { // of the 16 lanes
+		activation := func(array, g int) Mem {
+			MOVQ(off(p.args, array+8*g), p.tmp)
+			return at(p.tmp, j, 1, 32*half)
+		}
+		products := func(from, to int, base reg.GPVirtual, sums func(g int) reg.VecVirtual) {
+			ints := zeros(4, 256)
+			for v := from; v < to; v += batch {
+				var short [4]reg.VecVirtual
+				for m := range batch {
+					u := YMM()
+					VMOVDQU(at(p.w, p.i, 1, 64*(v+m)+32*half), u)
+					var abs reg.VecVirtual
+					if signed {
+						abs = YMM()
+						VPABSB(u, abs)
+					}
+					for g := range 4 {
+						t, x := YMM(), at(p.x[g], p.i, 1, 64*(v+m)+32*half)
+						if signed {
+							VMOVDQU(x, t)
+							VPSIGNB(u, t, t)
+							VPMADDUBSW(t, abs, t)
+						} else {
+							VPMADDUBSW(x, u, t)
+						}
+						if m == 0 {
+							short[g] = t
+						} else {
+							VPADDW(t, short[g], short[g])
+						}
+						if m == batch-1 {
+							VPMADDWD(ones, short[g], short[g])
+							VPADDD(short[g], ints[g], ints[g])
+						}
+					}
+				}
+			}
+			a := YMM()
+			VMOVUPS(at(base, j, 1, 32*half), a)
+			for g := range 4 {
+				if !signed {
+					t, shift := sums(g), XMM()
+					VMOVQ(off(p.args, tileShift), shift)
+					VPSLLD(shift, t, t)
+					VPSUBD(t, ints[g], ints[g])
+				}
+				t := YMM()
+				VMULPS(activation(tileD, g), a, t)
+				VCVTDQ2PS(ints[g], ints[g])
+				VFMADD231PS(t, ints[g], acc[g])
+			}
+		}
+		sumsOf := func(array int) func(g int) reg.VecVirtual {
+			return func(g int) reg.VecVirtual {
+				t := YMM()
+				VMOVDQU(activation(array, g), t)
+				return t
+			}
+		}
+		switch k {
+		case scaled, withMin:
+			products(0, 8, p.a, sumsOf(tileS))
+		case halves:
+			products(0, 4, p.a, sumsOf(tileHalf))
+			products(4, 8, p.b, func(g int) reg.VecVirtual {
+				t := sumsOf(tileS)(g)
+				VPSUBD(activation(tileHalf, g), t, t)
+				return t
+			})
+		}
+		if k == withMin {
+			m := YMM()
+			VMOVUPS(at(p.b, j, 1, 32*half), m)
+			for g := range 4 {
+				s := YMM()
+				VCVTDQ2PS(activation(tileS, g), s)
+				VMULPS(activation(tileD, g), s, s)
+				VFNMADD231PS(m, s, acc[g])
+			}
+		}
+	}
+	ADDQ(I32(512), p.i)
+	CMPQ(p.i, p.rowBytes)
+	JL(LabelRef(nextTile))
+
+	r := sumFour(acc[0], acc[1], acc[2], acc[3])
+	for g := range 4 {
+		MOVQ(off(p.args, tileDst+8*g), p.tmp)
+		VEXTRACTPS(Imm(uint64(g)), r, off(p.tmp, 0))
+		ADDQ(Imm(4), p.tmp)
+		MOVQ(p.tmp, off(p.args, tileDst+8*g))
+	}
+	ADDQ(p.rowBytes, p.w)
+	MOVQ(p.rowBytes, j)
+	SHRQ(Imm(3), j)
+	ADDQ(j, p.a)
+	ADDQ(j, p.b)
+	DECQ(p.n)
+	JNE(LabelRef(nextRow))
+	VZEROUPPER()
+	RET()
+}
