@@ -1,0 +1,453 @@
+package main
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+
+	. "github.com/mmcloughlin/avo/build"
+	. "github.com/mmcloughlin/avo/operand"
+	"github.com/mmcloughlin/avo/reg"
+)
+
+// unitFormat describes a format of fewer than eight bits and generates its kernels: the row kernel, which multiplies weights where they
+// lie, and the pack kernel, which transposes them into tiles. Both work on groups of as many blocks of 32 columns as a vector has 32-bit
+// lanes, and make codes straight from the format's bytes, several units at a time; that is what blocks.go cannot do.
+type unitFormat struct {
+	name       string
+	unit       []int // a unit of the format is copied in pieces of these many bytes, powers of two up to 32
+	unitBlocks int   // blocks of 32 columns of a unit
+	max        int   // the largest unsigned code
+	shift      int   // log2 of the codes' bias, 0: none
+
+	// codes emits the unsigned codes of a group at w, block after block: vectors of one block, with 512 bits of two.
+	codes func(v simd, w reg.Register, emit func(u reg.VecVirtual))
+	// scales returns the scales of a group at w, a lane a block; b are the minima or the scales of the second halves, if there are any.
+	scales func(v simd, w reg.Register) (a, b reg.VecVirtual)
+	// tile emits a group's codes transposed: t has the codes 4j..4j+3 of each block.
+	tile func(v simd, w reg.Register, emit func(j int, t reg.VecVirtual))
+
+	withMin, halves bool
+	masks           []uint32 // that the above use with 512 bits
+}
+
+// unitTarget registers the output of a format.
+func unitTarget(f *unitFormat) {
+	target(f.name, func() {
+		for _, w := range []int{512, 256} {
+			f.rows(simd{w: w, lanes: w / 32})
+			f.pack(simd{w: w, lanes: w / 32})
+		}
+	})
+}
+
+// groupBytes returns the bytes of a group.
+func (f *unitFormat) groupBytes(v simd) (n int) {
+	for _, p := range f.unit {
+		n += p
+	}
+	return n * v.lanes / f.unitBlocks
+}
+
+// simd emits instructions of one vector length.
+type simd struct {
+	w     int                          // bits: 512 with AVX-512, 256 with AVX2
+	lanes int                          // of 32 bits
+	masks map[uint32]reg.OpmaskVirtual // those of the format
+}
+
+func (v simd) wide() bool { return v.lanes == 16 }
+
+func (v simd) isa() string {
+	if v.wide() {
+		return "AVX512"
+	}
+	return "AVX2"
+}
+
+func (v simd) new() reg.VecVirtual { return vec(v.w) }
+
+func (v simd) load(m Mem) reg.VecVirtual {
+	x := v.new()
+	load(m, x)
+	return x
+}
+
+func (v simd) and(a Op, x reg.VecVirtual) reg.VecVirtual {
+	y := v.new()
+	and(a, x, y)
+	return y
+}
+
+func (v simd) or(a Op, x reg.VecVirtual) reg.VecVirtual {
+	y := v.new()
+	or(a, x, y)
+	return y
+}
+
+// nibble returns the low nibbles of x's bytes after a shift to the right by 0 or 4 bits, which the lanes of counts say.
+func (v simd) nibble(counts Mem, x reg.VecVirtual) reg.VecVirtual {
+	y := v.new()
+	VPSRLVD(counts, x, y)
+	return v.and(v.dwords(0x0f0f0f0f), y)
+}
+
+// lowHigh returns the low and the high nibbles of x's bytes.
+func (v simd) lowHigh(x reg.VecVirtual) (low, high reg.VecVirtual) {
+	high = v.new()
+	VPSRLD(Imm(4), x, high)
+	return v.and(v.dwords(0x0f0f0f0f), x), v.and(v.dwords(0x0f0f0f0f), high)
+}
+
+// constantNames has the names of the constants of the output, by content.
+var constantNames = map[string]string{}
+
+func constant(data []byte) Mem {
+	name, ok := constantNames[string(data)]
+	if !ok {
+		name = fmt.Sprintf("constant%d", len(constantNames))
+		constantNames[string(data)] = name
+	}
+	return bytesConst(name, data)
+}
+
+// dwords returns a constant vector that repeats the given 32-bit lanes.
+func (v simd) dwords(lanes ...uint32) Mem {
+	var data []byte
+	for i := range v.lanes {
+		data = binary.LittleEndian.AppendUint32(data, lanes[i%len(lanes)])
+	}
+	return constant(data)
+}
+
+// words returns a constant vector that repeats the given 16-bit lanes.
+func (v simd) words(lanes ...uint16) Mem {
+	var data []byte
+	for i := range 2 * v.lanes {
+		data = binary.LittleEndian.AppendUint16(data, lanes[i%len(lanes)])
+	}
+	return constant(data)
+}
+
+// broadcast128 sets all 128-bit lanes of x to m. It is a load alone, and unlike one of 128 bits sets all of x, as avo sees it.
+func broadcast128(m Mem, x reg.VecVirtual) {
+	if wide {
+		VBROADCASTI32X4(m, x)
+	} else {
+		VBROADCASTI128(m, x)
+	}
+}
+
+// quarters returns a vector whose 128-bit lane i is the 16 bytes at w+offset(i).
+func (v simd) quarters(w reg.Register, offset func(i int) int) reg.VecVirtual {
+	x := v.new()
+	broadcast128(off(w, offset(0)), x)
+	for i := 1; i < v.lanes/4; i++ {
+		insert128(i, off(w, offset(i)), x, x)
+	}
+	return x
+}
+
+// interleave is a pair of unpack instructions: the low and the high halves of two vectors, interleaved.
+type interleave struct{ low, high func(...Op) }
+
+var (
+	words  = interleave{VPUNPCKLWD, VPUNPCKHWD}
+	dwords = interleave{VPUNPCKLDQ, VPUNPCKHDQ}
+	qwords = interleave{VPUNPCKLQDQ, VPUNPCKHQDQ}
+)
+
+func (n interleave) of(v simd, a, b reg.VecVirtual) (low, high reg.VecVirtual) {
+	low, high = v.new(), v.new()
+	n.low(b, a, low)
+	n.high(b, a, high)
+	return low, high
+}
+
+// reduction sums eight vectors' lanes so that one vector remains, with a lane for each block. It is fed the vectors one by one, and
+// merges two as soon as both are there, which takes the fewest registers.
+type reduction struct {
+	v       simd
+	merge   [2]func(a, b reg.VecVirtual) reg.VecVirtual
+	waiting [2]reg.VecVirtual
+	merged  []reg.VecVirtual // past both merges: lanes of 128 bits have sums of blocks 0 to 3, or 0 to 6 in twos, once or twice
+}
+
+func (r *reduction) add(x reg.VecVirtual) {
+	for i, w := range r.waiting {
+		if w == nil {
+			r.waiting[i] = x
+			return
+		}
+		x, r.waiting[i] = r.merge[i](w, x), nil
+	}
+	r.merged = append(r.merged, x)
+}
+
+// interleavedSum returns a merge that adds the interleaved halves.
+func interleavedSum(v simd, n interleave, add func(...Op)) func(a, b reg.VecVirtual) reg.VecVirtual {
+	return func(a, b reg.VecVirtual) reg.VecVirtual {
+		low, high := n.of(v, a, b)
+		add(low, high, high)
+		return high
+	}
+}
+
+// dots returns the integer dot products of a group's codes with the activations at q + 8·o, a lane a block, i1 being nil; or those of
+// the blocks' first and second halves if the format has halves. The bias is still in them.
+func (f *unitFormat) dots(v simd, w, q, o reg.Register) (i0, i1 reg.VecVirtual) {
+	short := !v.wide() && f.max*127*8 <= math.MaxInt16 // sums of eight products fit 16 bits
+	r := reduction{v: v}
+	r.merge[0], r.merge[1] = interleavedSum(v, dwords, VPADDD), interleavedSum(v, qwords, VPADDD)
+	if short {
+		r.merge[0], r.merge[1] = interleavedSum(v, words, VPADDW), interleavedSum(v, dwords, VPADDW)
+	}
+	k := 0
+	f.codes(v, w, func(u reg.VecVirtual) {
+		x := at(q, o, 8, k*v.w/8)
+		k++
+		y := v.new()
+		switch {
+		case v.wide():
+			zero(y)
+			vpdpbusd(x, u, y)
+		default:
+			VPMADDUBSW(x, u, y)
+			if !short {
+				VPMADDWD(v.words(1), y, y)
+			}
+		}
+		r.add(y)
+	})
+	a, b := r.merged[0], r.merged[1]
+	switch {
+	case v.wide():
+		// a has the blocks 0 2 4 6 and, from bit 256 on, 1 3 5 7, each in halves of 128 bits; b has the others.
+		i0, i1 = v.new(), v.new()
+		VSHUFI32X4(Imm(0x88), b, a, i0)
+		VSHUFI32X4(Imm(0xdd), b, a, i1)
+		natural := v.load(v.dwords(0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15))
+		if f.halves {
+			VPERMD(i1, natural, i1)
+		} else {
+			VPADDD(i1, i0, i0)
+			i1 = nil
+		}
+		VPERMD(i0, natural, i0)
+		return i0, i1
+	case !short:
+		i0, i1 = YMM(), YMM()
+		VPERM2I128(Imm(0x20), b, a, i0)
+		VPERM2I128(Imm(0x31), b, a, i1)
+		return i0, i1
+	}
+	low, high := qwords.of(v, a, b)
+	if f.max*127*16 <= math.MaxInt16 {
+		VPADDW(low, high, high)
+		return widenedSum(high), nil
+	}
+	i0 = widenedSum(low)
+	VPADDD(widenedSum(high), i0, i0)
+	return i0, nil
+}
+
+// widenedSum adds the 16-bit lanes of x's halves to 32-bit lanes.
+func widenedSum(x reg.VecVirtual) reg.VecVirtual {
+	h, low, high := XMM(), YMM(), YMM()
+	extract128(1, x, h)
+	VPMOVSXWD(x.AsX(), low)
+	VPMOVSXWD(h, high)
+	VPADDD(low, high, high)
+	return high
+}
+
+// unbias subtracts the bias of the codes, which is sums times 2^shift.
+func (f *unitFormat) unbias(sums, i reg.VecVirtual) {
+	if f.shift > 0 {
+		VPSLLD(Imm(uint64(f.shift)), sums, sums)
+		VPSUBD(sums, i, i)
+	}
+}
+
+// blockArgs are the registers of a row kernel that point into the activations; o is the offset in d, s and half.
+type blockArgs struct{ q, d, s, half, o reg.GPVirtual }
+
+// group adds the products of the group at w to acc, in the order that panel.go states.
+func (f *unitFormat) group(v simd, w reg.Register, x blockArgs, acc reg.VecVirtual) {
+	lane := func(base reg.Register) Mem { return at(base, x.o, 1, 0) }
+	i0, i1 := f.dots(v, w, x.q, x.o)
+	if f.halves {
+		first := v.load(lane(x.half))
+		second := v.load(lane(x.s))
+		VPSUBD(first, second, second)
+		f.unbias(first, i0)
+		f.unbias(second, i1)
+	} else if f.shift > 0 {
+		f.unbias(v.load(lane(x.s)), i0)
+	}
+	a, b := f.scales(v, w)
+	d := v.load(lane(x.d))
+	accumulate := func(i, scale reg.VecVirtual) {
+		VCVTDQ2PS(i, i)
+		VMULPS(d, scale, scale)
+		VFMADD231PS(scale, i, acc)
+	}
+	accumulate(i0, a)
+	switch {
+	case f.halves:
+		accumulate(i1, b)
+	case f.withMin:
+		sums := v.new()
+		VCVTDQ2PS(lane(x.s), sums)
+		VMULPS(sums, d, d)
+		VFNMADD231PS(d, b, acc)
+	}
+}
+
+func (f *unitFormat) loadMasks(v *simd) {
+	v.masks = map[uint32]reg.OpmaskVirtual{}
+	if !v.wide() {
+		return
+	}
+	for _, m := range f.masks {
+		r, k := GP32(), K()
+		MOVL(U32(m), r)
+		KMOVD(r, k)
+		v.masks[m] = k
+	}
+}
+
+// rows generates the row kernel. A group at the end of a row that is not whole is computed from a copy with zeros behind.
+func (f *unitFormat) rows(v simd) {
+	function(f.name+"Row"+v.isa(), v.w, "func(dst *float32, w *byte, stride, n int, q *int8, d *float32, s, half *int32, blocks int)")
+	dst, w, stride, n, end := param("dst"), param("w"), param("stride"), param("n"), param("blocks")
+	x := blockArgs{param("q"), param("d"), param("s"), param("half"), GP64()}
+	f.loadMasks(&v)
+
+	partial := f.unitBlocks < v.lanes
+	rest, p := GP64(), GP64()
+	var local Mem
+	if partial {
+		local = AllocLocal((f.groupBytes(v) + 31) / 32 * 32)
+		z := YMM()
+		zero(z)
+		for i := 0; i < f.groupBytes(v); i += 32 {
+			load(z, local.Offset(i))
+		}
+		MOVQ(end, rest)
+		ANDQ(I32(v.lanes-1), rest)
+	}
+	ANDQ(I32(-v.lanes), end)
+	SHLQ(Imm(2), end)
+
+	Label("row")
+	acc := v.new()
+	zero(acc)
+	MOVQ(w, p)
+	XORQ(x.o, x.o)
+	Label("group")
+	CMPQ(x.o, end)
+	JGE(LabelRef("rest"))
+	f.group(v, p, x, acc)
+	ADDQ(I32(f.groupBytes(v)), p)
+	ADDQ(I32(4*v.lanes), x.o)
+	JMP(LabelRef("group"))
+	Label("rest")
+	if partial {
+		left, to := GP64(), GP64()
+		MOVQ(rest, left)
+		LEAQ(local, to)
+		Label("copy")
+		SUBQ(I32(f.unitBlocks), left)
+		JL(LabelRef("copied"))
+		for _, size := range f.unit {
+			copyBytes(p, to, size)
+			ADDQ(I32(size), p)
+			ADDQ(I32(size), to)
+		}
+		JMP(LabelRef("copy"))
+		Label("copied")
+		CMPQ(rest, Imm(0))
+		JE(LabelRef("done"))
+		LEAQ(local, p)
+		f.group(v, p, x, acc)
+		Label("done")
+	}
+	VMOVSS(sumLanes(acc), off(dst, 0))
+	ADDQ(Imm(4), dst)
+	ADDQ(stride, w)
+	DECQ(n)
+	JG(LabelRef("row"))
+	VZEROUPPER()
+	RET()
+}
+
+func copyBytes(from, to reg.Register, size int) {
+	src, dst := off(from, 0), off(to, 0)
+	switch size {
+	case 1:
+		r := GP32()
+		MOVBLZX(src, r)
+		MOVB(r.As8(), dst)
+	case 2:
+		r := GP32()
+		MOVWLZX(src, r)
+		MOVW(r.As16(), dst)
+	case 4:
+		r := GP32()
+		MOVL(src, r)
+		MOVL(r, dst)
+	case 16:
+		r := XMM()
+		load(src, r)
+		load(r, dst)
+	case 32:
+		r := YMM()
+		load(src, r)
+		load(r, dst)
+	default:
+		panic(fmt.Sprintf("copy of %d bytes", size))
+	}
+}
+
+// pack generates the pack kernel.
+func (f *unitFormat) pack(v simd) {
+	function(f.name+"Pack"+v.isa(), v.w, "func(t *uint8, a, b *float32, tstride int, w *byte, stride, n, tiles int)")
+	t, a, w, stride, n := param("t"), param("a"), param("w"), param("stride"), param("n")
+	var b reg.GPVirtual
+	if f.withMin || f.halves {
+		b = param("b")
+	}
+	tstride, end := param("tstride"), param("tiles")
+	f.loadMasks(&v)
+	SHLQ(Imm(6), tstride)
+	SHLQ(Imm(6), end)
+
+	o, p := GP64(), GP64() // o is the offset in a and b; t's is eight times that
+	Label("row")
+	MOVQ(w, p)
+	XORQ(o, o)
+	Label("tile")
+	for part := 0; part < 64; part += 4 * v.lanes {
+		f.tile(v, p, func(j int, x reg.VecVirtual) { load(x, at(t, o, 8, 64*j+part)) })
+		first, second := f.scales(v, p)
+		load(first, at(a, o, 1, part))
+		if b != nil {
+			load(second, at(b, o, 1, part))
+		}
+		ADDQ(I32(f.groupBytes(v)), p)
+	}
+	ADDQ(Imm(64), o)
+	CMPQ(o, end)
+	JL(LabelRef("tile"))
+	ADDQ(stride, w)
+	ADDQ(tstride, a)
+	if b != nil {
+		ADDQ(tstride, b)
+	}
+	LEAQ(Mem{Base: t, Index: tstride, Scale: 8}, t)
+	DECQ(n)
+	JG(LabelRef("row"))
+	VZEROUPPER()
+	RET()
+}
