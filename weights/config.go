@@ -96,7 +96,8 @@ func (c *Config) Check(keys ...string) error {
 	if absent == nil {
 		return nil
 	}
-	return badfile.In(c.File, ErrMissingKey, "").ForKey(strings.Join(absent, ", ")).Advise("%s needs it; check that the file is complete", c.ModelType)
+	return badfile.In(c.File, ErrMissingKey, "").ForKey(strings.Join(absent, ", ")).
+		Advise("%s needs it; check that the file is complete", c.ModelType)
 }
 
 func (c *Checkpoint) readConfig() (*Config, error) {
