@@ -1,0 +1,5 @@
+//go:build !linux
+
+package engine
+
+func defaultThreads() (n int, why string) { return fallbackThreads() }
