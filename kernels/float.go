@@ -13,11 +13,11 @@ import (
 type floatKernel struct {
 	// row sets dst[i] for n weight rows, stride bytes apart, and one activation row of cols values.
 	row func(dst *float32, w *byte, stride, n int, x *float32, cols int)
-	// rows does the same for four activation rows.
-	rows func(args *floatArgs, w *byte, stride, n, cols int)
+	// rows does the same for four activation rows; args points to a floatArgs.
+	rows func(args *byte, w *byte, stride, n, cols int)
 }
 
-// floatArgs is read by the assembly, which knows its layout: gen/float.go.
+// floatArgs is read by the assembly, which knows its layout (gen/float.go).
 type floatArgs struct {
 	dst, x [4]*float32
 }
@@ -85,7 +85,7 @@ func (k *floatKernel) matmul(dst []float32, ldd int, w []byte, stride, n int, x 
 			for g := range a.x {
 				a.dst[g], a.x[g] = &dst[(j+g)*ldd+i], &x.F32[int(rows[j+g])*x.Cols]
 			}
-			k.rows(&a, &w[i*stride], stride, count, x.Cols)
+			k.rows((*byte)(unsafe.Pointer(&a)), &w[i*stride], stride, count, x.Cols)
 			j += 4
 		}
 	}

@@ -6,7 +6,7 @@ import "github.com/klauspost/cpuid/v2"
 func detect() isa {
 	cpu := &cpuid.CPU
 	switch {
-	case !cpu.Supports(cpuid.AVX2, cpuid.FMA3, cpuid.F16C):
+	case !cpu.Supports(cpuid.AVX2, cpuid.FMA3, cpuid.F16C, cpuid.BMI2):
 		return generic
 	case !cpu.Supports(cpuid.AVX512F, cpuid.AVX512BW, cpuid.AVX512VL, cpuid.AVX512DQ, cpuid.AVX512VNNI):
 		return avx2

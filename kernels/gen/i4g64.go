@@ -13,22 +13,22 @@ func init() { unitTarget(i4g64()) }
 func i4g64() *unitFormat {
 	return &unitFormat{
 		name: "i4g64", unit: []int{4, 32}, unitBlocks: 2, max: 15, shift: 3,
-		codes: func(v simd, w reg.Register, emit func(reg.VecVirtual)) {
+		codes: func(v *simd, w reg.Register, emit func(reg.VecVirtual)) {
 			for k := range v.lanes / 2 {
 				v.nibblePair(w, 36*k+4, emit)
 			}
 		},
-		tile: func(v simd, w reg.Register, emit func(int, reg.VecVirtual)) {
+		tile: func(v *simd, w reg.Register, emit func(int, reg.VecVirtual)) {
 			v.pairTile(w, func(pair int) int { return 36*pair + 4 }, emit)
 		},
-		scales: func(v simd, w reg.Register) (a, b reg.VecVirtual) {
+		scales: func(v *simd, w reg.Register) (a, b reg.VecVirtual) {
 			a = v.new()
 			if v.wide() {
 				// The scales of two units lie in 64 bytes, 9 dwords apart.
-				apart := v.load(v.dwords(0, 0, 9, 9))
+				apart := v.inRegister(v.dwords(0, 0, 9, 9))
 				VPERMPS(off(w, 0), apart, a)
 				for k := 4; k < 16; k += 4 {
-					VPERMPS(off(w, 18*k), apart, v.masks[0xf<<k], a)
+					VPERMPS(off(w, 18*k), apart, v.mask(0xf<<k), a)
 				}
 				return a, nil
 			}
@@ -40,12 +40,11 @@ func i4g64() *unitFormat {
 			}
 			return a, nil
 		},
-		masks: []uint32{0xf << 4, 0xf << 8, 0xf << 12},
 	}
 }
 
 // nibblePair emits the codes of the two blocks whose 32 bytes lie at w+offset.
-func (v simd) nibblePair(w reg.Register, offset int, emit func(reg.VecVirtual)) {
+func (v *simd) nibblePair(w reg.Register, offset int, emit func(reg.VecVirtual)) {
 	if v.wide() {
 		x := ZMM()
 		VBROADCASTI64X4(off(w, offset), x)
@@ -58,7 +57,7 @@ func (v simd) nibblePair(w reg.Register, offset int, emit func(reg.VecVirtual)) 
 }
 
 // pairTile transposes a group of pairs of blocks in 32 bytes at w+offset(pair).
-func (v simd) pairTile(w reg.Register, offset func(pair int) int, emit func(int, reg.VecVirtual)) {
+func (v *simd) pairTile(w reg.Register, offset func(pair int) int, emit func(int, reg.VecVirtual)) {
 	for g := range 2 {
 		even := v.quarters(w, func(i int) int { return offset(2*i) + 16*g })
 		odd := v.quarters(w, func(i int) int { return offset(2*i+1) + 16*g })

@@ -11,30 +11,30 @@ func init() { unitTarget(mxfp4()) }
 // mxfp4: a block is an E8M0 scale and 16 bytes with fp4 E2M1 values in the nibbles, ordered as in Q4_0. A code is twice the value, so
 // that it is an integer, plus 16.
 func mxfp4() *unitFormat {
-	look := func(v simd, nibbles reg.VecVirtual) reg.VecVirtual {
-		table := v.load(v.dwords(0x13121110, 0x1c181614, 0x0d0e0f10, 0x04080a0c)) // 16 + 0 1 2 3 4 6 8 12, then 16 - the same
-		VPSHUFB(nibbles, table, table)
-		return table
+	look := func(v *simd, nibbles reg.VecVirtual) reg.VecVirtual {
+		table, codes := v.dwords(0x13121110, 0x1c181614, 0x0d0e0f10, 0x04080a0c), v.new() // 16 + 0 1 2 3 4 6 8 12, then 16 - the same
+		VPSHUFB(nibbles, v.inRegister(table), codes)
+		return codes
 	}
 	return &unitFormat{
 		name: "mxfp4", unit: []int{1, 16}, unitBlocks: 1, max: 28, shift: 4,
-		codes: func(v simd, w reg.Register, emit func(reg.VecVirtual)) {
+		codes: func(v *simd, w reg.Register, emit func(reg.VecVirtual)) {
 			for k := 0; k < v.lanes; k += v.lanes / 8 {
 				emit(look(v, v.nibbleBlocks(w, 17*k+1, 17)))
 			}
 		},
-		tile: func(v simd, w reg.Register, emit func(int, reg.VecVirtual)) {
+		tile: func(v *simd, w reg.Register, emit func(int, reg.VecVirtual)) {
 			v.nibbleTile(w, func(block int) int { return 17*block + 1 }, func(j int, x reg.VecVirtual) { emit(j, look(v, x)) })
 		},
-		scales: func(v simd, w reg.Register) (a, b reg.VecVirtual) {
+		scales: func(v *simd, w reg.Register) (a, b reg.VecVirtual) {
 			e := v.new()
 			if v.wide() {
 				// Of four blocks in 68 bytes, the scales are the low bytes of words 0 and 17, the high bytes of words 8 and 25.
 				h := ZMM()
-				apart := v.load(v.words(0, 8, 17, 25))
+				apart := v.inRegister(v.words(0, 8, 17, 25))
 				VPERMW(off(w, 0), apart, h)
 				for k := 4; k < 16; k += 4 {
-					VPERMW(off(w, 17*k), apart, v.masks[0xf<<k], h)
+					VPERMW(off(w, 17*k), apart, v.mask(0xf<<k), h)
 				}
 				VPMOVZXWD(h.AsY(), e)
 				VPSRLVD(v.dwords(0, 8), e, e)
@@ -50,7 +50,7 @@ func mxfp4() *unitFormat {
 			// An exponent of 0 stands for the subnormal 2^-127, 255 for NaN: both have the mantissa's top bit set. (e+1)&254 is 0 for
 			// just these two; less 1 it is negative.
 			special := v.new()
-			one := v.load(v.dwords(1))
+			one := v.inRegister(v.dwords(1))
 			VPADDD(one, e, special)
 			special = v.and(v.dwords(0xfe), special)
 			VPSUBD(one, special, special)
@@ -61,6 +61,5 @@ func mxfp4() *unitFormat {
 			VMULPS(v.dwords(0x3f000000), a, a) // ½, as the codes are doubled
 			return a, nil
 		},
-		masks: []uint32{0xff00, 0xf << 4, 0xf << 8, 0xf << 12},
 	}
 }

@@ -12,23 +12,23 @@ func init() { unitTarget(q4_0()) }
 func q4_0() *unitFormat {
 	return &unitFormat{
 		name: "q4_0", unit: []int{2, 16}, unitBlocks: 1, max: 15, shift: 3,
-		codes: func(v simd, w reg.Register, emit func(reg.VecVirtual)) {
+		codes: func(v *simd, w reg.Register, emit func(reg.VecVirtual)) {
 			for k := 0; k < v.lanes; k += v.lanes / 8 {
 				emit(v.nibbleBlocks(w, 18*k+2, 18))
 			}
 		},
-		tile: func(v simd, w reg.Register, emit func(int, reg.VecVirtual)) {
+		tile: func(v *simd, w reg.Register, emit func(int, reg.VecVirtual)) {
 			v.nibbleTile(w, func(block int) int { return 18*block + 2 }, emit)
 		},
-		scales: func(v simd, w reg.Register) (a, b reg.VecVirtual) {
+		scales: func(v *simd, w reg.Register) (a, b reg.VecVirtual) {
 			a = v.new()
 			if v.wide() {
 				// The scales of four blocks lie in 64 bytes, 9 words apart.
 				h := ZMM()
-				apart := v.load(v.words(0, 9, 18, 27))
+				apart := v.inRegister(v.words(0, 9, 18, 27))
 				VPERMW(off(w, 0), apart, h)
 				for k := 4; k < 16; k += 4 {
-					VPERMW(off(w, 18*k), apart, v.masks[0xf<<k], h)
+					VPERMW(off(w, 18*k), apart, v.mask(0xf<<k), h)
 				}
 				VCVTPH2PS(h.AsY(), a)
 				return a, nil
@@ -41,16 +41,15 @@ func q4_0() *unitFormat {
 			VCVTPH2PS(h, a)
 			return a, nil
 		},
-		masks: []uint32{0xff00, 0xf << 4, 0xf << 8, 0xf << 12},
 	}
 }
 
 // nibbleBlocks returns the codes of the block whose 16 bytes lie at w+offset; with 512 bits, of the one at w+offset+next too.
-func (v simd) nibbleBlocks(w reg.Register, offset, next int) reg.VecVirtual {
+func (v *simd) nibbleBlocks(w reg.Register, offset, next int) reg.VecVirtual {
 	x := v.new()
 	if v.wide() {
 		VBROADCASTI32X4(off(w, offset), x)
-		VBROADCASTI32X4(off(w, offset+next), v.masks[0xff00], x)
+		VBROADCASTI32X4(off(w, offset+next), v.mask(0xff00), x)
 	} else {
 		VBROADCASTI128(off(w, offset), x)
 	}
@@ -58,7 +57,7 @@ func (v simd) nibbleBlocks(w reg.Register, offset, next int) reg.VecVirtual {
 }
 
 // nibbleTile transposes a group of blocks of 16 bytes at w+offset(block).
-func (v simd) nibbleTile(w reg.Register, offset func(block int) int, emit func(int, reg.VecVirtual)) {
+func (v *simd) nibbleTile(w reg.Register, offset func(block int) int, emit func(int, reg.VecVirtual)) {
 	var x [4]reg.VecVirtual
 	for k := range x {
 		x[k] = v.quarters(w, func(i int) int { return offset(4*i + k) })

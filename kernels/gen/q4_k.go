@@ -13,13 +13,13 @@ func q4_k() *unitFormat {
 	pair := func(k int) int { return k/4*144 + 16 + k%4*32 }
 	return &unitFormat{
 		name: "q4_k", unit: []int{16, 32, 32, 32, 32}, unitBlocks: 8, max: 15, withMin: true,
-		codes: func(v simd, w reg.Register, emit func(reg.VecVirtual)) {
+		codes: func(v *simd, w reg.Register, emit func(reg.VecVirtual)) {
 			for k := range v.lanes / 2 {
 				v.nibblePair(w, pair(k), emit)
 			}
 		},
-		tile: func(v simd, w reg.Register, emit func(int, reg.VecVirtual)) { v.pairTile(w, pair, emit) },
-		scales: func(v simd, w reg.Register) (a, b reg.VecVirtual) {
+		tile: func(v *simd, w reg.Register, emit func(int, reg.VecVirtual)) { v.pairTile(w, pair, emit) },
+		scales: func(v *simd, w reg.Register) (a, b reg.VecVirtual) {
 			// A lane of 128 bits is the head of a unit. The bytes of its 12, in dwords A B C: the scales are the low six bits of A, and
 			// the low nibbles of C with the top two bits of A above; the minima are the low six bits of B, and the high nibbles of C with
 			// the top two bits of B above.
@@ -28,7 +28,7 @@ func q4_k() *unitFormat {
 			if v.wide() {
 				insert128(1, off(w, 144), head, head)
 			}
-			y := simd{w: 256, lanes: 8}
+			y := newSimd(256)
 			VPSHUFD(Imm(1|3<<2|2<<4|3<<6), head, s)
 			VPSRLVD(y.dwords(0, 0, 0, 4), s, s)
 			s = y.and(y.dwords(0x3f3f3f3f, 0x0f0f0f0f), s)
@@ -43,8 +43,8 @@ func q4_k() *unitFormat {
 			extract128(1, s, minima)
 			if v.wide() {
 				VCVTPH2PS(head, d)
-				VPERMPS(d, v.load(v.dwords(1, 1, 1, 1, 1, 1, 1, 1, 9, 9, 9, 9, 9, 9, 9, 9)), dmin)
-				VPERMPS(d, v.load(v.dwords(0, 0, 0, 0, 0, 0, 0, 0, 8, 8, 8, 8, 8, 8, 8, 8)), d)
+				VPERMPS(d, v.inRegister(v.dwords(1, 1, 1, 1, 1, 1, 1, 1, 9, 9, 9, 9, 9, 9, 9, 9)), dmin)
+				VPERMPS(d, v.inRegister(v.dwords(0, 0, 0, 0, 0, 0, 0, 0, 8, 8, 8, 8, 8, 8, 8, 8)), d)
 			} else {
 				both, second := XMM(), XMM()
 				VCVTPH2PS(head.AsX(), both)

@@ -3,7 +3,9 @@ package main
 import (
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 
 	. "github.com/mmcloughlin/avo/build"
 	. "github.com/mmcloughlin/avo/operand"
@@ -21,79 +23,117 @@ type unitFormat struct {
 	shift      int   // log2 of the codes' bias, 0: none
 
 	// codes emits the unsigned codes of a group at w, block after block: vectors of one block, with 512 bits of two.
-	codes func(v simd, w reg.Register, emit func(u reg.VecVirtual))
+	codes func(v *simd, w reg.Register, emit func(u reg.VecVirtual))
 	// scales returns the scales of a group at w, a lane a block; b are the minima or the scales of the second halves, if there are any.
-	scales func(v simd, w reg.Register) (a, b reg.VecVirtual)
+	scales func(v *simd, w reg.Register) (a, b reg.VecVirtual)
 	// tile emits a group's codes transposed: t has the codes 4j..4j+3 of each block.
-	tile func(v simd, w reg.Register, emit func(j int, t reg.VecVirtual))
+	tile func(v *simd, w reg.Register, emit func(j int, t reg.VecVirtual))
 
 	withMin, halves bool
-	masks           []uint32 // that the above use with 512 bits
 }
 
 // unitTarget registers the output of a format.
 func unitTarget(f *unitFormat) {
 	target(f.name, func() {
 		for _, w := range []int{512, 256} {
-			f.rows(simd{w: w, lanes: w / 32})
-			f.pack(simd{w: w, lanes: w / 32})
+			f.rows(newSimd(w))
+			f.pack(newSimd(w))
 		}
 	})
 }
 
 // groupBytes returns the bytes of a group.
-func (f *unitFormat) groupBytes(v simd) (n int) {
+func (f *unitFormat) groupBytes(v *simd) (n int) {
 	for _, p := range f.unit {
 		n += p
 	}
 	return n * v.lanes / f.unitBlocks
 }
 
-// simd emits instructions of one vector length.
+// simd emits instructions of one vector length for one function.
 type simd struct {
-	w     int                          // bits: 512 with AVX-512, 256 with AVX2
-	lanes int                          // of 32 bits
-	masks map[uint32]reg.OpmaskVirtual // those of the format
+	w     int // bits: 512 with AVX-512, 256 with AVX2
+	lanes int // of 32 bits
+	// With 512 bits, where registers abound, constants and masks are loaded once per call: by code that begin jumps to and end emits,
+	// when it is known which there are.
+	kept  map[string]reg.VecVirtual
+	masks map[uint32]reg.OpmaskVirtual
 }
 
-func (v simd) wide() bool { return v.lanes == 16 }
+func newSimd(w int) *simd {
+	return &simd{w: w, lanes: w / 32, kept: map[string]reg.VecVirtual{}, masks: map[uint32]reg.OpmaskVirtual{}}
+}
 
-func (v simd) isa() string {
+// begin goes after the loading of the function's parameters, end after its last instruction.
+func (v *simd) begin() {
+	if v.wide() {
+		JMP(LabelRef("constants"))
+		Label("begin")
+	}
+}
+
+func (v *simd) end() {
+	if !v.wide() {
+		return
+	}
+	Label("constants")
+	for _, data := range slices.Sorted(maps.Keys(v.kept)) {
+		load(constant([]byte(data)), v.kept[data])
+	}
+	for _, m := range slices.Sorted(maps.Keys(v.masks)) {
+		r := GP32()
+		MOVL(U32(m), r)
+		KMOVD(r, v.masks[m])
+	}
+	JMP(LabelRef("begin"))
+}
+
+// mask returns a mask register with the bits of m.
+func (v *simd) mask(m uint32) reg.OpmaskVirtual {
+	if v.masks[m] == nil {
+		v.masks[m] = K()
+	}
+	return v.masks[m]
+}
+
+func (v *simd) wide() bool { return v.lanes == 16 }
+
+func (v *simd) isa() string {
 	if v.wide() {
 		return "AVX512"
 	}
 	return "AVX2"
 }
 
-func (v simd) new() reg.VecVirtual { return vec(v.w) }
+func (v *simd) new() reg.VecVirtual { return vec(v.w) }
 
-func (v simd) load(m Mem) reg.VecVirtual {
+func (v *simd) load(m Mem) reg.VecVirtual {
 	x := v.new()
 	load(m, x)
 	return x
 }
 
-func (v simd) and(a Op, x reg.VecVirtual) reg.VecVirtual {
+func (v *simd) and(a Op, x reg.VecVirtual) reg.VecVirtual {
 	y := v.new()
 	and(a, x, y)
 	return y
 }
 
-func (v simd) or(a Op, x reg.VecVirtual) reg.VecVirtual {
+func (v *simd) or(a Op, x reg.VecVirtual) reg.VecVirtual {
 	y := v.new()
 	or(a, x, y)
 	return y
 }
 
 // nibble returns the low nibbles of x's bytes after a shift to the right by 0 or 4 bits, which the lanes of counts say.
-func (v simd) nibble(counts Mem, x reg.VecVirtual) reg.VecVirtual {
+func (v *simd) nibble(counts Op, x reg.VecVirtual) reg.VecVirtual {
 	y := v.new()
 	VPSRLVD(counts, x, y)
 	return v.and(v.dwords(0x0f0f0f0f), y)
 }
 
 // lowHigh returns the low and the high nibbles of x's bytes.
-func (v simd) lowHigh(x reg.VecVirtual) (low, high reg.VecVirtual) {
+func (v *simd) lowHigh(x reg.VecVirtual) (low, high reg.VecVirtual) {
 	high = v.new()
 	VPSRLD(Imm(4), x, high)
 	return v.and(v.dwords(0x0f0f0f0f), x), v.and(v.dwords(0x0f0f0f0f), high)
@@ -111,22 +151,43 @@ func constant(data []byte) Mem {
 	return bytesConst(name, data)
 }
 
+// keep returns the constant vector of data, which is not to be changed: a register if there are enough of them, else memory.
+func (v *simd) keep(data []byte) Op {
+	if !v.wide() {
+		return constant(data)
+	}
+	if v.kept[string(data)] == nil {
+		v.kept[string(data)] = v.new()
+	}
+	return v.kept[string(data)]
+}
+
 // dwords returns a constant vector that repeats the given 32-bit lanes.
-func (v simd) dwords(lanes ...uint32) Mem {
+func (v *simd) dwords(lanes ...uint32) Op {
 	var data []byte
 	for i := range v.lanes {
 		data = binary.LittleEndian.AppendUint32(data, lanes[i%len(lanes)])
 	}
-	return constant(data)
+	return v.keep(data)
 }
 
 // words returns a constant vector that repeats the given 16-bit lanes.
-func (v simd) words(lanes ...uint16) Mem {
+func (v *simd) words(lanes ...uint16) Op {
 	var data []byte
 	for i := range 2 * v.lanes {
 		data = binary.LittleEndian.AppendUint16(data, lanes[i%len(lanes)])
 	}
-	return constant(data)
+	return v.keep(data)
+}
+
+// inRegister returns x, or a register loaded from it if it is memory.
+func (v *simd) inRegister(x Op) reg.VecVirtual {
+	if r, ok := x.(reg.VecVirtual); ok {
+		return r
+	}
+	r := v.new()
+	load(x, r)
+	return r
 }
 
 // broadcast128 sets all 128-bit lanes of x to m. It is a load alone, and unlike one of 128 bits sets all of x, as avo sees it.
@@ -139,7 +200,7 @@ func broadcast128(m Mem, x reg.VecVirtual) {
 }
 
 // quarters returns a vector whose 128-bit lane i is the 16 bytes at w+offset(i).
-func (v simd) quarters(w reg.Register, offset func(i int) int) reg.VecVirtual {
+func (v *simd) quarters(w reg.Register, offset func(i int) int) reg.VecVirtual {
 	x := v.new()
 	broadcast128(off(w, offset(0)), x)
 	for i := 1; i < v.lanes/4; i++ {
@@ -157,7 +218,7 @@ var (
 	qwords = interleave{VPUNPCKLQDQ, VPUNPCKHQDQ}
 )
 
-func (n interleave) of(v simd, a, b reg.VecVirtual) (low, high reg.VecVirtual) {
+func (n interleave) of(v *simd, a, b reg.VecVirtual) (low, high reg.VecVirtual) {
 	low, high = v.new(), v.new()
 	n.low(b, a, low)
 	n.high(b, a, high)
@@ -167,7 +228,7 @@ func (n interleave) of(v simd, a, b reg.VecVirtual) (low, high reg.VecVirtual) {
 // reduction sums eight vectors' lanes so that one vector remains, with a lane for each block. It is fed the vectors one by one, and
 // merges two as soon as both are there, which takes the fewest registers.
 type reduction struct {
-	v       simd
+	v       *simd
 	merge   [2]func(a, b reg.VecVirtual) reg.VecVirtual
 	waiting [2]reg.VecVirtual
 	merged  []reg.VecVirtual // past both merges: lanes of 128 bits have sums of blocks 0 to 3, or 0 to 6 in twos, once or twice
@@ -185,7 +246,7 @@ func (r *reduction) add(x reg.VecVirtual) {
 }
 
 // interleavedSum returns a merge that adds the interleaved halves.
-func interleavedSum(v simd, n interleave, add func(...Op)) func(a, b reg.VecVirtual) reg.VecVirtual {
+func interleavedSum(v *simd, n interleave, add func(...Op)) func(a, b reg.VecVirtual) reg.VecVirtual {
 	return func(a, b reg.VecVirtual) reg.VecVirtual {
 		low, high := n.of(v, a, b)
 		add(low, high, high)
@@ -195,7 +256,7 @@ func interleavedSum(v simd, n interleave, add func(...Op)) func(a, b reg.VecVirt
 
 // dots returns the integer dot products of a group's codes with the activations at q + 8·o, a lane a block, i1 being nil; or those of
 // the blocks' first and second halves if the format has halves. The bias is still in them.
-func (f *unitFormat) dots(v simd, w, q, o reg.Register) (i0, i1 reg.VecVirtual) {
+func (f *unitFormat) dots(v *simd, w, q, o reg.Register) (i0, i1 reg.VecVirtual) {
 	short := !v.wide() && f.max*127*8 <= math.MaxInt16 // sums of eight products fit 16 bits
 	r := reduction{v: v}
 	r.merge[0], r.merge[1] = interleavedSum(v, dwords, VPADDD), interleavedSum(v, qwords, VPADDD)
@@ -226,7 +287,7 @@ func (f *unitFormat) dots(v simd, w, q, o reg.Register) (i0, i1 reg.VecVirtual) 
 		i0, i1 = v.new(), v.new()
 		VSHUFI32X4(Imm(0x88), b, a, i0)
 		VSHUFI32X4(Imm(0xdd), b, a, i1)
-		natural := v.load(v.dwords(0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15))
+		natural := v.inRegister(v.dwords(0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15))
 		if f.halves {
 			VPERMD(i1, natural, i1)
 		} else {
@@ -273,7 +334,7 @@ func (f *unitFormat) unbias(sums, i reg.VecVirtual) {
 type blockArgs struct{ q, d, s, half, o reg.GPVirtual }
 
 // group adds the products of the group at w to acc, in the order that panel.go states.
-func (f *unitFormat) group(v simd, w reg.Register, x blockArgs, acc reg.VecVirtual) {
+func (f *unitFormat) group(v *simd, w reg.Register, x blockArgs, acc reg.VecVirtual) {
 	lane := func(base reg.Register) Mem { return at(base, x.o, 1, 0) }
 	i0, i1 := f.dots(v, w, x.q, x.o)
 	if f.halves {
@@ -304,25 +365,12 @@ func (f *unitFormat) group(v simd, w reg.Register, x blockArgs, acc reg.VecVirtu
 	}
 }
 
-func (f *unitFormat) loadMasks(v *simd) {
-	v.masks = map[uint32]reg.OpmaskVirtual{}
-	if !v.wide() {
-		return
-	}
-	for _, m := range f.masks {
-		r, k := GP32(), K()
-		MOVL(U32(m), r)
-		KMOVD(r, k)
-		v.masks[m] = k
-	}
-}
-
 // rows generates the row kernel. A group at the end of a row that is not whole is computed from a copy with zeros behind.
-func (f *unitFormat) rows(v simd) {
+func (f *unitFormat) rows(v *simd) {
 	function(f.name+"Row"+v.isa(), v.w, "func(dst *float32, w *byte, stride, n int, q *int8, d *float32, s, half *int32, blocks int)")
 	dst, w, stride, n, end := param("dst"), param("w"), param("stride"), param("n"), param("blocks")
 	x := blockArgs{param("q"), param("d"), param("s"), param("half"), GP64()}
-	f.loadMasks(&v)
+	v.begin()
 
 	partial := f.unitBlocks < v.lanes
 	rest, p := GP64(), GP64()
@@ -380,6 +428,7 @@ func (f *unitFormat) rows(v simd) {
 	JG(LabelRef("row"))
 	VZEROUPPER()
 	RET()
+	v.end()
 }
 
 func copyBytes(from, to reg.Register, size int) {
@@ -411,7 +460,7 @@ func copyBytes(from, to reg.Register, size int) {
 }
 
 // pack generates the pack kernel.
-func (f *unitFormat) pack(v simd) {
+func (f *unitFormat) pack(v *simd) {
 	function(f.name+"Pack"+v.isa(), v.w, "func(t *uint8, a, b *float32, tstride int, w *byte, stride, n, tiles int)")
 	t, a, w, stride, n := param("t"), param("a"), param("w"), param("stride"), param("n")
 	var b reg.GPVirtual
@@ -419,7 +468,7 @@ func (f *unitFormat) pack(v simd) {
 		b = param("b")
 	}
 	tstride, end := param("tstride"), param("tiles")
-	f.loadMasks(&v)
+	v.begin()
 	SHLQ(Imm(6), tstride)
 	SHLQ(Imm(6), end)
 
@@ -450,4 +499,5 @@ func (f *unitFormat) pack(v simd) {
 	JG(LabelRef("row"))
 	VZEROUPPER()
 	RET()
+	v.end()
 }

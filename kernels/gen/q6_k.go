@@ -15,7 +15,7 @@ func q6_k() *unitFormat {
 	low := func(half int) int { return half/2*210 + half%2*64 }
 	high := func(half int) int { return half/2*210 + 128 + half%2*32 }
 	// join returns the low four bits of low's bytes with bits 4 and 5 of high's above.
-	join := func(v simd, low, high reg.VecVirtual) reg.VecVirtual {
+	join := func(v *simd, low, high reg.VecVirtual) reg.VecVirtual {
 		if v.wide() {
 			VPTERNLOGD(Imm(0xd8), v.dwords(0x0f0f0f0f), low, high)
 			return v.and(v.dwords(0x3f3f3f3f), high)
@@ -24,7 +24,7 @@ func q6_k() *unitFormat {
 	}
 	return &unitFormat{
 		name: "q6_k", unit: []int{32, 32, 32, 32, 32, 32, 16, 2}, unitBlocks: 8, max: 63, shift: 5, halves: true,
-		codes: func(v simd, w reg.Register, emit func(reg.VecVirtual)) {
+		codes: func(v *simd, w reg.Register, emit func(reg.VecVirtual)) {
 			for half := range v.lanes / 4 {
 				if v.wide() {
 					lo, pairs := v.load(off(w, low(half))), v.new()
@@ -54,7 +54,7 @@ func q6_k() *unitFormat {
 				}
 			}
 		},
-		tile: func(v simd, w reg.Register, emit func(int, reg.VecVirtual)) {
+		tile: func(v *simd, w reg.Register, emit func(int, reg.VecVirtual)) {
 			for g := range 2 {
 				a := v.quarters(w, func(i int) int { return low(i) + 16*g })
 				b := v.quarters(w, func(i int) int { return low(i) + 32 + 16*g })
@@ -69,7 +69,7 @@ func q6_k() *unitFormat {
 				}
 			}
 		},
-		scales: func(v simd, w reg.Register) (a, b reg.VecVirtual) {
+		scales: func(v *simd, w reg.Register) (a, b reg.VecVirtual) {
 			// The scales of a block's halves are the bytes of a word.
 			a, b = v.new(), v.new()
 			s, h, d := YMM(), YMM(), v.new()
