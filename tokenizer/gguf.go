@@ -286,10 +286,42 @@ func (t *Tokenizer) setSPM(v *Vocab) error {
 	if err := t.addTokens(v); err != nil {
 		return err
 	}
+	if !t.marksInside() {
+		t.steps = append(t.steps, &splitStep{match: matchMarked})
+	}
 	if missing := slices.Index(t.model.byteIDs[:], -1); missing >= 0 && t.unk < 0 {
 		return fmt.Errorf("tokens: there is neither <0x%02X>, the token of a byte, nor an unknown_token_id", missing)
 	}
 	return nil
+}
+
+// marksInside reports whether some token that merges can make has a space mark after another character. Where none has, merges cannot cross
+// the beginning of a word, and words can be tokenized one by one, which is much faster than merging the whole text at once.
+func (t *Tokenizer) marksInside() bool {
+	for id := range t.vocab.keys {
+		key := strings.TrimLeft(string(t.vocab.key(int32(id))), spaceMark)
+		if strings.Contains(key, spaceMark) {
+			if _, ok := t.vocab.lookup(string(t.vocab.key(int32(id)))); ok {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// matchMarked matches space marks and the word that follows.
+func matchMarked(s string, i int) int {
+	end := i
+	for strings.HasPrefix(s[end:], spaceMark) {
+		end += len(spaceMark)
+	}
+	if end == i {
+		return i
+	}
+	if n := strings.Index(s[end:], spaceMark); n >= 0 {
+		return end + n
+	}
+	return len(s)
 }
 
 // descending maps numbers to integers that order the other way round.

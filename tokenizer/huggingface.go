@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -45,6 +46,7 @@ type document struct {
 	added                                            []addedJSON
 	normalizer, preTokenizer, postProcessor, decoder json.RawMessage
 	model                                            modelJSON
+	r                                                *jsonReader
 }
 
 type addedJSON struct {
@@ -65,44 +67,48 @@ type modelJSON struct {
 	merges                              []mergeJSON
 }
 
-// entry and mergeJSON hold parts of the document, without copies.
+// entry and mergeJSON are spans of the reader's data.
 type entry struct {
-	key []byte
+	key span
 	id  int32
 }
 
-type mergeJSON struct{ left, right []byte }
+type mergeJSON struct{ left, right span }
 
 func parseJSON(data []byte) (*Tokenizer, error) {
-	var doc document
-	if err := doc.read(data); err != nil {
+	if len(data) > math.MaxInt32 {
+		return nil, fmt.Errorf("%d bytes are too many for a vocabulary", len(data))
+	}
+	doc := document{r: newJSONReader(data)}
+	if err := doc.read(); err != nil {
 		if bytes.HasPrefix(data, []byte("version https://git-lfs")) {
 			err = errors.New("this is a git-lfs pointer, not the file itself: fetch it with git lfs pull")
 		}
 		return nil, err
 	}
-	return doc.build(idLimit(data))
+	return doc.build()
 }
 
 // idLimit bounds token ids, and with them the memory for a vocabulary, by the document's size: an entry takes six bytes and more.
-func idLimit(data []byte) int { return len(data) / 4 }
+func (r *jsonReader) idLimit() int { return r.end / 4 }
 
-func (doc *document) read(data []byte) error {
-	r := &jsonReader{data: data}
+func (doc *document) read() error {
+	r := doc.r
 	fields := map[string]any{
 		"added_tokens": &doc.added, "normalizer": &doc.normalizer, "pre_tokenizer": &doc.preTokenizer,
 		"post_processor": &doc.postProcessor, "decoder": &doc.decoder,
 	}
-	err := r.object(func(key []byte) error {
-		if string(key) == "model" && r.peek() == '{' {
+	err := r.object(func(key span) error {
+		name := string(r.text(key))
+		if name == "model" && r.peek() == '{' {
 			return doc.model.read(r)
 		}
-		return readField(r, "", string(key), fields)
+		return readField(r, "", name, fields)
 	})
 	if err != nil {
 		return err
 	}
-	if r.peek(); r.pos < len(r.data) {
+	if r.peek(); r.pos < r.end {
 		return r.errorf("something follows the document")
 	}
 	return nil
@@ -123,23 +129,23 @@ func readField(r *jsonReader, path, name string, fields map[string]any) error {
 }
 
 func (m *modelJSON) read(r *jsonReader) error {
-	limit := idLimit(r.data)
 	fields := map[string]any{
 		"type": &m.kind, "unk_token": &m.unk, "continuing_subword_prefix": &m.prefix, "end_of_word_suffix": &m.suffix,
 		"dropout": &m.dropout, "fuse_unk": &m.fuseUNK, "byte_fallback": &m.byteFallback, "ignore_merges": &m.ignoreMerges,
 	}
-	return r.object(func(name []byte) error {
-		switch {
-		case string(name) == "vocab" && r.peek() == '{':
-			return r.object(func(key []byte) error {
-				id, err := r.id(limit)
+	return r.object(func(key span) error {
+		switch name := string(r.text(key)); {
+		case name == "vocab" && r.peek() == '{':
+			return r.object(func(key span) error {
+				id, err := r.id(r.idLimit())
 				m.vocab = append(m.vocab, entry{key, id})
 				return err
 			})
-		case string(name) == "merges" && r.peek() == '[':
+		case name == "merges" && r.peek() == '[':
 			return r.array(func() error { return m.readMerge(r) })
+		default:
+			return readField(r, "model.", name, fields)
 		}
-		return readField(r, "model.", string(name), fields)
 	})
 }
 
@@ -150,17 +156,19 @@ func (m *modelJSON) readMerge(r *jsonReader) error {
 		if err != nil {
 			return err
 		}
-		if len(m.merges) == 0 && bytes.HasPrefix(both, []byte("#version")) {
+		text := r.text(both)
+		if len(m.merges) == 0 && bytes.HasPrefix(text, []byte("#version")) {
 			return nil
 		}
-		left, right, ok := bytes.Cut(both, []byte(" "))
-		if !ok {
-			return fmt.Errorf("model.merges[%d]: %q has no space", len(m.merges), both)
+		at := bytes.IndexByte(text, ' ')
+		if at < 0 {
+			return fmt.Errorf("model.merges[%d]: %q has no space", len(m.merges), text)
 		}
-		m.merges = append(m.merges, mergeJSON{left, right})
+		middle := both.start + uint32(at)
+		m.merges = append(m.merges, mergeJSON{span{both.start, middle}, span{middle + 1, both.end}})
 		return nil
 	}
-	var sides [2][]byte
+	var sides [2]span
 	for i, before := range [2]byte{'[', ','} {
 		if err := r.expect(before); err != nil {
 			return err
@@ -176,7 +184,7 @@ func (m *modelJSON) readMerge(r *jsonReader) error {
 }
 
 // build makes the tokenizer of a document.
-func (doc *document) build(limit int) (*Tokenizer, error) {
+func (doc *document) build() (*Tokenizer, error) {
 	m := &doc.model
 	switch {
 	case m.kind != "" && m.kind != "BPE":
@@ -194,6 +202,7 @@ func (doc *document) build(limit int) (*Tokenizer, error) {
 	for _, e := range m.vocab {
 		size = max(size, int(e.id)+1)
 	}
+	limit := doc.r.idLimit()
 	for i, a := range doc.added {
 		if a.ID < 0 || a.ID >= int64(limit) {
 			return nil, fmt.Errorf("added_tokens[%d].id: %d is not a token id below %d", i, a.ID, limit)
@@ -215,7 +224,7 @@ func (doc *document) build(limit int) (*Tokenizer, error) {
 		return nil, errors.New("decoder: ByteLevel without a ByteLevel pre_tokenizer is not supported")
 	}
 	doc.addTokens(t)
-	if err := m.addVocab(t, c.byteFallback); err != nil {
+	if err := m.addVocab(t, doc.r, c.byteFallback); err != nil {
 		return nil, err
 	}
 	if m.unk != "" {
@@ -225,7 +234,7 @@ func (doc *document) build(limit int) (*Tokenizer, error) {
 		}
 		t.unk = id
 	}
-	if err := m.addMerges(t); err != nil {
+	if err := m.addMerges(t, doc.r); err != nil {
 		return nil, err
 	}
 	return t, c.addPostProcessor(doc.postProcessor, "post_processor")
@@ -267,9 +276,10 @@ func (doc *document) addTokens(t *Tokenizer) {
 		ids[a.Content] = int32(a.ID)
 	}
 	for _, e := range doc.model.vocab {
-		if id, ok := ids[string(e.key)]; ok && id != e.id {
-			ids[string(e.key)] = e.id
-			t.warnings = append(t.warnings, fmt.Sprintf("added token %q has the id %d, but the vocabulary's %d counts", e.key, id, e.id))
+		key := doc.r.text(e.key)
+		if id, ok := ids[string(key)]; ok && id != e.id {
+			ids[string(key)] = e.id
+			t.warnings = append(t.warnings, fmt.Sprintf("added token %q has the id %d, but the vocabulary's %d counts", key, id, e.id))
 		}
 	}
 	for _, a := range doc.added {
@@ -284,17 +294,17 @@ func (doc *document) addTokens(t *Tokenizer) {
 }
 
 // addVocab fills the vocabulary. byteTokens says that tokens such as <0x0A> decode to bytes.
-func (m *modelJSON) addVocab(t *Tokenizer, byteTokens bool) error {
+func (m *modelJSON) addVocab(t *Tokenizer, r *jsonReader, byteTokens bool) error {
 	total := 0
 	for _, e := range m.vocab {
-		total += len(e.key)
+		total += len(r.text(e.key))
 	}
 	t.vocab = newVocab(len(t.info), total)
 	for _, e := range m.vocab {
-		if k := t.vocab.keys[e.id]; k != (span{}) {
-			return fmt.Errorf("model.vocab: %q and another token have the id %d", e.key, e.id)
+		if t.vocab.keys[e.id] != (span{}) {
+			return fmt.Errorf("model.vocab: %q and another token have the id %d", r.text(e.key), e.id)
 		}
-		if err := t.addKey(e.id, e.key, byteTokens); err != nil {
+		if err := t.addKey(e.id, r.text(e.key), byteTokens); err != nil {
 			return fmt.Errorf("model.vocab: %w", err)
 		}
 	}
@@ -333,10 +343,10 @@ func (t *Tokenizer) addKey(id int32, spelling []byte, byteTokens bool) error {
 	return nil
 }
 
-func (m *modelJSON) addMerges(t *Tokenizer) error {
+func (m *modelJSON) addMerges(t *Tokenizer, r *jsonReader) error {
 	t.model.pairs = newPairTable(len(m.merges))
 	for i, p := range m.merges {
-		if err := t.addMerge(i, p.left, p.right); err != nil {
+		if err := t.addMerge(i, r.text(p.left), r.text(p.right)); err != nil {
 			return fmt.Errorf("model.merges[%d]: %w", i, err)
 		}
 	}

@@ -207,9 +207,11 @@ func contraction(s string, i int, fold byte) int {
 		return i
 	}
 	a := s[i+1] | fold
-	switch a {
-	case 's', 't', 'm', 'd':
+	switch {
+	case a == 's', a == 't', a == 'm', a == 'd':
 		return i + 2
+	case fold != 0 && strings.HasPrefix(s[i+1:], "ſ"): // U+017F, the long s
+		return i + 1 + len("ſ")
 	}
 	if i+2 < len(s) {
 		switch b := s[i+2] | fold; {
