@@ -73,7 +73,9 @@ const weightBlock = 512 << 10
 
 func (k *floatKernel) matmul(dst []float32, ldd int, w []byte, stride, n int, x *Input, rows []int32) {
 	step := max(1, weightBlock/stride)
-	var a floatArgs
+	p := panels.Get().(*panel)
+	defer panels.Put(p)
+	a := &p.floats
 	for i := 0; i < n; i += step {
 		count := min(step, n-i)
 		for j := 0; j < len(rows); {
@@ -85,8 +87,9 @@ func (k *floatKernel) matmul(dst []float32, ldd int, w []byte, stride, n int, x 
 			for g := range a.x {
 				a.dst[g], a.x[g] = &dst[(j+g)*ldd+i], &x.F32[int(rows[j+g])*x.Cols]
 			}
-			k.rows((*byte)(unsafe.Pointer(&a)), &w[i*stride], stride, count, x.Cols)
+			k.rows((*byte)(unsafe.Pointer(a)), &w[i*stride], stride, count, x.Cols)
 			j += 4
 		}
 	}
+	*a = floatArgs{} // the pool shall not keep the caller's memory alive
 }

@@ -13,5 +13,3 @@ func detect() isa {
 	}
 	return avx512
 }
-
-func vectorsOf(limit isa) vector { return vectorGeneric }

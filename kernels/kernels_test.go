@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/coli-moe/coli/weights/format"
 )
@@ -360,6 +361,7 @@ func TestMatMulChecks(t *testing.T) {
 	}
 }
 
+// BenchmarkMatMul reports the best time of a product whose weights stay in the L2 cache, as bytes of weights and multiply-adds a second.
 func BenchmarkMatMul(b *testing.B) {
 	const n, cols = 256, 2048
 	for i := detect(); ; i-- {
@@ -379,12 +381,14 @@ func BenchmarkMatMul(b *testing.B) {
 				}
 				dst := make([]float32, rows*n)
 				b.Run(fmt.Sprintf("%s/%s/rows=%d", f, i, rows), func(b *testing.B) {
+					best := time.Hour // other programs disturb the average
 					for b.Loop() {
+						start := time.Now()
 						k.MatMul(dst, n, w, n, &in, pick)
+						best = min(best, time.Since(start))
 					}
-					seconds := b.Elapsed().Seconds()
-					b.ReportMetric(float64(len(w))*float64(b.N)/seconds/1e9, "GB/s")
-					b.ReportMetric(float64(n*cols*rows)*float64(b.N)/seconds/1e9, "GMAC/s")
+					b.ReportMetric(float64(len(w))/best.Seconds()/1e9, "GB/s")
+					b.ReportMetric(float64(n*cols*rows)/best.Seconds()/1e9, "GMAC/s")
 				})
 			}
 		}

@@ -112,12 +112,13 @@ const (
 
 // panel is a thread's scratch memory.
 type panel struct {
-	codes codes
-	t     []uint8
-	a, b  []float32
-	args  tileArgs
-	spare [panelRows]float32 // results of absent activation rows
-	pad   []byte
+	codes  codes
+	t      []uint8
+	a, b   []float32
+	args   tileArgs
+	floats floatArgs
+	spare  [panelRows]float32 // results of absent activation rows
+	pad    []byte
 }
 
 var panels = sync.Pool{New: func() any { return new(panel) }}

@@ -64,8 +64,8 @@ func RMSNormRow(dst, x, w []float32, eps float32, zeroCentred bool) {
 // the result is a normal number.
 func SiLUMul(dst, gate, up []float32) { current().siluMul(dst, gate[:len(dst)], up[:len(dst)]) }
 
-// SoftmaxRow replaces x by exp(x - shift) and returns the sum; the caller divides, and gives the maximum of x as shift so that nothing
-// overflows. The relative error of an exponential is below 2e-7; those below exp(-87) are zero.
+// SoftmaxRow replaces x by exp(x - shift) and returns the sum; the caller divides. shift is the maximum of x; no value may exceed it by
+// more than 88, where exp overflows. The relative error of an exponential is below 2e-7; those below exp(-87) are zero.
 func SoftmaxRow(x []float32, shift float32) (sum float32) { return current().expSum(x, shift) }
 
 // Max returns the largest value of x, -Inf if there is none; a NaN in x may be ignored.

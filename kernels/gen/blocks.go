@@ -20,7 +20,7 @@ type blockFormat struct {
 	// codes returns the 32 values of one block as bytes in a YMM (w=256), or those of two in the halves of a ZMM (w=512). A block is
 	// given by the memory of its unit and its number within that.
 	codes func(w int, b ...blockAt) reg.VecVirtual
-	// scales returns the float32 scales of 4, 8 or 16 blocks in an XMM, YMM or ZMM.
+	// scales returns the float32 scales of 4, 8 or 16 blocks in an XMM, YMM or ZMM. If it is nil, one scale at a row's start is for all.
 	scales func(b []blockAt) reg.VecVirtual
 }
 
@@ -37,6 +37,15 @@ func (f *blockFormat) blocks(base reg.Register, n int) []blockAt {
 		b[i] = blockAt{off(base, i/f.unitBlocks*f.unitBytes), i % f.unitBlocks}
 	}
 	return b
+}
+
+func (f *blockFormat) scalesOf(row reg.Register, b []blockAt) reg.VecVirtual {
+	if f.scales != nil {
+		return f.scales(b)
+	}
+	v := vec(32 * len(b))
+	VBROADCASTSS(off(row, 0), v)
+	return v
 }
 
 func shiftOf(bias int) (n uint64) {
@@ -127,7 +136,7 @@ func (f *blockFormat) rows(name string, w int) {
 			VPERM2I128(Imm(0x31), parts[1], parts[0], t)
 			VPADDD(t, sums, sums)
 		}
-		finish(sums, f.scales(b))
+		finish(sums, f.scalesOf(row, b))
 		ADDQ(I32(int32(lanes/f.unitBlocks*f.unitBytes)), w32)
 		ADDQ(I32(int32(lanes*32)), q)
 		ADDQ(Imm(uint64(lanes)), i)
@@ -175,7 +184,7 @@ func (f *blockFormat) rows(name string, w int) {
 			t, x := addFourInts(v), XMM()
 			extract128(1, t, x)
 			VPADDD(t.AsX(), x, x)
-			sc := f.scales(b)
+			sc := f.scalesOf(row, b)
 			insert128(g, x, sums, sums)
 			insert128(g, sc, scales, scales)
 		}
@@ -235,7 +244,7 @@ func (f *blockFormat) pack(name string, w int) {
 		for j, v := range transpose512(in) {
 			VMOVDQU32(v, off(to, 64*j))
 		}
-		VMOVUPS(f.scales(b), off(scales, 0))
+		VMOVUPS(f.scalesOf(row, b), off(scales, 0))
 	} else {
 		for h := range 2 {
 			var in [8]reg.VecVirtual
@@ -243,7 +252,7 @@ func (f *blockFormat) pack(name string, w int) {
 				in[k] = f.codes(256, b[8*h+k])
 			}
 			transpose256(in, func(j int, v reg.VecVirtual) { VMOVDQU(v, off(to, 64*j+32*h)) })
-			VMOVUPS(f.scales(b[8*h:8*h+8]), off(scales, 32*h))
+			VMOVUPS(f.scalesOf(row, b[8*h:8*h+8]), off(scales, 32*h))
 		}
 	}
 	ADDQ(I32(int32(16/f.unitBlocks*f.unitBytes)), w32)
