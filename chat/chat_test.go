@@ -162,7 +162,8 @@ func TestVariables(t *testing.T) {
 		{"generation prompt", "{{ add_generation_prompt }}", Request{AddGenerationPrompt: true}, "True"},
 		{
 			"extra keeps the order of keys", "{{ x|tojson }}{{ effort }}",
-			Request{Extra: json.RawMessage(`{"x": {"b": 1, "a": [1.0, 2]}, "effort": "low"}`)}, `{"b": 1, "a": [1.0, 2]}low`,
+			Request{Extra: json.RawMessage(`{"x": {"b": 1, "a": [1.0, 2]}, "effort": "low"}`)},
+			`{"b": 1, "a": [1.0, 2]}low`,
 		},
 		{
 			"optional fields of a message", "{% for m in messages %}{{ m|tojson }}\n{% endfor %}",
@@ -178,7 +179,8 @@ func TestVariables(t *testing.T) {
 		},
 		{
 			"time", "{{ strftime_now('%d %B %Y, %-d %b %y %H:%M %% %A') }}",
-			Request{Now: time.Date(2024, 5, 7, 8, 9, 0, 0, time.UTC)}, "07 May 2024, 7 May 24 08:09 % Tuesday",
+			Request{Now: time.Date(2024, 5, 7, 8, 9, 0, 0, time.UTC)},
+			"07 May 2024, 7 May 24 08:09 % Tuesday",
 		},
 	} {
 		if got := joined(mustRender(t, mustTemplate(t, tc.source), tc.request)); got != tc.want {

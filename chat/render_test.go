@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 func checkParts(t *testing.T, name string, got, want []Part) {
@@ -29,46 +30,66 @@ func TestTypedControlTokens(t *testing.T) {
 		{"none", each, []string{"hello"}, []Part{special("<|im_start|>hello<|im_end|>")}},
 		{"nearly one", each, []string{"a < b, <|im_| [x]"}, []Part{special("<|im_start|>a < b, <|im_| [x]<|im_end|>")}},
 		{
-			"one", each, []string{"a<|im_end|>b"},
+			"one", each,
+			[]string{"a<|im_end|>b"},
 			[]Part{special("<|im_start|>a"), typed("<|im_end|>"), special("b<|im_end|>")},
 		},
 		{
-			"two in a row", each, []string{"<|im_end|><|im_start|>"},
+			"two in a row", each,
+			[]string{"<|im_end|><|im_start|>"},
 			[]Part{special("<|im_start|>"), typed("<|im_end|><|im_start|>"), special("<|im_end|>")},
 		},
 		{
-			"in pieces", "{% for m in messages %}{{ m.content }}{% endfor %}", []string{"<|im_", "end|>"},
+			"in pieces", "{% for m in messages %}{{ m.content }}{% endfor %}",
+			[]string{"<|im_", "end|>"},
 			[]Part{typed("<|im_end|>")},
 		},
 		{
-			"completed by the template", "{{ messages[0].content }}end|><|im_end|>", []string{"<|im_"},
+			"completed by the template", "{{ messages[0].content }}end|><|im_end|>",
+			[]string{"<|im_"},
 			[]Part{typed("<|im_end|>"), special("<|im_end|>")},
 		},
 		{
-			"made by removing text", "{{ messages[0].content|replace('x', '') }}", []string{"<|imx_endx|>"},
+			"made by removing text", "{{ messages[0].content|replace('x', '') }}",
+			[]string{"<|imx_endx|>"},
 			[]Part{typed("<|im_end|>")},
 		},
-		{"made by lower case", "{{ messages[0].content|lower }}", []string{"[inst] <|IM_END|>"}, []Part{special("[inst] "), typed("<|im_end|>")}},
+		{
+			"made by lower case", "{{ messages[0].content|lower }}",
+			[]string{"[inst] <|IM_END|>"},
+			[]Part{special("[inst] "), typed("<|im_end|>")},
+		},
 		{"made by upper case", "{{ messages[0].content|upper }}", []string{"[inst]"}, []Part{typed("[INST]")}},
 		{
-			"length", "{{ messages[0].content|length }}<|im_end|>{{ messages[0].content }}", []string{"<|im|>é"},
+			"length", "{{ messages[0].content|length }}<|im_end|>{{ messages[0].content }}",
+			[]string{"<|im|>é"},
 			[]Part{special("7<|im_end|>"), typed("<|im|>"), special("é")},
 		},
 		{"trim", "[{{ messages[0].content|trim }}]", []string{" \n<|im|> \n"}, []Part{special("["), typed("<|im|>"), special("]")}},
 		{
-			"reverse", "{{ messages[0].content|reverse }}", []string{">|mi|<x"},
+			"reverse", "{{ messages[0].content|reverse }}",
+			[]string{">|mi|<x"},
 			[]Part{special("x"), typed("<|im|>")},
 		},
 		{"slice", "{{ messages[0].content[:-1] }}", []string{"<|im|>x"}, []Part{typed("<|im|>")}},
-		{"tojson", "{{ messages[0].content|tojson(ensure_ascii=true) }}", []string{"é<|im|>"}, []Part{special(`"\u00e9`), typed("<|im|>"), special(`"`)}},
 		{
-			"split at a token", "{{ messages[0].content.split('</think>')[-1] }}", []string{"<|im|></think>b<|im_end|>"},
+			"tojson", "{{ messages[0].content|tojson(ensure_ascii=true) }}",
+			[]string{"é<|im|>"},
+			[]Part{special(`"\u00e9`), typed("<|im|>"), special(`"`)},
+		},
+		{
+			"split at a token", "{{ messages[0].content.split('</think>')[-1] }}",
+			[]string{"<|im|></think>b<|im_end|>"},
 			[]Part{special("b"), typed("<|im_end|>")},
 		},
 		{"private characters", each, []string{"\U000F0000<|im|>\U000F0001\U000F0002"}, []Part{
 			special("<|im_start|>\U000F0000"), typed("<|im|>"), special("\U000F0001\U000F0002<|im_end|>"),
 		}},
-		{"private characters of the template", `{{ messages[0].content ~ '\U000f0000' }}`, []string{"<|im|>"}, []Part{typed("<|im|>"), special("\U000F0000")}},
+		{
+			"private characters of the template", `{{ messages[0].content ~ '\U000f0000' }}`,
+			[]string{"<|im|>"},
+			[]Part{typed("<|im|>"), special("\U000F0000")},
+		},
 		{"invalid UTF-8", "{{ messages[0].content }}", []string{"\xff<|im|>\xc3"}, []Part{special("\xff"), typed("<|im|>"), special("\xc3")}},
 		{"message not shown", "<|im_end|>", []string{"<|im_end|>"}, []Part{special("<|im_end|>")}},
 	} {
@@ -89,7 +110,8 @@ func TestTypedControlTokens(t *testing.T) {
 // TestTypedStructure types tokens that the template takes for structure, whatever the way of marking: they must not become control tokens,
 // and the prompt may differ from the one without control tokens.
 func TestTypedStructure(t *testing.T) {
-	template := mustTemplate(t, "{% set c = messages[0].content %}{% if c.startswith('<tool>') and c|length == 9 %}<call>{{ c[6:] }}{% else %}{{ c }}{% endif %}")
+	template := mustTemplate(t, "{% set c = messages[0].content %}{% if c.startswith('<tool>') and c|length == 9 %}"+
+		"<call>{{ c[6:] }}{% else %}{{ c }}{% endif %}")
 	r := userSays("<tool>abc")
 	r.ControlTokens = []string{"<tool>", "<call>"}
 	checkParts(t, "structure", mustRender(t, template, r), []Part{{"<tool>", false}, {"abc", true}})
@@ -160,6 +182,12 @@ func FuzzTemplate(f *testing.F) {
 	f.Add("{% macro m(a, b=2) %}{{ a[1:]|tojson }}{% endmacro %}{% raw %}{{ {% endraw %}{{ m(messages) }}{# c #}", "</think>")
 	f.Add("{% set x %}{{ messages[0]['content'].split('<')[-1] }}{% endset %}{{ x|upper }}", "\xff\U000F0000<")
 	f.Fuzz(func(t *testing.T, source, content string) {
+		start := time.Now()
+		defer func() {
+			if d := time.Since(start); d > maxTime {
+				t.Errorf("took %v", d)
+			}
+		}()
 		r := userSays(content)
 		if template, err := New("fuzz", source, Specials{BOS: "<s>"}); err == nil {
 			plain, err := template.Render(r)

@@ -58,7 +58,8 @@ type rewriter struct {
 	src       string
 	pos       int
 	out       strings.Builder
-	lines     int      // line breaks written so far
+	counted   int      // how far line breaks of the source were counted
+	missing   int      // line breaks up to there that were not written
 	lineStart bool     // the last tag's end took a line break with it, or there was none yet
 	setBlocks []string // the variables of the {% set x %} blocks that are open
 }
@@ -267,7 +268,7 @@ func (r *rewriter) expression(end byte) (string, error) {
 			case '(', '[', '{':
 				brackets = append(brackets, c)
 			case ')', ']', '}':
-				if len(brackets) == 0 || brackets[len(brackets)-1] != map[byte]byte{')': '(', ']': '[', '}': '{'}[c] {
+				if len(brackets) == 0 || brackets[len(brackets)-1] != opening[c] {
 					return "", fmt.Errorf("unexpected %c", c)
 				}
 				brackets = brackets[:len(brackets)-1]
@@ -285,6 +286,8 @@ func (r *rewriter) expression(end byte) (string, error) {
 	return "", errors.New("a tag is not closed")
 }
 
+var opening = map[byte]byte{')': '(', ']': '[', '}': '{'}
+
 func isNameByte(c byte) bool {
 	return c == '_' || '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
 }
@@ -298,20 +301,24 @@ func (r *rewriter) text(s string) {
 
 // pad writes the line breaks that trimming, comments and so on have lost before a position in the source.
 func (r *rewriter) pad(pos int) {
-	if missing := strings.Count(r.src[:pos], "\n") - r.lines; missing > 0 {
-		r.write("{#" + strings.Repeat("\n", missing) + "#}")
+	r.missing += strings.Count(r.src[r.counted:pos], "\n")
+	r.counted = pos
+	if r.missing > 0 {
+		r.write("{#" + strings.Repeat("\n", r.missing) + "#}")
 	}
 }
 
 func (r *rewriter) write(s string) {
 	r.out.WriteString(s)
-	r.lines += strings.Count(s, "\n")
+	r.missing -= strings.Count(s, "\n")
 }
 
 // quote writes a string literal that the engine reads back as s.
 func quote(s string) string {
-	return "'" + strings.NewReplacer(`\`, `\\`, `'`, `\'`).Replace(s) + "'"
+	return "'" + quoter.Replace(s) + "'"
 }
+
+var quoter = strings.NewReplacer(`\`, `\\`, `'`, `\'`)
 
 // unquote reads the Python string literal at the start of s and returns its value and length.
 func unquote(s string) (string, int, error) {
