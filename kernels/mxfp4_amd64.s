@@ -5,25 +5,20 @@
 #include "textflag.h"
 
 // func mxfp4RowAVX512(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VL, AVX512VNNI
+// Requires: AVX, AVX512BW, AVX512F, AVX512VL, AVX512VNNI, MMX+
 TEXT ·mxfp4RowAVX512(SB), NOSPLIT, $288-72
-	MOVQ      dst+0(FP), AX
-	MOVQ      w+8(FP), CX
-	MOVQ      stride+16(FP), DX
-	MOVQ      n+24(FP), BX
-	MOVQ      blocks+64(FP), SI
-	MOVQ      q+32(FP), DI
-	MOVQ      d+40(FP), R8
-	MOVQ      s+48(FP), R9
-	MOVQ      half+56(FP), R10
-	MOVL      $0x0000ff00, R10
-	KMOVD     R10, K1
-	MOVL      $0x000000f0, R10
-	KMOVD     R10, K2
-	MOVL      $0x00000f00, R10
-	KMOVD     R10, K3
-	MOVL      $0x0000f000, R10
-	KMOVD     R10, K4
+	MOVQ dst+0(FP), AX
+	MOVQ w+8(FP), CX
+	MOVQ stride+16(FP), DX
+	MOVQ n+24(FP), BX
+	MOVQ blocks+64(FP), SI
+	MOVQ q+32(FP), DI
+	MOVQ d+40(FP), R8
+	MOVQ s+48(FP), R9
+	MOVQ half+56(FP), R10
+	JMP  constants
+
+begin:
 	VPXORD    Y0, Y0, Y0
 	VMOVDQU32 Y0, (SP)
 	VMOVDQU32 Y0, 32(SP)
@@ -47,117 +42,105 @@ row:
 group:
 	CMPQ            R10, SI
 	JGE             rest
-	VBROADCASTI32X4 1(R12), Z1
-	VBROADCASTI32X4 18(R12), K1, Z1
-	VPSRLVD         constant0<>+0(SB), Z1, Z1
-	VPANDD          constant1<>+0(SB), Z1, Z1
-	VMOVDQU32       constant2<>+0(SB), Z2
-	VPSHUFB         Z1, Z2, Z2
-	VPXORD          Z1, Z1, Z1
-	VPDPBUSD        (DI)(R10*8), Z2, Z1
-	VBROADCASTI32X4 35(R12), Z2
-	VBROADCASTI32X4 52(R12), K1, Z2
-	VPSRLVD         constant0<>+0(SB), Z2, Z2
-	VPANDD          constant1<>+0(SB), Z2, Z2
-	VMOVDQU32       constant2<>+0(SB), Z3
-	VPSHUFB         Z2, Z3, Z3
-	VPXORD          Z2, Z2, Z2
-	VPDPBUSD        64(DI)(R10*8), Z3, Z2
-	VPUNPCKLDQ      Z2, Z1, Z3
-	VPUNPCKHDQ      Z2, Z1, Z1
-	VPADDD          Z3, Z1, Z1
-	VBROADCASTI32X4 69(R12), Z2
-	VBROADCASTI32X4 86(R12), K1, Z2
-	VPSRLVD         constant0<>+0(SB), Z2, Z2
-	VPANDD          constant1<>+0(SB), Z2, Z2
-	VMOVDQU32       constant2<>+0(SB), Z3
-	VPSHUFB         Z2, Z3, Z3
-	VPXORD          Z2, Z2, Z2
-	VPDPBUSD        128(DI)(R10*8), Z3, Z2
-	VBROADCASTI32X4 103(R12), Z3
-	VBROADCASTI32X4 120(R12), K1, Z3
-	VPSRLVD         constant0<>+0(SB), Z3, Z3
-	VPANDD          constant1<>+0(SB), Z3, Z3
-	VMOVDQU32       constant2<>+0(SB), Z4
-	VPSHUFB         Z3, Z4, Z4
-	VPXORD          Z3, Z3, Z3
-	VPDPBUSD        192(DI)(R10*8), Z4, Z3
-	VPUNPCKLDQ      Z3, Z2, Z4
-	VPUNPCKHDQ      Z3, Z2, Z2
-	VPADDD          Z4, Z2, Z2
-	VPUNPCKLQDQ     Z2, Z1, Z3
-	VPUNPCKHQDQ     Z2, Z1, Z1
-	VPADDD          Z3, Z1, Z1
-	VBROADCASTI32X4 137(R12), Z2
-	VBROADCASTI32X4 154(R12), K1, Z2
-	VPSRLVD         constant0<>+0(SB), Z2, Z2
-	VPANDD          constant1<>+0(SB), Z2, Z2
-	VMOVDQU32       constant2<>+0(SB), Z3
-	VPSHUFB         Z2, Z3, Z3
-	VPXORD          Z2, Z2, Z2
-	VPDPBUSD        256(DI)(R10*8), Z3, Z2
-	VBROADCASTI32X4 171(R12), Z3
-	VBROADCASTI32X4 188(R12), K1, Z3
-	VPSRLVD         constant0<>+0(SB), Z3, Z3
-	VPANDD          constant1<>+0(SB), Z3, Z3
-	VMOVDQU32       constant2<>+0(SB), Z4
-	VPSHUFB         Z3, Z4, Z4
-	VPXORD          Z3, Z3, Z3
-	VPDPBUSD        320(DI)(R10*8), Z4, Z3
-	VPUNPCKLDQ      Z3, Z2, Z4
-	VPUNPCKHDQ      Z3, Z2, Z2
-	VPADDD          Z4, Z2, Z2
-	VBROADCASTI32X4 205(R12), Z3
-	VBROADCASTI32X4 222(R12), K1, Z3
-	VPSRLVD         constant0<>+0(SB), Z3, Z3
-	VPANDD          constant1<>+0(SB), Z3, Z3
-	VMOVDQU32       constant2<>+0(SB), Z4
-	VPSHUFB         Z3, Z4, Z4
-	VPXORD          Z3, Z3, Z3
-	VPDPBUSD        384(DI)(R10*8), Z4, Z3
-	VBROADCASTI32X4 239(R12), Z4
-	VBROADCASTI32X4 256(R12), K1, Z4
-	VPSRLVD         constant0<>+0(SB), Z4, Z4
-	VPANDD          constant1<>+0(SB), Z4, Z4
-	VMOVDQU32       constant2<>+0(SB), Z5
-	VPSHUFB         Z4, Z5, Z5
-	VPXORD          Z4, Z4, Z4
-	VPDPBUSD        448(DI)(R10*8), Z5, Z4
-	VPUNPCKLDQ      Z4, Z3, Z5
-	VPUNPCKHDQ      Z4, Z3, Z3
-	VPADDD          Z5, Z3, Z3
-	VPUNPCKLQDQ     Z3, Z2, Z4
-	VPUNPCKHQDQ     Z3, Z2, Z2
-	VPADDD          Z4, Z2, Z2
-	VSHUFI32X4      $0x88, Z2, Z1, Z3
-	VSHUFI32X4      $0xdd, Z2, Z1, Z1
-	VMOVDQU32       constant3<>+0(SB), Z2
-	VPADDD          Z1, Z3, Z3
-	VPERMD          Z3, Z2, Z3
-	VMOVDQU32       (R9)(R10*1), Z1
-	VPSLLD          $0x04, Z1, Z1
-	VPSUBD          Z1, Z3, Z3
-	VMOVDQU32       constant4<>+0(SB), Z2
-	VPERMW          (R12), Z2, Z1
-	VPERMW          68(R12), Z2, K2, Z1
-	VPERMW          136(R12), Z2, K3, Z1
-	VPERMW          204(R12), Z2, K4, Z1
-	VPMOVZXWD       Y1, Z1
-	VPSRLVD         constant5<>+0(SB), Z1, Z1
-	VPANDD          constant6<>+0(SB), Z1, Z1
-	VMOVDQU32       constant7<>+0(SB), Z4
-	VPADDD          Z4, Z1, Z2
-	VPANDD          constant8<>+0(SB), Z2, Z2
-	VPSUBD          Z4, Z2, Z2
-	VPSRLD          $0x1f, Z2, Z2
-	VPSLLD          $0x16, Z2, Z2
-	VPSLLD          $0x17, Z1, Z1
-	VPORD           Z2, Z1, Z1
-	VMULPS          constant9<>+0(SB), Z1, Z1
-	VMOVDQU32       (R8)(R10*1), Z2
-	VCVTDQ2PS       Z3, Z3
-	VMULPS          Z2, Z1, Z1
-	VFMADD231PS     Z1, Z3, Z0
+	PREFETCHT0      4096(R12)
+	PREFETCHT0      4160(R12)
+	PREFETCHT0      4224(R12)
+	PREFETCHT0      4288(R12)
+	PREFETCHT0      4352(R12)
+	VBROADCASTI32X4 1(R12), Z10
+	VBROADCASTI32X4 18(R12), K1, Z10
+	VPSRLVD         Z1, Z10, Z10
+	VPANDD          Z2, Z10, Z10
+	VPSHUFB         Z10, Z3, Z10
+	VPXORD          Z11, Z11, Z11
+	VPDPBUSD        (DI)(R10*8), Z10, Z11
+	VBROADCASTI32X4 35(R12), Z10
+	VBROADCASTI32X4 52(R12), K1, Z10
+	VPSRLVD         Z1, Z10, Z10
+	VPANDD          Z2, Z10, Z10
+	VPSHUFB         Z10, Z3, Z10
+	VPXORD          Z12, Z12, Z12
+	VPDPBUSD        64(DI)(R10*8), Z10, Z12
+	VPUNPCKLDQ      Z12, Z11, Z10
+	VPUNPCKHDQ      Z12, Z11, Z11
+	VPADDD          Z10, Z11, Z11
+	VBROADCASTI32X4 69(R12), Z10
+	VBROADCASTI32X4 86(R12), K1, Z10
+	VPSRLVD         Z1, Z10, Z10
+	VPANDD          Z2, Z10, Z10
+	VPSHUFB         Z10, Z3, Z10
+	VPXORD          Z12, Z12, Z12
+	VPDPBUSD        128(DI)(R10*8), Z10, Z12
+	VBROADCASTI32X4 103(R12), Z10
+	VBROADCASTI32X4 120(R12), K1, Z10
+	VPSRLVD         Z1, Z10, Z10
+	VPANDD          Z2, Z10, Z10
+	VPSHUFB         Z10, Z3, Z10
+	VPXORD          Z13, Z13, Z13
+	VPDPBUSD        192(DI)(R10*8), Z10, Z13
+	VPUNPCKLDQ      Z13, Z12, Z10
+	VPUNPCKHDQ      Z13, Z12, Z12
+	VPADDD          Z10, Z12, Z12
+	VPUNPCKLQDQ     Z12, Z11, Z10
+	VPUNPCKHQDQ     Z12, Z11, Z11
+	VPADDD          Z10, Z11, Z11
+	VBROADCASTI32X4 137(R12), Z10
+	VBROADCASTI32X4 154(R12), K1, Z10
+	VPSRLVD         Z1, Z10, Z10
+	VPANDD          Z2, Z10, Z10
+	VPSHUFB         Z10, Z3, Z10
+	VPXORD          Z12, Z12, Z12
+	VPDPBUSD        256(DI)(R10*8), Z10, Z12
+	VBROADCASTI32X4 171(R12), Z10
+	VBROADCASTI32X4 188(R12), K1, Z10
+	VPSRLVD         Z1, Z10, Z10
+	VPANDD          Z2, Z10, Z10
+	VPSHUFB         Z10, Z3, Z10
+	VPXORD          Z13, Z13, Z13
+	VPDPBUSD        320(DI)(R10*8), Z10, Z13
+	VPUNPCKLDQ      Z13, Z12, Z10
+	VPUNPCKHDQ      Z13, Z12, Z12
+	VPADDD          Z10, Z12, Z12
+	VBROADCASTI32X4 205(R12), Z10
+	VBROADCASTI32X4 222(R12), K1, Z10
+	VPSRLVD         Z1, Z10, Z10
+	VPANDD          Z2, Z10, Z10
+	VPSHUFB         Z10, Z3, Z10
+	VPXORD          Z13, Z13, Z13
+	VPDPBUSD        384(DI)(R10*8), Z10, Z13
+	VBROADCASTI32X4 239(R12), Z10
+	VBROADCASTI32X4 256(R12), K1, Z10
+	VPSRLVD         Z1, Z10, Z10
+	VPANDD          Z2, Z10, Z10
+	VPSHUFB         Z10, Z3, Z10
+	VPXORD          Z14, Z14, Z14
+	VPDPBUSD        448(DI)(R10*8), Z10, Z14
+	VPUNPCKLDQ      Z14, Z13, Z10
+	VPUNPCKHDQ      Z14, Z13, Z13
+	VPADDD          Z10, Z13, Z13
+	VPUNPCKLQDQ     Z13, Z12, Z10
+	VPUNPCKHQDQ     Z13, Z12, Z12
+	VPADDD          Z10, Z12, Z12
+	VSHUFI32X4      $0x88, Z12, Z11, Z10
+	VSHUFI32X4      $0xdd, Z12, Z11, Z11
+	VPADDD          Z11, Z10, Z10
+	VPERMD          Z10, Z4, Z10
+	VMOVDQU32       (R9)(R10*1), Z11
+	VPSLLD          $0x04, Z11, Z11
+	VPSUBD          Z11, Z10, Z10
+	VPERMW          (R12), Z5, Z11
+	VPERMW          68(R12), Z5, K2, Z11
+	VPERMW          136(R12), Z5, K3, Z11
+	VPERMW          204(R12), Z5, K4, Z11
+	VPMOVZXWD       Y11, Z11
+	VPSLLVD         Z6, Z11, Z11
+	VPANDD          Z7, Z11, Z11
+	VPMAXUD         Z8, Z11, Z11
+	VMULPS          Z9, Z11, Z11
+	VMOVDQU32       (R8)(R10*1), Z12
+	VCVTDQ2PS       Z10, Z10
+	VMULPS          Z12, Z11, Z11
+	VFMADD231PS     Z11, Z10, Z0
 	ADDQ            $+272, R12
 	ADDQ            $+64, R10
 	JMP             group
@@ -173,8 +156,8 @@ copy:
 	MOVB      R15, (R14)
 	ADDQ      $+1, R12
 	ADDQ      $+1, R14
-	VMOVDQU32 (R12), X1
-	VMOVDQU32 X1, (R14)
+	VMOVDQU32 (R12), X10
+	VMOVDQU32 X10, (R14)
 	ADDQ      $+16, R12
 	ADDQ      $+16, R14
 	JMP       copy
@@ -183,134 +166,137 @@ copied:
 	CMPQ            R11, $0x00
 	JE              done
 	LEAQ            (SP), R12
-	VBROADCASTI32X4 1(R12), Z1
-	VBROADCASTI32X4 18(R12), K1, Z1
-	VPSRLVD         constant0<>+0(SB), Z1, Z1
-	VPANDD          constant1<>+0(SB), Z1, Z1
-	VMOVDQU32       constant2<>+0(SB), Z2
-	VPSHUFB         Z1, Z2, Z2
-	VPXORD          Z1, Z1, Z1
-	VPDPBUSD        (DI)(R10*8), Z2, Z1
-	VBROADCASTI32X4 35(R12), Z2
-	VBROADCASTI32X4 52(R12), K1, Z2
-	VPSRLVD         constant0<>+0(SB), Z2, Z2
-	VPANDD          constant1<>+0(SB), Z2, Z2
-	VMOVDQU32       constant2<>+0(SB), Z3
-	VPSHUFB         Z2, Z3, Z3
-	VPXORD          Z2, Z2, Z2
-	VPDPBUSD        64(DI)(R10*8), Z3, Z2
-	VPUNPCKLDQ      Z2, Z1, Z3
-	VPUNPCKHDQ      Z2, Z1, Z1
-	VPADDD          Z3, Z1, Z1
-	VBROADCASTI32X4 69(R12), Z2
-	VBROADCASTI32X4 86(R12), K1, Z2
-	VPSRLVD         constant0<>+0(SB), Z2, Z2
-	VPANDD          constant1<>+0(SB), Z2, Z2
-	VMOVDQU32       constant2<>+0(SB), Z3
-	VPSHUFB         Z2, Z3, Z3
-	VPXORD          Z2, Z2, Z2
-	VPDPBUSD        128(DI)(R10*8), Z3, Z2
-	VBROADCASTI32X4 103(R12), Z3
-	VBROADCASTI32X4 120(R12), K1, Z3
-	VPSRLVD         constant0<>+0(SB), Z3, Z3
-	VPANDD          constant1<>+0(SB), Z3, Z3
-	VMOVDQU32       constant2<>+0(SB), Z4
-	VPSHUFB         Z3, Z4, Z4
-	VPXORD          Z3, Z3, Z3
-	VPDPBUSD        192(DI)(R10*8), Z4, Z3
-	VPUNPCKLDQ      Z3, Z2, Z4
-	VPUNPCKHDQ      Z3, Z2, Z2
-	VPADDD          Z4, Z2, Z2
-	VPUNPCKLQDQ     Z2, Z1, Z3
-	VPUNPCKHQDQ     Z2, Z1, Z1
-	VPADDD          Z3, Z1, Z1
-	VBROADCASTI32X4 137(R12), Z2
-	VBROADCASTI32X4 154(R12), K1, Z2
-	VPSRLVD         constant0<>+0(SB), Z2, Z2
-	VPANDD          constant1<>+0(SB), Z2, Z2
-	VMOVDQU32       constant2<>+0(SB), Z3
-	VPSHUFB         Z2, Z3, Z3
-	VPXORD          Z2, Z2, Z2
-	VPDPBUSD        256(DI)(R10*8), Z3, Z2
-	VBROADCASTI32X4 171(R12), Z3
-	VBROADCASTI32X4 188(R12), K1, Z3
-	VPSRLVD         constant0<>+0(SB), Z3, Z3
-	VPANDD          constant1<>+0(SB), Z3, Z3
-	VMOVDQU32       constant2<>+0(SB), Z4
-	VPSHUFB         Z3, Z4, Z4
-	VPXORD          Z3, Z3, Z3
-	VPDPBUSD        320(DI)(R10*8), Z4, Z3
-	VPUNPCKLDQ      Z3, Z2, Z4
-	VPUNPCKHDQ      Z3, Z2, Z2
-	VPADDD          Z4, Z2, Z2
-	VBROADCASTI32X4 205(R12), Z3
-	VBROADCASTI32X4 222(R12), K1, Z3
-	VPSRLVD         constant0<>+0(SB), Z3, Z3
-	VPANDD          constant1<>+0(SB), Z3, Z3
-	VMOVDQU32       constant2<>+0(SB), Z4
-	VPSHUFB         Z3, Z4, Z4
-	VPXORD          Z3, Z3, Z3
-	VPDPBUSD        384(DI)(R10*8), Z4, Z3
-	VBROADCASTI32X4 239(R12), Z4
-	VBROADCASTI32X4 256(R12), K1, Z4
-	VPSRLVD         constant0<>+0(SB), Z4, Z4
-	VPANDD          constant1<>+0(SB), Z4, Z4
-	VMOVDQU32       constant2<>+0(SB), Z5
-	VPSHUFB         Z4, Z5, Z5
-	VPXORD          Z4, Z4, Z4
-	VPDPBUSD        448(DI)(R10*8), Z5, Z4
-	VPUNPCKLDQ      Z4, Z3, Z5
-	VPUNPCKHDQ      Z4, Z3, Z3
-	VPADDD          Z5, Z3, Z3
-	VPUNPCKLQDQ     Z3, Z2, Z4
-	VPUNPCKHQDQ     Z3, Z2, Z2
-	VPADDD          Z4, Z2, Z2
-	VSHUFI32X4      $0x88, Z2, Z1, Z3
-	VSHUFI32X4      $0xdd, Z2, Z1, Z1
-	VMOVDQU32       constant3<>+0(SB), Z2
-	VPADDD          Z1, Z3, Z3
-	VPERMD          Z3, Z2, Z3
-	VMOVDQU32       (R9)(R10*1), Z1
-	VPSLLD          $0x04, Z1, Z1
-	VPSUBD          Z1, Z3, Z3
-	VMOVDQU32       constant4<>+0(SB), Z2
-	VPERMW          (R12), Z2, Z1
-	VPERMW          68(R12), Z2, K2, Z1
-	VPERMW          136(R12), Z2, K3, Z1
-	VPERMW          204(R12), Z2, K4, Z1
-	VPMOVZXWD       Y1, Z1
-	VPSRLVD         constant5<>+0(SB), Z1, Z1
-	VPANDD          constant6<>+0(SB), Z1, Z1
-	VMOVDQU32       constant7<>+0(SB), Z4
-	VPADDD          Z4, Z1, Z2
-	VPANDD          constant8<>+0(SB), Z2, Z2
-	VPSUBD          Z4, Z2, Z2
-	VPSRLD          $0x1f, Z2, Z2
-	VPSLLD          $0x16, Z2, Z2
-	VPSLLD          $0x17, Z1, Z1
-	VPORD           Z2, Z1, Z1
-	VMULPS          constant9<>+0(SB), Z1, Z1
-	VMOVDQU32       (R8)(R10*1), Z2
-	VCVTDQ2PS       Z3, Z3
-	VMULPS          Z2, Z1, Z1
-	VFMADD231PS     Z1, Z3, Z0
+	VBROADCASTI32X4 1(R12), Z10
+	VBROADCASTI32X4 18(R12), K1, Z10
+	VPSRLVD         Z1, Z10, Z10
+	VPANDD          Z2, Z10, Z10
+	VPSHUFB         Z10, Z3, Z10
+	VPXORD          Z11, Z11, Z11
+	VPDPBUSD        (DI)(R10*8), Z10, Z11
+	VBROADCASTI32X4 35(R12), Z10
+	VBROADCASTI32X4 52(R12), K1, Z10
+	VPSRLVD         Z1, Z10, Z10
+	VPANDD          Z2, Z10, Z10
+	VPSHUFB         Z10, Z3, Z10
+	VPXORD          Z12, Z12, Z12
+	VPDPBUSD        64(DI)(R10*8), Z10, Z12
+	VPUNPCKLDQ      Z12, Z11, Z10
+	VPUNPCKHDQ      Z12, Z11, Z11
+	VPADDD          Z10, Z11, Z11
+	VBROADCASTI32X4 69(R12), Z10
+	VBROADCASTI32X4 86(R12), K1, Z10
+	VPSRLVD         Z1, Z10, Z10
+	VPANDD          Z2, Z10, Z10
+	VPSHUFB         Z10, Z3, Z10
+	VPXORD          Z12, Z12, Z12
+	VPDPBUSD        128(DI)(R10*8), Z10, Z12
+	VBROADCASTI32X4 103(R12), Z10
+	VBROADCASTI32X4 120(R12), K1, Z10
+	VPSRLVD         Z1, Z10, Z10
+	VPANDD          Z2, Z10, Z10
+	VPSHUFB         Z10, Z3, Z10
+	VPXORD          Z13, Z13, Z13
+	VPDPBUSD        192(DI)(R10*8), Z10, Z13
+	VPUNPCKLDQ      Z13, Z12, Z10
+	VPUNPCKHDQ      Z13, Z12, Z12
+	VPADDD          Z10, Z12, Z12
+	VPUNPCKLQDQ     Z12, Z11, Z10
+	VPUNPCKHQDQ     Z12, Z11, Z11
+	VPADDD          Z10, Z11, Z11
+	VBROADCASTI32X4 137(R12), Z10
+	VBROADCASTI32X4 154(R12), K1, Z10
+	VPSRLVD         Z1, Z10, Z10
+	VPANDD          Z2, Z10, Z10
+	VPSHUFB         Z10, Z3, Z10
+	VPXORD          Z12, Z12, Z12
+	VPDPBUSD        256(DI)(R10*8), Z10, Z12
+	VBROADCASTI32X4 171(R12), Z10
+	VBROADCASTI32X4 188(R12), K1, Z10
+	VPSRLVD         Z1, Z10, Z10
+	VPANDD          Z2, Z10, Z10
+	VPSHUFB         Z10, Z3, Z10
+	VPXORD          Z13, Z13, Z13
+	VPDPBUSD        320(DI)(R10*8), Z10, Z13
+	VPUNPCKLDQ      Z13, Z12, Z10
+	VPUNPCKHDQ      Z13, Z12, Z12
+	VPADDD          Z10, Z12, Z12
+	VBROADCASTI32X4 205(R12), Z10
+	VBROADCASTI32X4 222(R12), K1, Z10
+	VPSRLVD         Z1, Z10, Z10
+	VPANDD          Z2, Z10, Z10
+	VPSHUFB         Z10, Z3, Z10
+	VPXORD          Z13, Z13, Z13
+	VPDPBUSD        384(DI)(R10*8), Z10, Z13
+	VBROADCASTI32X4 239(R12), Z10
+	VBROADCASTI32X4 256(R12), K1, Z10
+	VPSRLVD         Z1, Z10, Z10
+	VPANDD          Z2, Z10, Z10
+	VPSHUFB         Z10, Z3, Z10
+	VPXORD          Z14, Z14, Z14
+	VPDPBUSD        448(DI)(R10*8), Z10, Z14
+	VPUNPCKLDQ      Z14, Z13, Z10
+	VPUNPCKHDQ      Z14, Z13, Z13
+	VPADDD          Z10, Z13, Z13
+	VPUNPCKLQDQ     Z13, Z12, Z10
+	VPUNPCKHQDQ     Z13, Z12, Z12
+	VPADDD          Z10, Z12, Z12
+	VSHUFI32X4      $0x88, Z12, Z11, Z10
+	VSHUFI32X4      $0xdd, Z12, Z11, Z11
+	VPADDD          Z11, Z10, Z10
+	VPERMD          Z10, Z4, Z10
+	VMOVDQU32       (R9)(R10*1), Z11
+	VPSLLD          $0x04, Z11, Z11
+	VPSUBD          Z11, Z10, Z10
+	VPERMW          (R12), Z5, Z11
+	VPERMW          68(R12), Z5, K2, Z11
+	VPERMW          136(R12), Z5, K3, Z11
+	VPERMW          204(R12), Z5, K4, Z11
+	VPMOVZXWD       Y11, Z11
+	VPSLLVD         Z6, Z11, Z11
+	VPANDD          Z7, Z11, Z11
+	VPMAXUD         Z8, Z11, Z11
+	VMULPS          Z9, Z11, Z11
+	VMOVDQU32       (R8)(R10*1), Z12
+	VCVTDQ2PS       Z10, Z10
+	VMULPS          Z12, Z11, Z11
+	VFMADD231PS     Z11, Z10, Z0
 
 done:
-	VPERMILPS     $0x4e, Z0, Z1
-	VADDPS        Z0, Z1, Z1
-	VPERMILPS     $0xb1, Z1, Z0
-	VADDPS        Z0, Z1, Z1
-	VSHUFF32X4    $0xb1, Z1, Z1, Z0
-	VADDPS        Z1, Z0, Z0
-	VEXTRACTI32X4 $0x02, Z0, X1
-	VADDPS        X0, X1, X1
-	VMOVSS        X1, (AX)
+	VPERMILPS     $0x4e, Z0, Z10
+	VADDPS        Z0, Z10, Z10
+	VPERMILPS     $0xb1, Z10, Z0
+	VADDPS        Z0, Z10, Z10
+	VSHUFF32X4    $0xb1, Z10, Z10, Z0
+	VADDPS        Z10, Z0, Z0
+	VEXTRACTI32X4 $0x02, Z0, X10
+	VADDPS        X0, X10, X10
+	VMOVSS        X10, (AX)
 	ADDQ          $0x04, AX
 	ADDQ          DX, CX
 	DECQ          BX
 	JG            row
 	VZEROUPPER
 	RET
+
+constants:
+	VMOVDQU32 constant0<>+0(SB), Z1
+	VMOVDQU32 constant1<>+0(SB), Z4
+	VMOVDQU32 constant2<>+0(SB), Z9
+	VMOVDQU32 constant3<>+0(SB), Z5
+	VMOVDQU32 constant4<>+0(SB), Z8
+	VMOVDQU32 constant5<>+0(SB), Z7
+	VMOVDQU32 constant6<>+0(SB), Z2
+	VMOVDQU32 constant7<>+0(SB), Z3
+	VMOVDQU32 constant8<>+0(SB), Z6
+	MOVL      $0x000000f0, R10
+	KMOVD     R10, K2
+	MOVL      $0x00000f00, R10
+	KMOVD     R10, K3
+	MOVL      $0x0000f000, R10
+	KMOVD     R10, K4
+	MOVL      $0x0000ff00, R10
+	KMOVD     R10, K1
+	JMP       begin
 
 DATA constant0<>+0(SB)/8, $0x0000000000000000
 DATA constant0<>+8(SB)/8, $0x0000000000000000
@@ -322,116 +308,101 @@ DATA constant0<>+48(SB)/8, $0x0000000400000004
 DATA constant0<>+56(SB)/8, $0x0000000400000004
 GLOBL constant0<>(SB), RODATA|NOPTR, $64
 
-DATA constant1<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant1<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant1<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant1<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant1<>+32(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant1<>+40(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant1<>+48(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant1<>+56(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant1<>+0(SB)/8, $0x0000000400000000
+DATA constant1<>+8(SB)/8, $0x0000000500000001
+DATA constant1<>+16(SB)/8, $0x0000000600000002
+DATA constant1<>+24(SB)/8, $0x0000000700000003
+DATA constant1<>+32(SB)/8, $0x0000000c00000008
+DATA constant1<>+40(SB)/8, $0x0000000d00000009
+DATA constant1<>+48(SB)/8, $0x0000000e0000000a
+DATA constant1<>+56(SB)/8, $0x0000000f0000000b
 GLOBL constant1<>(SB), RODATA|NOPTR, $64
 
-DATA constant2<>+0(SB)/8, $0x1c18161413121110
-DATA constant2<>+8(SB)/8, $0x04080a0c0d0e0f10
-DATA constant2<>+16(SB)/8, $0x1c18161413121110
-DATA constant2<>+24(SB)/8, $0x04080a0c0d0e0f10
-DATA constant2<>+32(SB)/8, $0x1c18161413121110
-DATA constant2<>+40(SB)/8, $0x04080a0c0d0e0f10
-DATA constant2<>+48(SB)/8, $0x1c18161413121110
-DATA constant2<>+56(SB)/8, $0x04080a0c0d0e0f10
+DATA constant2<>+0(SB)/8, $0x3f0000003f000000
+DATA constant2<>+8(SB)/8, $0x3f0000003f000000
+DATA constant2<>+16(SB)/8, $0x3f0000003f000000
+DATA constant2<>+24(SB)/8, $0x3f0000003f000000
+DATA constant2<>+32(SB)/8, $0x3f0000003f000000
+DATA constant2<>+40(SB)/8, $0x3f0000003f000000
+DATA constant2<>+48(SB)/8, $0x3f0000003f000000
+DATA constant2<>+56(SB)/8, $0x3f0000003f000000
 GLOBL constant2<>(SB), RODATA|NOPTR, $64
 
-DATA constant3<>+0(SB)/8, $0x0000000400000000
-DATA constant3<>+8(SB)/8, $0x0000000500000001
-DATA constant3<>+16(SB)/8, $0x0000000600000002
-DATA constant3<>+24(SB)/8, $0x0000000700000003
-DATA constant3<>+32(SB)/8, $0x0000000c00000008
-DATA constant3<>+40(SB)/8, $0x0000000d00000009
-DATA constant3<>+48(SB)/8, $0x0000000e0000000a
-DATA constant3<>+56(SB)/8, $0x0000000f0000000b
+DATA constant3<>+0(SB)/8, $0x0019001100080000
+DATA constant3<>+8(SB)/8, $0x0019001100080000
+DATA constant3<>+16(SB)/8, $0x0019001100080000
+DATA constant3<>+24(SB)/8, $0x0019001100080000
+DATA constant3<>+32(SB)/8, $0x0019001100080000
+DATA constant3<>+40(SB)/8, $0x0019001100080000
+DATA constant3<>+48(SB)/8, $0x0019001100080000
+DATA constant3<>+56(SB)/8, $0x0019001100080000
 GLOBL constant3<>(SB), RODATA|NOPTR, $64
 
-DATA constant4<>+0(SB)/8, $0x0019001100080000
-DATA constant4<>+8(SB)/8, $0x0019001100080000
-DATA constant4<>+16(SB)/8, $0x0019001100080000
-DATA constant4<>+24(SB)/8, $0x0019001100080000
-DATA constant4<>+32(SB)/8, $0x0019001100080000
-DATA constant4<>+40(SB)/8, $0x0019001100080000
-DATA constant4<>+48(SB)/8, $0x0019001100080000
-DATA constant4<>+56(SB)/8, $0x0019001100080000
+DATA constant4<>+0(SB)/8, $0x0040000000400000
+DATA constant4<>+8(SB)/8, $0x0040000000400000
+DATA constant4<>+16(SB)/8, $0x0040000000400000
+DATA constant4<>+24(SB)/8, $0x0040000000400000
+DATA constant4<>+32(SB)/8, $0x0040000000400000
+DATA constant4<>+40(SB)/8, $0x0040000000400000
+DATA constant4<>+48(SB)/8, $0x0040000000400000
+DATA constant4<>+56(SB)/8, $0x0040000000400000
 GLOBL constant4<>(SB), RODATA|NOPTR, $64
 
-DATA constant5<>+0(SB)/8, $0x0000000800000000
-DATA constant5<>+8(SB)/8, $0x0000000800000000
-DATA constant5<>+16(SB)/8, $0x0000000800000000
-DATA constant5<>+24(SB)/8, $0x0000000800000000
-DATA constant5<>+32(SB)/8, $0x0000000800000000
-DATA constant5<>+40(SB)/8, $0x0000000800000000
-DATA constant5<>+48(SB)/8, $0x0000000800000000
-DATA constant5<>+56(SB)/8, $0x0000000800000000
+DATA constant5<>+0(SB)/8, $0x7f8000007f800000
+DATA constant5<>+8(SB)/8, $0x7f8000007f800000
+DATA constant5<>+16(SB)/8, $0x7f8000007f800000
+DATA constant5<>+24(SB)/8, $0x7f8000007f800000
+DATA constant5<>+32(SB)/8, $0x7f8000007f800000
+DATA constant5<>+40(SB)/8, $0x7f8000007f800000
+DATA constant5<>+48(SB)/8, $0x7f8000007f800000
+DATA constant5<>+56(SB)/8, $0x7f8000007f800000
 GLOBL constant5<>(SB), RODATA|NOPTR, $64
 
-DATA constant6<>+0(SB)/8, $0x000000ff000000ff
-DATA constant6<>+8(SB)/8, $0x000000ff000000ff
-DATA constant6<>+16(SB)/8, $0x000000ff000000ff
-DATA constant6<>+24(SB)/8, $0x000000ff000000ff
-DATA constant6<>+32(SB)/8, $0x000000ff000000ff
-DATA constant6<>+40(SB)/8, $0x000000ff000000ff
-DATA constant6<>+48(SB)/8, $0x000000ff000000ff
-DATA constant6<>+56(SB)/8, $0x000000ff000000ff
+DATA constant6<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant6<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant6<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant6<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant6<>+32(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant6<>+40(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant6<>+48(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant6<>+56(SB)/8, $0x0f0f0f0f0f0f0f0f
 GLOBL constant6<>(SB), RODATA|NOPTR, $64
 
-DATA constant7<>+0(SB)/8, $0x0000000100000001
-DATA constant7<>+8(SB)/8, $0x0000000100000001
-DATA constant7<>+16(SB)/8, $0x0000000100000001
-DATA constant7<>+24(SB)/8, $0x0000000100000001
-DATA constant7<>+32(SB)/8, $0x0000000100000001
-DATA constant7<>+40(SB)/8, $0x0000000100000001
-DATA constant7<>+48(SB)/8, $0x0000000100000001
-DATA constant7<>+56(SB)/8, $0x0000000100000001
+DATA constant7<>+0(SB)/8, $0x1c18161413121110
+DATA constant7<>+8(SB)/8, $0x04080a0c0d0e0f10
+DATA constant7<>+16(SB)/8, $0x1c18161413121110
+DATA constant7<>+24(SB)/8, $0x04080a0c0d0e0f10
+DATA constant7<>+32(SB)/8, $0x1c18161413121110
+DATA constant7<>+40(SB)/8, $0x04080a0c0d0e0f10
+DATA constant7<>+48(SB)/8, $0x1c18161413121110
+DATA constant7<>+56(SB)/8, $0x04080a0c0d0e0f10
 GLOBL constant7<>(SB), RODATA|NOPTR, $64
 
-DATA constant8<>+0(SB)/8, $0x000000fe000000fe
-DATA constant8<>+8(SB)/8, $0x000000fe000000fe
-DATA constant8<>+16(SB)/8, $0x000000fe000000fe
-DATA constant8<>+24(SB)/8, $0x000000fe000000fe
-DATA constant8<>+32(SB)/8, $0x000000fe000000fe
-DATA constant8<>+40(SB)/8, $0x000000fe000000fe
-DATA constant8<>+48(SB)/8, $0x000000fe000000fe
-DATA constant8<>+56(SB)/8, $0x000000fe000000fe
+DATA constant8<>+0(SB)/8, $0x0000000f00000017
+DATA constant8<>+8(SB)/8, $0x0000000f00000017
+DATA constant8<>+16(SB)/8, $0x0000000f00000017
+DATA constant8<>+24(SB)/8, $0x0000000f00000017
+DATA constant8<>+32(SB)/8, $0x0000000f00000017
+DATA constant8<>+40(SB)/8, $0x0000000f00000017
+DATA constant8<>+48(SB)/8, $0x0000000f00000017
+DATA constant8<>+56(SB)/8, $0x0000000f00000017
 GLOBL constant8<>(SB), RODATA|NOPTR, $64
-
-DATA constant9<>+0(SB)/8, $0x3f0000003f000000
-DATA constant9<>+8(SB)/8, $0x3f0000003f000000
-DATA constant9<>+16(SB)/8, $0x3f0000003f000000
-DATA constant9<>+24(SB)/8, $0x3f0000003f000000
-DATA constant9<>+32(SB)/8, $0x3f0000003f000000
-DATA constant9<>+40(SB)/8, $0x3f0000003f000000
-DATA constant9<>+48(SB)/8, $0x3f0000003f000000
-DATA constant9<>+56(SB)/8, $0x3f0000003f000000
-GLOBL constant9<>(SB), RODATA|NOPTR, $64
 
 // func mxfp4PackAVX512(t *uint8, a *float32, b *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX512BW, AVX512F
 TEXT ·mxfp4PackAVX512(SB), NOSPLIT, $0-64
-	MOVQ  t+0(FP), AX
-	MOVQ  a+8(FP), CX
-	MOVQ  w+32(FP), DX
-	MOVQ  stride+40(FP), BX
-	MOVQ  n+48(FP), SI
-	MOVQ  tstride+24(FP), DI
-	MOVQ  tiles+56(FP), R8
-	MOVL  $0x0000ff00, R9
-	KMOVD R9, K1
-	MOVL  $0x000000f0, R9
-	KMOVD R9, K1
-	MOVL  $0x00000f00, R9
-	KMOVD R9, K2
-	MOVL  $0x0000f000, R9
-	KMOVD R9, K3
-	SHLQ  $0x06, DI
-	SHLQ  $0x06, R8
+	MOVQ t+0(FP), AX
+	MOVQ a+8(FP), CX
+	MOVQ w+32(FP), DX
+	MOVQ stride+40(FP), BX
+	MOVQ n+48(FP), SI
+	MOVQ tstride+24(FP), DI
+	MOVQ tiles+56(FP), R8
+	JMP  constants
+
+begin:
+	SHLQ $0x06, DI
+	SHLQ $0x06, R8
 
 row:
 	MOVQ DX, R10
@@ -463,58 +434,42 @@ tile:
 	VPUNPCKLQDQ     Z2, Z0, Z4
 	VPUNPCKHQDQ     Z2, Z0, Z0
 	VPSRLD          $0x04, Z3, Z2
-	VPANDD          constant1<>+0(SB), Z3, Z3
-	VPANDD          constant1<>+0(SB), Z2, Z2
-	VMOVDQU32       constant2<>+0(SB), Z5
-	VPSHUFB         Z3, Z5, Z5
-	VMOVDQU32       Z5, (AX)(R9*8)
-	VMOVDQU32       constant2<>+0(SB), Z3
-	VPSHUFB         Z2, Z3, Z3
-	VMOVDQU32       Z3, 256(AX)(R9*8)
+	VPANDD          Z5, Z3, Z3
+	VPANDD          Z5, Z2, Z2
+	VPSHUFB         Z3, Z6, Z3
+	VMOVDQU32       Z3, (AX)(R9*8)
+	VPSHUFB         Z2, Z6, Z2
+	VMOVDQU32       Z2, 256(AX)(R9*8)
 	VPSRLD          $0x04, Z1, Z2
-	VPANDD          constant1<>+0(SB), Z1, Z1
-	VPANDD          constant1<>+0(SB), Z2, Z2
-	VMOVDQU32       constant2<>+0(SB), Z3
-	VPSHUFB         Z1, Z3, Z3
-	VMOVDQU32       Z3, 64(AX)(R9*8)
-	VMOVDQU32       constant2<>+0(SB), Z1
-	VPSHUFB         Z2, Z1, Z1
+	VPANDD          Z5, Z1, Z1
+	VPANDD          Z5, Z2, Z2
+	VPSHUFB         Z1, Z6, Z1
+	VMOVDQU32       Z1, 64(AX)(R9*8)
+	VPSHUFB         Z2, Z6, Z1
 	VMOVDQU32       Z1, 320(AX)(R9*8)
 	VPSRLD          $0x04, Z4, Z1
-	VPANDD          constant1<>+0(SB), Z4, Z2
-	VPANDD          constant1<>+0(SB), Z1, Z1
-	VMOVDQU32       constant2<>+0(SB), Z3
-	VPSHUFB         Z2, Z3, Z3
-	VMOVDQU32       Z3, 128(AX)(R9*8)
-	VMOVDQU32       constant2<>+0(SB), Z2
-	VPSHUFB         Z1, Z2, Z2
-	VMOVDQU32       Z2, 384(AX)(R9*8)
+	VPANDD          Z5, Z4, Z2
+	VPANDD          Z5, Z1, Z1
+	VPSHUFB         Z2, Z6, Z2
+	VMOVDQU32       Z2, 128(AX)(R9*8)
+	VPSHUFB         Z1, Z6, Z1
+	VMOVDQU32       Z1, 384(AX)(R9*8)
 	VPSRLD          $0x04, Z0, Z1
-	VPANDD          constant1<>+0(SB), Z0, Z0
-	VPANDD          constant1<>+0(SB), Z1, Z1
-	VMOVDQU32       constant2<>+0(SB), Z2
-	VPSHUFB         Z0, Z2, Z2
-	VMOVDQU32       Z2, 192(AX)(R9*8)
-	VMOVDQU32       constant2<>+0(SB), Z0
-	VPSHUFB         Z1, Z0, Z0
+	VPANDD          Z5, Z0, Z0
+	VPANDD          Z5, Z1, Z1
+	VPSHUFB         Z0, Z6, Z0
+	VMOVDQU32       Z0, 192(AX)(R9*8)
+	VPSHUFB         Z1, Z6, Z0
 	VMOVDQU32       Z0, 448(AX)(R9*8)
-	VMOVDQU32       constant4<>+0(SB), Z1
-	VPERMW          (R10), Z1, Z0
-	VPERMW          68(R10), Z1, K1, Z0
-	VPERMW          136(R10), Z1, K2, Z0
-	VPERMW          204(R10), Z1, K3, Z0
+	VPERMW          (R10), Z7, Z0
+	VPERMW          68(R10), Z7, K1, Z0
+	VPERMW          136(R10), Z7, K2, Z0
+	VPERMW          204(R10), Z7, K3, Z0
 	VPMOVZXWD       Y0, Z0
-	VPSRLVD         constant5<>+0(SB), Z0, Z0
-	VPANDD          constant6<>+0(SB), Z0, Z0
-	VMOVDQU32       constant7<>+0(SB), Z2
-	VPADDD          Z2, Z0, Z1
-	VPANDD          constant8<>+0(SB), Z1, Z1
-	VPSUBD          Z2, Z1, Z1
-	VPSRLD          $0x1f, Z1, Z1
-	VPSLLD          $0x16, Z1, Z1
-	VPSLLD          $0x17, Z0, Z0
-	VPORD           Z1, Z0, Z0
-	VMULPS          constant9<>+0(SB), Z0, Z0
+	VPSLLVD         Z8, Z0, Z0
+	VPANDD          Z9, Z0, Z0
+	VPMAXUD         Z10, Z0, Z0
+	VMULPS          Z11, Z0, Z0
 	VMOVDQU32       Z0, (CX)(R9*1)
 	ADDQ            $+272, R10
 	ADDQ            $0x40, R9
@@ -528,8 +483,24 @@ tile:
 	VZEROUPPER
 	RET
 
+constants:
+	VMOVDQU32 constant2<>+0(SB), Z11
+	VMOVDQU32 constant3<>+0(SB), Z7
+	VMOVDQU32 constant4<>+0(SB), Z10
+	VMOVDQU32 constant5<>+0(SB), Z9
+	VMOVDQU32 constant6<>+0(SB), Z5
+	VMOVDQU32 constant7<>+0(SB), Z6
+	VMOVDQU32 constant8<>+0(SB), Z8
+	MOVL      $0x000000f0, R9
+	KMOVD     R9, K1
+	MOVL      $0x00000f00, R9
+	KMOVD     R9, K2
+	MOVL      $0x0000f000, R9
+	KMOVD     R9, K3
+	JMP       begin
+
 // func mxfp4RowAVX2(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
-// Requires: AVX, AVX2, FMA3
+// Requires: AVX, AVX2, FMA3, MMX+
 TEXT ·mxfp4RowAVX2(SB), NOSPLIT, $160-72
 	MOVQ    dst+0(FP), AX
 	MOVQ    w+8(FP), CX
@@ -559,33 +530,36 @@ row:
 group:
 	CMPQ           R10, SI
 	JGE            rest
+	PREFETCHT0     4096(R12)
+	PREFETCHT0     4160(R12)
+	PREFETCHT0     4224(R12)
 	VBROADCASTI128 1(R12), Y1
-	VPSRLVD        constant10<>+0(SB), Y1, Y1
-	VPAND          constant11<>+0(SB), Y1, Y1
-	VMOVDQU        constant12<>+0(SB), Y2
-	VPSHUFB        Y1, Y2, Y2
-	VPMADDUBSW     (DI)(R10*8), Y2, Y1
+	VPSRLVD        constant9<>+0(SB), Y1, Y1
+	VPAND          constant10<>+0(SB), Y1, Y1
+	VMOVDQU        constant11<>+0(SB), Y2
+	VPSHUFB        Y1, Y2, Y1
+	VPMADDUBSW     (DI)(R10*8), Y1, Y1
 	VBROADCASTI128 18(R12), Y2
-	VPSRLVD        constant10<>+0(SB), Y2, Y2
-	VPAND          constant11<>+0(SB), Y2, Y2
-	VMOVDQU        constant12<>+0(SB), Y3
-	VPSHUFB        Y2, Y3, Y3
-	VPMADDUBSW     32(DI)(R10*8), Y3, Y2
+	VPSRLVD        constant9<>+0(SB), Y2, Y2
+	VPAND          constant10<>+0(SB), Y2, Y2
+	VMOVDQU        constant11<>+0(SB), Y3
+	VPSHUFB        Y2, Y3, Y2
+	VPMADDUBSW     32(DI)(R10*8), Y2, Y2
 	VPUNPCKLWD     Y2, Y1, Y3
 	VPUNPCKHWD     Y2, Y1, Y1
 	VPADDW         Y3, Y1, Y1
 	VBROADCASTI128 35(R12), Y2
-	VPSRLVD        constant10<>+0(SB), Y2, Y2
-	VPAND          constant11<>+0(SB), Y2, Y2
-	VMOVDQU        constant12<>+0(SB), Y3
-	VPSHUFB        Y2, Y3, Y3
-	VPMADDUBSW     64(DI)(R10*8), Y3, Y2
+	VPSRLVD        constant9<>+0(SB), Y2, Y2
+	VPAND          constant10<>+0(SB), Y2, Y2
+	VMOVDQU        constant11<>+0(SB), Y3
+	VPSHUFB        Y2, Y3, Y2
+	VPMADDUBSW     64(DI)(R10*8), Y2, Y2
 	VBROADCASTI128 52(R12), Y3
-	VPSRLVD        constant10<>+0(SB), Y3, Y3
-	VPAND          constant11<>+0(SB), Y3, Y3
-	VMOVDQU        constant12<>+0(SB), Y4
-	VPSHUFB        Y3, Y4, Y4
-	VPMADDUBSW     96(DI)(R10*8), Y4, Y3
+	VPSRLVD        constant9<>+0(SB), Y3, Y3
+	VPAND          constant10<>+0(SB), Y3, Y3
+	VMOVDQU        constant11<>+0(SB), Y4
+	VPSHUFB        Y3, Y4, Y3
+	VPMADDUBSW     96(DI)(R10*8), Y3, Y3
 	VPUNPCKLWD     Y3, Y2, Y4
 	VPUNPCKHWD     Y3, Y2, Y2
 	VPADDW         Y4, Y2, Y2
@@ -593,32 +567,32 @@ group:
 	VPUNPCKHDQ     Y2, Y1, Y1
 	VPADDW         Y3, Y1, Y1
 	VBROADCASTI128 69(R12), Y2
-	VPSRLVD        constant10<>+0(SB), Y2, Y2
-	VPAND          constant11<>+0(SB), Y2, Y2
-	VMOVDQU        constant12<>+0(SB), Y3
-	VPSHUFB        Y2, Y3, Y3
-	VPMADDUBSW     128(DI)(R10*8), Y3, Y2
+	VPSRLVD        constant9<>+0(SB), Y2, Y2
+	VPAND          constant10<>+0(SB), Y2, Y2
+	VMOVDQU        constant11<>+0(SB), Y3
+	VPSHUFB        Y2, Y3, Y2
+	VPMADDUBSW     128(DI)(R10*8), Y2, Y2
 	VBROADCASTI128 86(R12), Y3
-	VPSRLVD        constant10<>+0(SB), Y3, Y3
-	VPAND          constant11<>+0(SB), Y3, Y3
-	VMOVDQU        constant12<>+0(SB), Y4
-	VPSHUFB        Y3, Y4, Y4
-	VPMADDUBSW     160(DI)(R10*8), Y4, Y3
+	VPSRLVD        constant9<>+0(SB), Y3, Y3
+	VPAND          constant10<>+0(SB), Y3, Y3
+	VMOVDQU        constant11<>+0(SB), Y4
+	VPSHUFB        Y3, Y4, Y3
+	VPMADDUBSW     160(DI)(R10*8), Y3, Y3
 	VPUNPCKLWD     Y3, Y2, Y4
 	VPUNPCKHWD     Y3, Y2, Y2
 	VPADDW         Y4, Y2, Y2
 	VBROADCASTI128 103(R12), Y3
-	VPSRLVD        constant10<>+0(SB), Y3, Y3
-	VPAND          constant11<>+0(SB), Y3, Y3
-	VMOVDQU        constant12<>+0(SB), Y4
-	VPSHUFB        Y3, Y4, Y4
-	VPMADDUBSW     192(DI)(R10*8), Y4, Y3
+	VPSRLVD        constant9<>+0(SB), Y3, Y3
+	VPAND          constant10<>+0(SB), Y3, Y3
+	VMOVDQU        constant11<>+0(SB), Y4
+	VPSHUFB        Y3, Y4, Y3
+	VPMADDUBSW     192(DI)(R10*8), Y3, Y3
 	VBROADCASTI128 120(R12), Y4
-	VPSRLVD        constant10<>+0(SB), Y4, Y4
-	VPAND          constant11<>+0(SB), Y4, Y4
-	VMOVDQU        constant12<>+0(SB), Y5
-	VPSHUFB        Y4, Y5, Y5
-	VPMADDUBSW     224(DI)(R10*8), Y5, Y4
+	VPSRLVD        constant9<>+0(SB), Y4, Y4
+	VPAND          constant10<>+0(SB), Y4, Y4
+	VMOVDQU        constant11<>+0(SB), Y5
+	VPSHUFB        Y4, Y5, Y4
+	VPMADDUBSW     224(DI)(R10*8), Y4, Y4
 	VPUNPCKLWD     Y4, Y3, Y5
 	VPUNPCKHWD     Y4, Y3, Y3
 	VPADDW         Y5, Y3, Y3
@@ -639,7 +613,7 @@ group:
 	VMOVDQU        (R9)(R10*1), Y1
 	VPSLLD         $0x04, Y1, Y1
 	VPSUBD         Y1, Y2, Y2
-	VPXOR          X1, X1, X1
+	VPXOR          Y1, Y1, Y1
 	VPINSRB        $0x00, (R12), X1, X1
 	VPINSRB        $0x01, 17(R12), X1, X1
 	VPINSRB        $0x02, 34(R12), X1, X1
@@ -649,15 +623,9 @@ group:
 	VPINSRB        $0x06, 102(R12), X1, X1
 	VPINSRB        $0x07, 119(R12), X1, X1
 	VPMOVZXBD      X1, Y1
-	VMOVDQU        constant13<>+0(SB), Y4
-	VPADDD         Y4, Y1, Y3
-	VPAND          constant14<>+0(SB), Y3, Y3
-	VPSUBD         Y4, Y3, Y3
-	VPSRLD         $0x1f, Y3, Y3
-	VPSLLD         $0x16, Y3, Y3
 	VPSLLD         $0x17, Y1, Y1
-	VPOR           Y3, Y1, Y1
-	VMULPS         constant15<>+0(SB), Y1, Y1
+	VPMAXUD        constant12<>+0(SB), Y1, Y1
+	VMULPS         constant13<>+0(SB), Y1, Y1
 	VMOVDQU        (R8)(R10*1), Y3
 	VCVTDQ2PS      Y2, Y2
 	VMULPS         Y3, Y1, Y1
@@ -688,32 +656,32 @@ copied:
 	JE             done
 	LEAQ           (SP), R12
 	VBROADCASTI128 1(R12), Y1
-	VPSRLVD        constant10<>+0(SB), Y1, Y1
-	VPAND          constant11<>+0(SB), Y1, Y1
-	VMOVDQU        constant12<>+0(SB), Y2
-	VPSHUFB        Y1, Y2, Y2
-	VPMADDUBSW     (DI)(R10*8), Y2, Y1
+	VPSRLVD        constant9<>+0(SB), Y1, Y1
+	VPAND          constant10<>+0(SB), Y1, Y1
+	VMOVDQU        constant11<>+0(SB), Y2
+	VPSHUFB        Y1, Y2, Y1
+	VPMADDUBSW     (DI)(R10*8), Y1, Y1
 	VBROADCASTI128 18(R12), Y2
-	VPSRLVD        constant10<>+0(SB), Y2, Y2
-	VPAND          constant11<>+0(SB), Y2, Y2
-	VMOVDQU        constant12<>+0(SB), Y3
-	VPSHUFB        Y2, Y3, Y3
-	VPMADDUBSW     32(DI)(R10*8), Y3, Y2
+	VPSRLVD        constant9<>+0(SB), Y2, Y2
+	VPAND          constant10<>+0(SB), Y2, Y2
+	VMOVDQU        constant11<>+0(SB), Y3
+	VPSHUFB        Y2, Y3, Y2
+	VPMADDUBSW     32(DI)(R10*8), Y2, Y2
 	VPUNPCKLWD     Y2, Y1, Y3
 	VPUNPCKHWD     Y2, Y1, Y1
 	VPADDW         Y3, Y1, Y1
 	VBROADCASTI128 35(R12), Y2
-	VPSRLVD        constant10<>+0(SB), Y2, Y2
-	VPAND          constant11<>+0(SB), Y2, Y2
-	VMOVDQU        constant12<>+0(SB), Y3
-	VPSHUFB        Y2, Y3, Y3
-	VPMADDUBSW     64(DI)(R10*8), Y3, Y2
+	VPSRLVD        constant9<>+0(SB), Y2, Y2
+	VPAND          constant10<>+0(SB), Y2, Y2
+	VMOVDQU        constant11<>+0(SB), Y3
+	VPSHUFB        Y2, Y3, Y2
+	VPMADDUBSW     64(DI)(R10*8), Y2, Y2
 	VBROADCASTI128 52(R12), Y3
-	VPSRLVD        constant10<>+0(SB), Y3, Y3
-	VPAND          constant11<>+0(SB), Y3, Y3
-	VMOVDQU        constant12<>+0(SB), Y4
-	VPSHUFB        Y3, Y4, Y4
-	VPMADDUBSW     96(DI)(R10*8), Y4, Y3
+	VPSRLVD        constant9<>+0(SB), Y3, Y3
+	VPAND          constant10<>+0(SB), Y3, Y3
+	VMOVDQU        constant11<>+0(SB), Y4
+	VPSHUFB        Y3, Y4, Y3
+	VPMADDUBSW     96(DI)(R10*8), Y3, Y3
 	VPUNPCKLWD     Y3, Y2, Y4
 	VPUNPCKHWD     Y3, Y2, Y2
 	VPADDW         Y4, Y2, Y2
@@ -721,32 +689,32 @@ copied:
 	VPUNPCKHDQ     Y2, Y1, Y1
 	VPADDW         Y3, Y1, Y1
 	VBROADCASTI128 69(R12), Y2
-	VPSRLVD        constant10<>+0(SB), Y2, Y2
-	VPAND          constant11<>+0(SB), Y2, Y2
-	VMOVDQU        constant12<>+0(SB), Y3
-	VPSHUFB        Y2, Y3, Y3
-	VPMADDUBSW     128(DI)(R10*8), Y3, Y2
+	VPSRLVD        constant9<>+0(SB), Y2, Y2
+	VPAND          constant10<>+0(SB), Y2, Y2
+	VMOVDQU        constant11<>+0(SB), Y3
+	VPSHUFB        Y2, Y3, Y2
+	VPMADDUBSW     128(DI)(R10*8), Y2, Y2
 	VBROADCASTI128 86(R12), Y3
-	VPSRLVD        constant10<>+0(SB), Y3, Y3
-	VPAND          constant11<>+0(SB), Y3, Y3
-	VMOVDQU        constant12<>+0(SB), Y4
-	VPSHUFB        Y3, Y4, Y4
-	VPMADDUBSW     160(DI)(R10*8), Y4, Y3
+	VPSRLVD        constant9<>+0(SB), Y3, Y3
+	VPAND          constant10<>+0(SB), Y3, Y3
+	VMOVDQU        constant11<>+0(SB), Y4
+	VPSHUFB        Y3, Y4, Y3
+	VPMADDUBSW     160(DI)(R10*8), Y3, Y3
 	VPUNPCKLWD     Y3, Y2, Y4
 	VPUNPCKHWD     Y3, Y2, Y2
 	VPADDW         Y4, Y2, Y2
 	VBROADCASTI128 103(R12), Y3
-	VPSRLVD        constant10<>+0(SB), Y3, Y3
-	VPAND          constant11<>+0(SB), Y3, Y3
-	VMOVDQU        constant12<>+0(SB), Y4
-	VPSHUFB        Y3, Y4, Y4
-	VPMADDUBSW     192(DI)(R10*8), Y4, Y3
+	VPSRLVD        constant9<>+0(SB), Y3, Y3
+	VPAND          constant10<>+0(SB), Y3, Y3
+	VMOVDQU        constant11<>+0(SB), Y4
+	VPSHUFB        Y3, Y4, Y3
+	VPMADDUBSW     192(DI)(R10*8), Y3, Y3
 	VBROADCASTI128 120(R12), Y4
-	VPSRLVD        constant10<>+0(SB), Y4, Y4
-	VPAND          constant11<>+0(SB), Y4, Y4
-	VMOVDQU        constant12<>+0(SB), Y5
-	VPSHUFB        Y4, Y5, Y5
-	VPMADDUBSW     224(DI)(R10*8), Y5, Y4
+	VPSRLVD        constant9<>+0(SB), Y4, Y4
+	VPAND          constant10<>+0(SB), Y4, Y4
+	VMOVDQU        constant11<>+0(SB), Y5
+	VPSHUFB        Y4, Y5, Y4
+	VPMADDUBSW     224(DI)(R10*8), Y4, Y4
 	VPUNPCKLWD     Y4, Y3, Y5
 	VPUNPCKHWD     Y4, Y3, Y3
 	VPADDW         Y5, Y3, Y3
@@ -767,7 +735,7 @@ copied:
 	VMOVDQU        (R9)(R10*1), Y1
 	VPSLLD         $0x04, Y1, Y1
 	VPSUBD         Y1, Y2, Y2
-	VPXOR          X1, X1, X1
+	VPXOR          Y1, Y1, Y1
 	VPINSRB        $0x00, (R12), X1, X1
 	VPINSRB        $0x01, 17(R12), X1, X1
 	VPINSRB        $0x02, 34(R12), X1, X1
@@ -777,15 +745,9 @@ copied:
 	VPINSRB        $0x06, 102(R12), X1, X1
 	VPINSRB        $0x07, 119(R12), X1, X1
 	VPMOVZXBD      X1, Y1
-	VMOVDQU        constant13<>+0(SB), Y4
-	VPADDD         Y4, Y1, Y3
-	VPAND          constant14<>+0(SB), Y3, Y3
-	VPSUBD         Y4, Y3, Y3
-	VPSRLD         $0x1f, Y3, Y3
-	VPSLLD         $0x16, Y3, Y3
 	VPSLLD         $0x17, Y1, Y1
-	VPOR           Y3, Y1, Y1
-	VMULPS         constant15<>+0(SB), Y1, Y1
+	VPMAXUD        constant12<>+0(SB), Y1, Y1
+	VMULPS         constant13<>+0(SB), Y1, Y1
 	VMOVDQU        (R8)(R10*1), Y3
 	VCVTDQ2PS      Y2, Y2
 	VMULPS         Y3, Y1, Y1
@@ -806,41 +768,35 @@ done:
 	VZEROUPPER
 	RET
 
-DATA constant10<>+0(SB)/8, $0x0000000000000000
-DATA constant10<>+8(SB)/8, $0x0000000000000000
-DATA constant10<>+16(SB)/8, $0x0000000400000004
-DATA constant10<>+24(SB)/8, $0x0000000400000004
+DATA constant9<>+0(SB)/8, $0x0000000000000000
+DATA constant9<>+8(SB)/8, $0x0000000000000000
+DATA constant9<>+16(SB)/8, $0x0000000400000004
+DATA constant9<>+24(SB)/8, $0x0000000400000004
+GLOBL constant9<>(SB), RODATA|NOPTR, $32
+
+DATA constant10<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant10<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant10<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant10<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
 GLOBL constant10<>(SB), RODATA|NOPTR, $32
 
-DATA constant11<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant11<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant11<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant11<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant11<>+0(SB)/8, $0x1c18161413121110
+DATA constant11<>+8(SB)/8, $0x04080a0c0d0e0f10
+DATA constant11<>+16(SB)/8, $0x1c18161413121110
+DATA constant11<>+24(SB)/8, $0x04080a0c0d0e0f10
 GLOBL constant11<>(SB), RODATA|NOPTR, $32
 
-DATA constant12<>+0(SB)/8, $0x1c18161413121110
-DATA constant12<>+8(SB)/8, $0x04080a0c0d0e0f10
-DATA constant12<>+16(SB)/8, $0x1c18161413121110
-DATA constant12<>+24(SB)/8, $0x04080a0c0d0e0f10
+DATA constant12<>+0(SB)/8, $0x0040000000400000
+DATA constant12<>+8(SB)/8, $0x0040000000400000
+DATA constant12<>+16(SB)/8, $0x0040000000400000
+DATA constant12<>+24(SB)/8, $0x0040000000400000
 GLOBL constant12<>(SB), RODATA|NOPTR, $32
 
-DATA constant13<>+0(SB)/8, $0x0000000100000001
-DATA constant13<>+8(SB)/8, $0x0000000100000001
-DATA constant13<>+16(SB)/8, $0x0000000100000001
-DATA constant13<>+24(SB)/8, $0x0000000100000001
+DATA constant13<>+0(SB)/8, $0x3f0000003f000000
+DATA constant13<>+8(SB)/8, $0x3f0000003f000000
+DATA constant13<>+16(SB)/8, $0x3f0000003f000000
+DATA constant13<>+24(SB)/8, $0x3f0000003f000000
 GLOBL constant13<>(SB), RODATA|NOPTR, $32
-
-DATA constant14<>+0(SB)/8, $0x000000fe000000fe
-DATA constant14<>+8(SB)/8, $0x000000fe000000fe
-DATA constant14<>+16(SB)/8, $0x000000fe000000fe
-DATA constant14<>+24(SB)/8, $0x000000fe000000fe
-GLOBL constant14<>(SB), RODATA|NOPTR, $32
-
-DATA constant15<>+0(SB)/8, $0x3f0000003f000000
-DATA constant15<>+8(SB)/8, $0x3f0000003f000000
-DATA constant15<>+16(SB)/8, $0x3f0000003f000000
-DATA constant15<>+24(SB)/8, $0x3f0000003f000000
-GLOBL constant15<>(SB), RODATA|NOPTR, $32
 
 // func mxfp4PackAVX2(t *uint8, a *float32, b *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX2
@@ -877,42 +833,42 @@ tile:
 	VPUNPCKLQDQ    Y2, Y0, Y4
 	VPUNPCKHQDQ    Y2, Y0, Y0
 	VPSRLD         $0x04, Y3, Y2
-	VPAND          constant11<>+0(SB), Y3, Y3
-	VPAND          constant11<>+0(SB), Y2, Y2
-	VMOVDQU        constant12<>+0(SB), Y5
-	VPSHUFB        Y3, Y5, Y5
-	VMOVDQU        Y5, (AX)(R9*8)
-	VMOVDQU        constant12<>+0(SB), Y3
-	VPSHUFB        Y2, Y3, Y3
-	VMOVDQU        Y3, 256(AX)(R9*8)
+	VPAND          constant10<>+0(SB), Y3, Y3
+	VPAND          constant10<>+0(SB), Y2, Y2
+	VMOVDQU        constant11<>+0(SB), Y5
+	VPSHUFB        Y3, Y5, Y3
+	VMOVDQU        Y3, (AX)(R9*8)
+	VMOVDQU        constant11<>+0(SB), Y3
+	VPSHUFB        Y2, Y3, Y2
+	VMOVDQU        Y2, 256(AX)(R9*8)
 	VPSRLD         $0x04, Y1, Y2
-	VPAND          constant11<>+0(SB), Y1, Y1
-	VPAND          constant11<>+0(SB), Y2, Y2
-	VMOVDQU        constant12<>+0(SB), Y3
-	VPSHUFB        Y1, Y3, Y3
-	VMOVDQU        Y3, 64(AX)(R9*8)
-	VMOVDQU        constant12<>+0(SB), Y1
+	VPAND          constant10<>+0(SB), Y1, Y1
+	VPAND          constant10<>+0(SB), Y2, Y2
+	VMOVDQU        constant11<>+0(SB), Y3
+	VPSHUFB        Y1, Y3, Y1
+	VMOVDQU        Y1, 64(AX)(R9*8)
+	VMOVDQU        constant11<>+0(SB), Y1
 	VPSHUFB        Y2, Y1, Y1
 	VMOVDQU        Y1, 320(AX)(R9*8)
 	VPSRLD         $0x04, Y4, Y1
-	VPAND          constant11<>+0(SB), Y4, Y2
-	VPAND          constant11<>+0(SB), Y1, Y1
-	VMOVDQU        constant12<>+0(SB), Y3
-	VPSHUFB        Y2, Y3, Y3
-	VMOVDQU        Y3, 128(AX)(R9*8)
-	VMOVDQU        constant12<>+0(SB), Y2
-	VPSHUFB        Y1, Y2, Y2
-	VMOVDQU        Y2, 384(AX)(R9*8)
+	VPAND          constant10<>+0(SB), Y4, Y2
+	VPAND          constant10<>+0(SB), Y1, Y1
+	VMOVDQU        constant11<>+0(SB), Y3
+	VPSHUFB        Y2, Y3, Y2
+	VMOVDQU        Y2, 128(AX)(R9*8)
+	VMOVDQU        constant11<>+0(SB), Y2
+	VPSHUFB        Y1, Y2, Y1
+	VMOVDQU        Y1, 384(AX)(R9*8)
 	VPSRLD         $0x04, Y0, Y1
-	VPAND          constant11<>+0(SB), Y0, Y0
-	VPAND          constant11<>+0(SB), Y1, Y1
-	VMOVDQU        constant12<>+0(SB), Y2
-	VPSHUFB        Y0, Y2, Y2
-	VMOVDQU        Y2, 192(AX)(R9*8)
-	VMOVDQU        constant12<>+0(SB), Y0
+	VPAND          constant10<>+0(SB), Y0, Y0
+	VPAND          constant10<>+0(SB), Y1, Y1
+	VMOVDQU        constant11<>+0(SB), Y2
+	VPSHUFB        Y0, Y2, Y0
+	VMOVDQU        Y0, 192(AX)(R9*8)
+	VMOVDQU        constant11<>+0(SB), Y0
 	VPSHUFB        Y1, Y0, Y0
 	VMOVDQU        Y0, 448(AX)(R9*8)
-	VPXOR          X0, X0, X0
+	VPXOR          Y0, Y0, Y0
 	VPINSRB        $0x00, (R10), X0, X0
 	VPINSRB        $0x01, 17(R10), X0, X0
 	VPINSRB        $0x02, 34(R10), X0, X0
@@ -922,15 +878,9 @@ tile:
 	VPINSRB        $0x06, 102(R10), X0, X0
 	VPINSRB        $0x07, 119(R10), X0, X0
 	VPMOVZXBD      X0, Y0
-	VMOVDQU        constant13<>+0(SB), Y2
-	VPADDD         Y2, Y0, Y1
-	VPAND          constant14<>+0(SB), Y1, Y1
-	VPSUBD         Y2, Y1, Y1
-	VPSRLD         $0x1f, Y1, Y1
-	VPSLLD         $0x16, Y1, Y1
 	VPSLLD         $0x17, Y0, Y0
-	VPOR           Y1, Y0, Y0
-	VMULPS         constant15<>+0(SB), Y0, Y0
+	VPMAXUD        constant12<>+0(SB), Y0, Y0
+	VMULPS         constant13<>+0(SB), Y0, Y0
 	VMOVDQU        Y0, (CX)(R9*1)
 	ADDQ           $+136, R10
 	VBROADCASTI128 1(R10), Y0
@@ -950,42 +900,42 @@ tile:
 	VPUNPCKLQDQ    Y2, Y0, Y4
 	VPUNPCKHQDQ    Y2, Y0, Y0
 	VPSRLD         $0x04, Y3, Y2
-	VPAND          constant11<>+0(SB), Y3, Y3
-	VPAND          constant11<>+0(SB), Y2, Y2
-	VMOVDQU        constant12<>+0(SB), Y5
-	VPSHUFB        Y3, Y5, Y5
-	VMOVDQU        Y5, 32(AX)(R9*8)
-	VMOVDQU        constant12<>+0(SB), Y3
-	VPSHUFB        Y2, Y3, Y3
-	VMOVDQU        Y3, 288(AX)(R9*8)
+	VPAND          constant10<>+0(SB), Y3, Y3
+	VPAND          constant10<>+0(SB), Y2, Y2
+	VMOVDQU        constant11<>+0(SB), Y5
+	VPSHUFB        Y3, Y5, Y3
+	VMOVDQU        Y3, 32(AX)(R9*8)
+	VMOVDQU        constant11<>+0(SB), Y3
+	VPSHUFB        Y2, Y3, Y2
+	VMOVDQU        Y2, 288(AX)(R9*8)
 	VPSRLD         $0x04, Y1, Y2
-	VPAND          constant11<>+0(SB), Y1, Y1
-	VPAND          constant11<>+0(SB), Y2, Y2
-	VMOVDQU        constant12<>+0(SB), Y3
-	VPSHUFB        Y1, Y3, Y3
-	VMOVDQU        Y3, 96(AX)(R9*8)
-	VMOVDQU        constant12<>+0(SB), Y1
+	VPAND          constant10<>+0(SB), Y1, Y1
+	VPAND          constant10<>+0(SB), Y2, Y2
+	VMOVDQU        constant11<>+0(SB), Y3
+	VPSHUFB        Y1, Y3, Y1
+	VMOVDQU        Y1, 96(AX)(R9*8)
+	VMOVDQU        constant11<>+0(SB), Y1
 	VPSHUFB        Y2, Y1, Y1
 	VMOVDQU        Y1, 352(AX)(R9*8)
 	VPSRLD         $0x04, Y4, Y1
-	VPAND          constant11<>+0(SB), Y4, Y2
-	VPAND          constant11<>+0(SB), Y1, Y1
-	VMOVDQU        constant12<>+0(SB), Y3
-	VPSHUFB        Y2, Y3, Y3
-	VMOVDQU        Y3, 160(AX)(R9*8)
-	VMOVDQU        constant12<>+0(SB), Y2
-	VPSHUFB        Y1, Y2, Y2
-	VMOVDQU        Y2, 416(AX)(R9*8)
+	VPAND          constant10<>+0(SB), Y4, Y2
+	VPAND          constant10<>+0(SB), Y1, Y1
+	VMOVDQU        constant11<>+0(SB), Y3
+	VPSHUFB        Y2, Y3, Y2
+	VMOVDQU        Y2, 160(AX)(R9*8)
+	VMOVDQU        constant11<>+0(SB), Y2
+	VPSHUFB        Y1, Y2, Y1
+	VMOVDQU        Y1, 416(AX)(R9*8)
 	VPSRLD         $0x04, Y0, Y1
-	VPAND          constant11<>+0(SB), Y0, Y0
-	VPAND          constant11<>+0(SB), Y1, Y1
-	VMOVDQU        constant12<>+0(SB), Y2
-	VPSHUFB        Y0, Y2, Y2
-	VMOVDQU        Y2, 224(AX)(R9*8)
-	VMOVDQU        constant12<>+0(SB), Y0
+	VPAND          constant10<>+0(SB), Y0, Y0
+	VPAND          constant10<>+0(SB), Y1, Y1
+	VMOVDQU        constant11<>+0(SB), Y2
+	VPSHUFB        Y0, Y2, Y0
+	VMOVDQU        Y0, 224(AX)(R9*8)
+	VMOVDQU        constant11<>+0(SB), Y0
 	VPSHUFB        Y1, Y0, Y0
 	VMOVDQU        Y0, 480(AX)(R9*8)
-	VPXOR          X0, X0, X0
+	VPXOR          Y0, Y0, Y0
 	VPINSRB        $0x00, (R10), X0, X0
 	VPINSRB        $0x01, 17(R10), X0, X0
 	VPINSRB        $0x02, 34(R10), X0, X0
@@ -995,15 +945,9 @@ tile:
 	VPINSRB        $0x06, 102(R10), X0, X0
 	VPINSRB        $0x07, 119(R10), X0, X0
 	VPMOVZXBD      X0, Y0
-	VMOVDQU        constant13<>+0(SB), Y2
-	VPADDD         Y2, Y0, Y1
-	VPAND          constant14<>+0(SB), Y1, Y1
-	VPSUBD         Y2, Y1, Y1
-	VPSRLD         $0x1f, Y1, Y1
-	VPSLLD         $0x16, Y1, Y1
 	VPSLLD         $0x17, Y0, Y0
-	VPOR           Y1, Y0, Y0
-	VMULPS         constant15<>+0(SB), Y0, Y0
+	VPMAXUD        constant12<>+0(SB), Y0, Y0
+	VMULPS         constant13<>+0(SB), Y0, Y0
 	VMOVDQU        Y0, 32(CX)(R9*1)
 	ADDQ           $+136, R10
 	ADDQ           $0x40, R9

@@ -5,25 +5,20 @@
 #include "textflag.h"
 
 // func q4_0RowAVX512(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VL, AVX512VNNI
+// Requires: AVX, AVX512BW, AVX512F, AVX512VL, AVX512VNNI, MMX+
 TEXT ·q4_0RowAVX512(SB), NOSPLIT, $288-72
-	MOVQ      dst+0(FP), AX
-	MOVQ      w+8(FP), CX
-	MOVQ      stride+16(FP), DX
-	MOVQ      n+24(FP), BX
-	MOVQ      blocks+64(FP), SI
-	MOVQ      q+32(FP), DI
-	MOVQ      d+40(FP), R8
-	MOVQ      s+48(FP), R9
-	MOVQ      half+56(FP), R10
-	MOVL      $0x0000ff00, R10
-	KMOVD     R10, K1
-	MOVL      $0x000000f0, R10
-	KMOVD     R10, K2
-	MOVL      $0x00000f00, R10
-	KMOVD     R10, K3
-	MOVL      $0x0000f000, R10
-	KMOVD     R10, K4
+	MOVQ dst+0(FP), AX
+	MOVQ w+8(FP), CX
+	MOVQ stride+16(FP), DX
+	MOVQ n+24(FP), BX
+	MOVQ blocks+64(FP), SI
+	MOVQ q+32(FP), DI
+	MOVQ d+40(FP), R8
+	MOVQ s+48(FP), R9
+	MOVQ half+56(FP), R10
+	JMP  constants
+
+begin:
 	VPXORD    Y0, Y0, Y0
 	VMOVDQU32 Y0, (SP)
 	VMOVDQU32 Y0, 32(SP)
@@ -47,90 +42,93 @@ row:
 group:
 	CMPQ            R10, SI
 	JGE             rest
-	VBROADCASTI32X4 2(R12), Z1
-	VBROADCASTI32X4 20(R12), K1, Z1
-	VPSRLVD         constant0<>+0(SB), Z1, Z1
-	VPANDD          constant1<>+0(SB), Z1, Z1
-	VPXORD          Z2, Z2, Z2
-	VPDPBUSD        (DI)(R10*8), Z1, Z2
-	VBROADCASTI32X4 38(R12), Z1
-	VBROADCASTI32X4 56(R12), K1, Z1
-	VPSRLVD         constant0<>+0(SB), Z1, Z1
-	VPANDD          constant1<>+0(SB), Z1, Z1
-	VPXORD          Z3, Z3, Z3
-	VPDPBUSD        64(DI)(R10*8), Z1, Z3
-	VPUNPCKLDQ      Z3, Z2, Z1
-	VPUNPCKHDQ      Z3, Z2, Z2
-	VPADDD          Z1, Z2, Z2
-	VBROADCASTI32X4 74(R12), Z1
-	VBROADCASTI32X4 92(R12), K1, Z1
-	VPSRLVD         constant0<>+0(SB), Z1, Z1
-	VPANDD          constant1<>+0(SB), Z1, Z1
-	VPXORD          Z3, Z3, Z3
-	VPDPBUSD        128(DI)(R10*8), Z1, Z3
-	VBROADCASTI32X4 110(R12), Z1
-	VBROADCASTI32X4 128(R12), K1, Z1
-	VPSRLVD         constant0<>+0(SB), Z1, Z1
-	VPANDD          constant1<>+0(SB), Z1, Z1
-	VPXORD          Z4, Z4, Z4
-	VPDPBUSD        192(DI)(R10*8), Z1, Z4
-	VPUNPCKLDQ      Z4, Z3, Z1
-	VPUNPCKHDQ      Z4, Z3, Z3
-	VPADDD          Z1, Z3, Z3
-	VPUNPCKLQDQ     Z3, Z2, Z1
-	VPUNPCKHQDQ     Z3, Z2, Z2
-	VPADDD          Z1, Z2, Z2
-	VBROADCASTI32X4 146(R12), Z1
-	VBROADCASTI32X4 164(R12), K1, Z1
-	VPSRLVD         constant0<>+0(SB), Z1, Z1
-	VPANDD          constant1<>+0(SB), Z1, Z1
-	VPXORD          Z3, Z3, Z3
-	VPDPBUSD        256(DI)(R10*8), Z1, Z3
-	VBROADCASTI32X4 182(R12), Z1
-	VBROADCASTI32X4 200(R12), K1, Z1
-	VPSRLVD         constant0<>+0(SB), Z1, Z1
-	VPANDD          constant1<>+0(SB), Z1, Z1
-	VPXORD          Z4, Z4, Z4
-	VPDPBUSD        320(DI)(R10*8), Z1, Z4
-	VPUNPCKLDQ      Z4, Z3, Z1
-	VPUNPCKHDQ      Z4, Z3, Z3
-	VPADDD          Z1, Z3, Z3
-	VBROADCASTI32X4 218(R12), Z1
-	VBROADCASTI32X4 236(R12), K1, Z1
-	VPSRLVD         constant0<>+0(SB), Z1, Z1
-	VPANDD          constant1<>+0(SB), Z1, Z1
-	VPXORD          Z4, Z4, Z4
-	VPDPBUSD        384(DI)(R10*8), Z1, Z4
-	VBROADCASTI32X4 254(R12), Z1
-	VBROADCASTI32X4 272(R12), K1, Z1
-	VPSRLVD         constant0<>+0(SB), Z1, Z1
-	VPANDD          constant1<>+0(SB), Z1, Z1
-	VPXORD          Z5, Z5, Z5
-	VPDPBUSD        448(DI)(R10*8), Z1, Z5
-	VPUNPCKLDQ      Z5, Z4, Z1
-	VPUNPCKHDQ      Z5, Z4, Z4
-	VPADDD          Z1, Z4, Z4
-	VPUNPCKLQDQ     Z4, Z3, Z1
-	VPUNPCKHQDQ     Z4, Z3, Z3
-	VPADDD          Z1, Z3, Z3
-	VSHUFI32X4      $0x88, Z3, Z2, Z1
-	VSHUFI32X4      $0xdd, Z3, Z2, Z2
-	VMOVDQU32       constant2<>+0(SB), Z3
-	VPADDD          Z2, Z1, Z1
-	VPERMD          Z1, Z3, Z1
-	VMOVDQU32       (R9)(R10*1), Z2
-	VPSLLD          $0x03, Z2, Z2
-	VPSUBD          Z2, Z1, Z1
-	VMOVDQU32       constant3<>+0(SB), Z3
-	VPERMW          (R12), Z3, Z2
-	VPERMW          72(R12), Z3, K2, Z2
-	VPERMW          144(R12), Z3, K3, Z2
-	VPERMW          216(R12), Z3, K4, Z2
-	VCVTPH2PS       Y2, Z2
-	VMOVDQU32       (R8)(R10*1), Z3
-	VCVTDQ2PS       Z1, Z1
-	VMULPS          Z3, Z2, Z2
-	VFMADD231PS     Z2, Z1, Z0
+	PREFETCHT0      4096(R12)
+	PREFETCHT0      4160(R12)
+	PREFETCHT0      4224(R12)
+	PREFETCHT0      4288(R12)
+	PREFETCHT0      4352(R12)
+	VBROADCASTI32X4 2(R12), Z5
+	VBROADCASTI32X4 20(R12), K1, Z5
+	VPSRLVD         Z1, Z5, Z5
+	VPANDD          Z2, Z5, Z5
+	VPXORD          Z6, Z6, Z6
+	VPDPBUSD        (DI)(R10*8), Z5, Z6
+	VBROADCASTI32X4 38(R12), Z5
+	VBROADCASTI32X4 56(R12), K1, Z5
+	VPSRLVD         Z1, Z5, Z5
+	VPANDD          Z2, Z5, Z5
+	VPXORD          Z7, Z7, Z7
+	VPDPBUSD        64(DI)(R10*8), Z5, Z7
+	VPUNPCKLDQ      Z7, Z6, Z5
+	VPUNPCKHDQ      Z7, Z6, Z6
+	VPADDD          Z5, Z6, Z6
+	VBROADCASTI32X4 74(R12), Z5
+	VBROADCASTI32X4 92(R12), K1, Z5
+	VPSRLVD         Z1, Z5, Z5
+	VPANDD          Z2, Z5, Z5
+	VPXORD          Z7, Z7, Z7
+	VPDPBUSD        128(DI)(R10*8), Z5, Z7
+	VBROADCASTI32X4 110(R12), Z5
+	VBROADCASTI32X4 128(R12), K1, Z5
+	VPSRLVD         Z1, Z5, Z5
+	VPANDD          Z2, Z5, Z5
+	VPXORD          Z8, Z8, Z8
+	VPDPBUSD        192(DI)(R10*8), Z5, Z8
+	VPUNPCKLDQ      Z8, Z7, Z5
+	VPUNPCKHDQ      Z8, Z7, Z7
+	VPADDD          Z5, Z7, Z7
+	VPUNPCKLQDQ     Z7, Z6, Z5
+	VPUNPCKHQDQ     Z7, Z6, Z6
+	VPADDD          Z5, Z6, Z6
+	VBROADCASTI32X4 146(R12), Z5
+	VBROADCASTI32X4 164(R12), K1, Z5
+	VPSRLVD         Z1, Z5, Z5
+	VPANDD          Z2, Z5, Z5
+	VPXORD          Z7, Z7, Z7
+	VPDPBUSD        256(DI)(R10*8), Z5, Z7
+	VBROADCASTI32X4 182(R12), Z5
+	VBROADCASTI32X4 200(R12), K1, Z5
+	VPSRLVD         Z1, Z5, Z5
+	VPANDD          Z2, Z5, Z5
+	VPXORD          Z8, Z8, Z8
+	VPDPBUSD        320(DI)(R10*8), Z5, Z8
+	VPUNPCKLDQ      Z8, Z7, Z5
+	VPUNPCKHDQ      Z8, Z7, Z7
+	VPADDD          Z5, Z7, Z7
+	VBROADCASTI32X4 218(R12), Z5
+	VBROADCASTI32X4 236(R12), K1, Z5
+	VPSRLVD         Z1, Z5, Z5
+	VPANDD          Z2, Z5, Z5
+	VPXORD          Z8, Z8, Z8
+	VPDPBUSD        384(DI)(R10*8), Z5, Z8
+	VBROADCASTI32X4 254(R12), Z5
+	VBROADCASTI32X4 272(R12), K1, Z5
+	VPSRLVD         Z1, Z5, Z5
+	VPANDD          Z2, Z5, Z5
+	VPXORD          Z9, Z9, Z9
+	VPDPBUSD        448(DI)(R10*8), Z5, Z9
+	VPUNPCKLDQ      Z9, Z8, Z5
+	VPUNPCKHDQ      Z9, Z8, Z8
+	VPADDD          Z5, Z8, Z8
+	VPUNPCKLQDQ     Z8, Z7, Z5
+	VPUNPCKHQDQ     Z8, Z7, Z7
+	VPADDD          Z5, Z7, Z7
+	VSHUFI32X4      $0x88, Z7, Z6, Z5
+	VSHUFI32X4      $0xdd, Z7, Z6, Z6
+	VPADDD          Z6, Z5, Z5
+	VPERMD          Z5, Z3, Z5
+	VMOVDQU32       (R9)(R10*1), Z6
+	VPSLLD          $0x03, Z6, Z6
+	VPSUBD          Z6, Z5, Z5
+	VPERMW          (R12), Z4, Z6
+	VPERMW          72(R12), Z4, K2, Z6
+	VPERMW          144(R12), Z4, K3, Z6
+	VPERMW          216(R12), Z4, K4, Z6
+	VCVTPH2PS       Y6, Z6
+	VMOVDQU32       (R8)(R10*1), Z7
+	VCVTDQ2PS       Z5, Z5
+	VMULPS          Z7, Z6, Z6
+	VFMADD231PS     Z6, Z5, Z0
 	ADDQ            $+288, R12
 	ADDQ            $+64, R10
 	JMP             group
@@ -146,8 +144,8 @@ copy:
 	MOVW      R15, (R14)
 	ADDQ      $+2, R12
 	ADDQ      $+2, R14
-	VMOVDQU32 (R12), X1
-	VMOVDQU32 X1, (R14)
+	VMOVDQU32 (R12), X5
+	VMOVDQU32 X5, (R14)
 	ADDQ      $+16, R12
 	ADDQ      $+16, R14
 	JMP       copy
@@ -156,107 +154,120 @@ copied:
 	CMPQ            R11, $0x00
 	JE              done
 	LEAQ            (SP), R12
-	VBROADCASTI32X4 2(R12), Z1
-	VBROADCASTI32X4 20(R12), K1, Z1
-	VPSRLVD         constant0<>+0(SB), Z1, Z1
-	VPANDD          constant1<>+0(SB), Z1, Z1
-	VPXORD          Z2, Z2, Z2
-	VPDPBUSD        (DI)(R10*8), Z1, Z2
-	VBROADCASTI32X4 38(R12), Z1
-	VBROADCASTI32X4 56(R12), K1, Z1
-	VPSRLVD         constant0<>+0(SB), Z1, Z1
-	VPANDD          constant1<>+0(SB), Z1, Z1
-	VPXORD          Z3, Z3, Z3
-	VPDPBUSD        64(DI)(R10*8), Z1, Z3
-	VPUNPCKLDQ      Z3, Z2, Z1
-	VPUNPCKHDQ      Z3, Z2, Z2
-	VPADDD          Z1, Z2, Z2
-	VBROADCASTI32X4 74(R12), Z1
-	VBROADCASTI32X4 92(R12), K1, Z1
-	VPSRLVD         constant0<>+0(SB), Z1, Z1
-	VPANDD          constant1<>+0(SB), Z1, Z1
-	VPXORD          Z3, Z3, Z3
-	VPDPBUSD        128(DI)(R10*8), Z1, Z3
-	VBROADCASTI32X4 110(R12), Z1
-	VBROADCASTI32X4 128(R12), K1, Z1
-	VPSRLVD         constant0<>+0(SB), Z1, Z1
-	VPANDD          constant1<>+0(SB), Z1, Z1
-	VPXORD          Z4, Z4, Z4
-	VPDPBUSD        192(DI)(R10*8), Z1, Z4
-	VPUNPCKLDQ      Z4, Z3, Z1
-	VPUNPCKHDQ      Z4, Z3, Z3
-	VPADDD          Z1, Z3, Z3
-	VPUNPCKLQDQ     Z3, Z2, Z1
-	VPUNPCKHQDQ     Z3, Z2, Z2
-	VPADDD          Z1, Z2, Z2
-	VBROADCASTI32X4 146(R12), Z1
-	VBROADCASTI32X4 164(R12), K1, Z1
-	VPSRLVD         constant0<>+0(SB), Z1, Z1
-	VPANDD          constant1<>+0(SB), Z1, Z1
-	VPXORD          Z3, Z3, Z3
-	VPDPBUSD        256(DI)(R10*8), Z1, Z3
-	VBROADCASTI32X4 182(R12), Z1
-	VBROADCASTI32X4 200(R12), K1, Z1
-	VPSRLVD         constant0<>+0(SB), Z1, Z1
-	VPANDD          constant1<>+0(SB), Z1, Z1
-	VPXORD          Z4, Z4, Z4
-	VPDPBUSD        320(DI)(R10*8), Z1, Z4
-	VPUNPCKLDQ      Z4, Z3, Z1
-	VPUNPCKHDQ      Z4, Z3, Z3
-	VPADDD          Z1, Z3, Z3
-	VBROADCASTI32X4 218(R12), Z1
-	VBROADCASTI32X4 236(R12), K1, Z1
-	VPSRLVD         constant0<>+0(SB), Z1, Z1
-	VPANDD          constant1<>+0(SB), Z1, Z1
-	VPXORD          Z4, Z4, Z4
-	VPDPBUSD        384(DI)(R10*8), Z1, Z4
-	VBROADCASTI32X4 254(R12), Z1
-	VBROADCASTI32X4 272(R12), K1, Z1
-	VPSRLVD         constant0<>+0(SB), Z1, Z1
-	VPANDD          constant1<>+0(SB), Z1, Z1
-	VPXORD          Z5, Z5, Z5
-	VPDPBUSD        448(DI)(R10*8), Z1, Z5
-	VPUNPCKLDQ      Z5, Z4, Z1
-	VPUNPCKHDQ      Z5, Z4, Z4
-	VPADDD          Z1, Z4, Z4
-	VPUNPCKLQDQ     Z4, Z3, Z1
-	VPUNPCKHQDQ     Z4, Z3, Z3
-	VPADDD          Z1, Z3, Z3
-	VSHUFI32X4      $0x88, Z3, Z2, Z1
-	VSHUFI32X4      $0xdd, Z3, Z2, Z2
-	VMOVDQU32       constant2<>+0(SB), Z3
-	VPADDD          Z2, Z1, Z1
-	VPERMD          Z1, Z3, Z1
-	VMOVDQU32       (R9)(R10*1), Z2
-	VPSLLD          $0x03, Z2, Z2
-	VPSUBD          Z2, Z1, Z1
-	VMOVDQU32       constant3<>+0(SB), Z3
-	VPERMW          (R12), Z3, Z2
-	VPERMW          72(R12), Z3, K2, Z2
-	VPERMW          144(R12), Z3, K3, Z2
-	VPERMW          216(R12), Z3, K4, Z2
-	VCVTPH2PS       Y2, Z2
-	VMOVDQU32       (R8)(R10*1), Z3
-	VCVTDQ2PS       Z1, Z1
-	VMULPS          Z3, Z2, Z2
-	VFMADD231PS     Z2, Z1, Z0
+	VBROADCASTI32X4 2(R12), Z5
+	VBROADCASTI32X4 20(R12), K1, Z5
+	VPSRLVD         Z1, Z5, Z5
+	VPANDD          Z2, Z5, Z5
+	VPXORD          Z6, Z6, Z6
+	VPDPBUSD        (DI)(R10*8), Z5, Z6
+	VBROADCASTI32X4 38(R12), Z5
+	VBROADCASTI32X4 56(R12), K1, Z5
+	VPSRLVD         Z1, Z5, Z5
+	VPANDD          Z2, Z5, Z5
+	VPXORD          Z7, Z7, Z7
+	VPDPBUSD        64(DI)(R10*8), Z5, Z7
+	VPUNPCKLDQ      Z7, Z6, Z5
+	VPUNPCKHDQ      Z7, Z6, Z6
+	VPADDD          Z5, Z6, Z6
+	VBROADCASTI32X4 74(R12), Z5
+	VBROADCASTI32X4 92(R12), K1, Z5
+	VPSRLVD         Z1, Z5, Z5
+	VPANDD          Z2, Z5, Z5
+	VPXORD          Z7, Z7, Z7
+	VPDPBUSD        128(DI)(R10*8), Z5, Z7
+	VBROADCASTI32X4 110(R12), Z5
+	VBROADCASTI32X4 128(R12), K1, Z5
+	VPSRLVD         Z1, Z5, Z5
+	VPANDD          Z2, Z5, Z5
+	VPXORD          Z8, Z8, Z8
+	VPDPBUSD        192(DI)(R10*8), Z5, Z8
+	VPUNPCKLDQ      Z8, Z7, Z5
+	VPUNPCKHDQ      Z8, Z7, Z7
+	VPADDD          Z5, Z7, Z7
+	VPUNPCKLQDQ     Z7, Z6, Z5
+	VPUNPCKHQDQ     Z7, Z6, Z6
+	VPADDD          Z5, Z6, Z6
+	VBROADCASTI32X4 146(R12), Z5
+	VBROADCASTI32X4 164(R12), K1, Z5
+	VPSRLVD         Z1, Z5, Z5
+	VPANDD          Z2, Z5, Z5
+	VPXORD          Z7, Z7, Z7
+	VPDPBUSD        256(DI)(R10*8), Z5, Z7
+	VBROADCASTI32X4 182(R12), Z5
+	VBROADCASTI32X4 200(R12), K1, Z5
+	VPSRLVD         Z1, Z5, Z5
+	VPANDD          Z2, Z5, Z5
+	VPXORD          Z8, Z8, Z8
+	VPDPBUSD        320(DI)(R10*8), Z5, Z8
+	VPUNPCKLDQ      Z8, Z7, Z5
+	VPUNPCKHDQ      Z8, Z7, Z7
+	VPADDD          Z5, Z7, Z7
+	VBROADCASTI32X4 218(R12), Z5
+	VBROADCASTI32X4 236(R12), K1, Z5
+	VPSRLVD         Z1, Z5, Z5
+	VPANDD          Z2, Z5, Z5
+	VPXORD          Z8, Z8, Z8
+	VPDPBUSD        384(DI)(R10*8), Z5, Z8
+	VBROADCASTI32X4 254(R12), Z5
+	VBROADCASTI32X4 272(R12), K1, Z5
+	VPSRLVD         Z1, Z5, Z5
+	VPANDD          Z2, Z5, Z5
+	VPXORD          Z9, Z9, Z9
+	VPDPBUSD        448(DI)(R10*8), Z5, Z9
+	VPUNPCKLDQ      Z9, Z8, Z5
+	VPUNPCKHDQ      Z9, Z8, Z8
+	VPADDD          Z5, Z8, Z8
+	VPUNPCKLQDQ     Z8, Z7, Z5
+	VPUNPCKHQDQ     Z8, Z7, Z7
+	VPADDD          Z5, Z7, Z7
+	VSHUFI32X4      $0x88, Z7, Z6, Z5
+	VSHUFI32X4      $0xdd, Z7, Z6, Z6
+	VPADDD          Z6, Z5, Z5
+	VPERMD          Z5, Z3, Z5
+	VMOVDQU32       (R9)(R10*1), Z6
+	VPSLLD          $0x03, Z6, Z6
+	VPSUBD          Z6, Z5, Z5
+	VPERMW          (R12), Z4, Z6
+	VPERMW          72(R12), Z4, K2, Z6
+	VPERMW          144(R12), Z4, K3, Z6
+	VPERMW          216(R12), Z4, K4, Z6
+	VCVTPH2PS       Y6, Z6
+	VMOVDQU32       (R8)(R10*1), Z7
+	VCVTDQ2PS       Z5, Z5
+	VMULPS          Z7, Z6, Z6
+	VFMADD231PS     Z6, Z5, Z0
 
 done:
-	VPERMILPS     $0x4e, Z0, Z1
-	VADDPS        Z0, Z1, Z1
-	VPERMILPS     $0xb1, Z1, Z0
-	VADDPS        Z0, Z1, Z1
-	VSHUFF32X4    $0xb1, Z1, Z1, Z0
-	VADDPS        Z1, Z0, Z0
-	VEXTRACTI32X4 $0x02, Z0, X1
-	VADDPS        X0, X1, X1
-	VMOVSS        X1, (AX)
+	VPERMILPS     $0x4e, Z0, Z5
+	VADDPS        Z0, Z5, Z5
+	VPERMILPS     $0xb1, Z5, Z0
+	VADDPS        Z0, Z5, Z5
+	VSHUFF32X4    $0xb1, Z5, Z5, Z0
+	VADDPS        Z5, Z0, Z0
+	VEXTRACTI32X4 $0x02, Z0, X5
+	VADDPS        X0, X5, X5
+	VMOVSS        X5, (AX)
 	ADDQ          $0x04, AX
 	ADDQ          DX, CX
 	DECQ          BX
 	JG            row
 	VZEROUPPER
 	RET
+
+constants:
+	VMOVDQU32 constant0<>+0(SB), Z1
+	VMOVDQU32 constant1<>+0(SB), Z3
+	VMOVDQU32 constant2<>+0(SB), Z4
+	VMOVDQU32 constant3<>+0(SB), Z2
+	MOVL      $0x000000f0, R10
+	KMOVD     R10, K2
+	MOVL      $0x00000f00, R10
+	KMOVD     R10, K3
+	MOVL      $0x0000f000, R10
+	KMOVD     R10, K4
+	MOVL      $0x0000ff00, R10
+	KMOVD     R10, K1
+	JMP       begin
 
 DATA constant0<>+0(SB)/8, $0x0000000000000000
 DATA constant0<>+8(SB)/8, $0x0000000000000000
@@ -268,56 +279,51 @@ DATA constant0<>+48(SB)/8, $0x0000000400000004
 DATA constant0<>+56(SB)/8, $0x0000000400000004
 GLOBL constant0<>(SB), RODATA|NOPTR, $64
 
-DATA constant1<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant1<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant1<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant1<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant1<>+32(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant1<>+40(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant1<>+48(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant1<>+56(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant1<>+0(SB)/8, $0x0000000400000000
+DATA constant1<>+8(SB)/8, $0x0000000500000001
+DATA constant1<>+16(SB)/8, $0x0000000600000002
+DATA constant1<>+24(SB)/8, $0x0000000700000003
+DATA constant1<>+32(SB)/8, $0x0000000c00000008
+DATA constant1<>+40(SB)/8, $0x0000000d00000009
+DATA constant1<>+48(SB)/8, $0x0000000e0000000a
+DATA constant1<>+56(SB)/8, $0x0000000f0000000b
 GLOBL constant1<>(SB), RODATA|NOPTR, $64
 
-DATA constant2<>+0(SB)/8, $0x0000000400000000
-DATA constant2<>+8(SB)/8, $0x0000000500000001
-DATA constant2<>+16(SB)/8, $0x0000000600000002
-DATA constant2<>+24(SB)/8, $0x0000000700000003
-DATA constant2<>+32(SB)/8, $0x0000000c00000008
-DATA constant2<>+40(SB)/8, $0x0000000d00000009
-DATA constant2<>+48(SB)/8, $0x0000000e0000000a
-DATA constant2<>+56(SB)/8, $0x0000000f0000000b
+DATA constant2<>+0(SB)/8, $0x001b001200090000
+DATA constant2<>+8(SB)/8, $0x001b001200090000
+DATA constant2<>+16(SB)/8, $0x001b001200090000
+DATA constant2<>+24(SB)/8, $0x001b001200090000
+DATA constant2<>+32(SB)/8, $0x001b001200090000
+DATA constant2<>+40(SB)/8, $0x001b001200090000
+DATA constant2<>+48(SB)/8, $0x001b001200090000
+DATA constant2<>+56(SB)/8, $0x001b001200090000
 GLOBL constant2<>(SB), RODATA|NOPTR, $64
 
-DATA constant3<>+0(SB)/8, $0x001b001200090000
-DATA constant3<>+8(SB)/8, $0x001b001200090000
-DATA constant3<>+16(SB)/8, $0x001b001200090000
-DATA constant3<>+24(SB)/8, $0x001b001200090000
-DATA constant3<>+32(SB)/8, $0x001b001200090000
-DATA constant3<>+40(SB)/8, $0x001b001200090000
-DATA constant3<>+48(SB)/8, $0x001b001200090000
-DATA constant3<>+56(SB)/8, $0x001b001200090000
+DATA constant3<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant3<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant3<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant3<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant3<>+32(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant3<>+40(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant3<>+48(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant3<>+56(SB)/8, $0x0f0f0f0f0f0f0f0f
 GLOBL constant3<>(SB), RODATA|NOPTR, $64
 
 // func q4_0PackAVX512(t *uint8, a *float32, b *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX512BW, AVX512F
 TEXT ·q4_0PackAVX512(SB), NOSPLIT, $0-64
-	MOVQ  t+0(FP), AX
-	MOVQ  a+8(FP), CX
-	MOVQ  w+32(FP), DX
-	MOVQ  stride+40(FP), BX
-	MOVQ  n+48(FP), SI
-	MOVQ  tstride+24(FP), DI
-	MOVQ  tiles+56(FP), R8
-	MOVL  $0x0000ff00, R9
-	KMOVD R9, K1
-	MOVL  $0x000000f0, R9
-	KMOVD R9, K1
-	MOVL  $0x00000f00, R9
-	KMOVD R9, K2
-	MOVL  $0x0000f000, R9
-	KMOVD R9, K3
-	SHLQ  $0x06, DI
-	SHLQ  $0x06, R8
+	MOVQ t+0(FP), AX
+	MOVQ a+8(FP), CX
+	MOVQ w+32(FP), DX
+	MOVQ stride+40(FP), BX
+	MOVQ n+48(FP), SI
+	MOVQ tstride+24(FP), DI
+	MOVQ tiles+56(FP), R8
+	JMP  constants
+
+begin:
+	SHLQ $0x06, DI
+	SHLQ $0x06, R8
 
 row:
 	MOVQ DX, R10
@@ -349,30 +355,29 @@ tile:
 	VPUNPCKLQDQ     Z2, Z0, Z4
 	VPUNPCKHQDQ     Z2, Z0, Z0
 	VPSRLD          $0x04, Z3, Z2
-	VPANDD          constant1<>+0(SB), Z3, Z3
-	VPANDD          constant1<>+0(SB), Z2, Z2
+	VPANDD          Z5, Z3, Z3
+	VPANDD          Z5, Z2, Z2
 	VMOVDQU32       Z3, (AX)(R9*8)
 	VMOVDQU32       Z2, 256(AX)(R9*8)
 	VPSRLD          $0x04, Z1, Z2
-	VPANDD          constant1<>+0(SB), Z1, Z1
-	VPANDD          constant1<>+0(SB), Z2, Z2
+	VPANDD          Z5, Z1, Z1
+	VPANDD          Z5, Z2, Z2
 	VMOVDQU32       Z1, 64(AX)(R9*8)
 	VMOVDQU32       Z2, 320(AX)(R9*8)
 	VPSRLD          $0x04, Z4, Z1
-	VPANDD          constant1<>+0(SB), Z4, Z2
-	VPANDD          constant1<>+0(SB), Z1, Z1
+	VPANDD          Z5, Z4, Z2
+	VPANDD          Z5, Z1, Z1
 	VMOVDQU32       Z2, 128(AX)(R9*8)
 	VMOVDQU32       Z1, 384(AX)(R9*8)
 	VPSRLD          $0x04, Z0, Z1
-	VPANDD          constant1<>+0(SB), Z0, Z0
-	VPANDD          constant1<>+0(SB), Z1, Z1
+	VPANDD          Z5, Z0, Z0
+	VPANDD          Z5, Z1, Z1
 	VMOVDQU32       Z0, 192(AX)(R9*8)
 	VMOVDQU32       Z1, 448(AX)(R9*8)
-	VMOVDQU32       constant3<>+0(SB), Z1
-	VPERMW          (R10), Z1, Z0
-	VPERMW          72(R10), Z1, K1, Z0
-	VPERMW          144(R10), Z1, K2, Z0
-	VPERMW          216(R10), Z1, K3, Z0
+	VPERMW          (R10), Z6, Z0
+	VPERMW          72(R10), Z6, K1, Z0
+	VPERMW          144(R10), Z6, K2, Z0
+	VPERMW          216(R10), Z6, K3, Z0
 	VCVTPH2PS       Y0, Z0
 	VMOVDQU32       Z0, (CX)(R9*1)
 	ADDQ            $+288, R10
@@ -387,8 +392,19 @@ tile:
 	VZEROUPPER
 	RET
 
+constants:
+	VMOVDQU32 constant2<>+0(SB), Z6
+	VMOVDQU32 constant3<>+0(SB), Z5
+	MOVL      $0x000000f0, R9
+	KMOVD     R9, K1
+	MOVL      $0x00000f00, R9
+	KMOVD     R9, K2
+	MOVL      $0x0000f000, R9
+	KMOVD     R9, K3
+	JMP       begin
+
 // func q4_0RowAVX2(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
-// Requires: AVX, AVX2, F16C, FMA3
+// Requires: AVX, AVX2, F16C, FMA3, MMX+
 TEXT ·q4_0RowAVX2(SB), NOSPLIT, $160-72
 	MOVQ    dst+0(FP), AX
 	MOVQ    w+8(FP), CX
@@ -418,6 +434,9 @@ row:
 group:
 	CMPQ           R10, SI
 	JGE            rest
+	PREFETCHT0     4096(R12)
+	PREFETCHT0     4160(R12)
+	PREFETCHT0     4224(R12)
 	VBROADCASTI128 2(R12), Y1
 	VPSRLVD        constant4<>+0(SB), Y1, Y1
 	VPAND          constant5<>+0(SB), Y1, Y1

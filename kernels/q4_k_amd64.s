@@ -5,17 +5,20 @@
 #include "textflag.h"
 
 // func q4_kRowAVX512(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
-// Requires: AVX, AVX2, AVX512F, AVX512VL, AVX512VNNI
+// Requires: AVX, AVX2, AVX512F, AVX512VL, AVX512VNNI, MMX+
 TEXT ·q4_kRowAVX512(SB), NOSPLIT, $288-72
-	MOVQ      dst+0(FP), AX
-	MOVQ      w+8(FP), CX
-	MOVQ      stride+16(FP), DX
-	MOVQ      n+24(FP), BX
-	MOVQ      blocks+64(FP), SI
-	MOVQ      q+32(FP), DI
-	MOVQ      d+40(FP), R8
-	MOVQ      s+48(FP), R9
-	MOVQ      half+56(FP), R10
+	MOVQ dst+0(FP), AX
+	MOVQ w+8(FP), CX
+	MOVQ stride+16(FP), DX
+	MOVQ n+24(FP), BX
+	MOVQ blocks+64(FP), SI
+	MOVQ q+32(FP), DI
+	MOVQ d+40(FP), R8
+	MOVQ s+48(FP), R9
+	MOVQ half+56(FP), R10
+	JMP  constants
+
+begin:
 	VPXORD    Y0, Y0, Y0
 	VMOVDQU32 Y0, (SP)
 	VMOVDQU32 Y0, 32(SP)
@@ -39,98 +42,100 @@ row:
 group:
 	CMPQ            R10, SI
 	JGE             rest
-	VBROADCASTI64X4 16(R12), Z1
-	VPSRLVD         constant0<>+0(SB), Z1, Z1
-	VPANDD          constant1<>+0(SB), Z1, Z1
-	VPXORD          Z2, Z2, Z2
-	VPDPBUSD        (DI)(R10*8), Z1, Z2
-	VBROADCASTI64X4 48(R12), Z1
-	VPSRLVD         constant0<>+0(SB), Z1, Z1
-	VPANDD          constant1<>+0(SB), Z1, Z1
-	VPXORD          Z3, Z3, Z3
-	VPDPBUSD        64(DI)(R10*8), Z1, Z3
-	VPUNPCKLDQ      Z3, Z2, Z1
-	VPUNPCKHDQ      Z3, Z2, Z2
-	VPADDD          Z1, Z2, Z2
-	VBROADCASTI64X4 80(R12), Z1
-	VPSRLVD         constant0<>+0(SB), Z1, Z1
-	VPANDD          constant1<>+0(SB), Z1, Z1
-	VPXORD          Z3, Z3, Z3
-	VPDPBUSD        128(DI)(R10*8), Z1, Z3
-	VBROADCASTI64X4 112(R12), Z1
-	VPSRLVD         constant0<>+0(SB), Z1, Z1
-	VPANDD          constant1<>+0(SB), Z1, Z1
-	VPXORD          Z4, Z4, Z4
-	VPDPBUSD        192(DI)(R10*8), Z1, Z4
-	VPUNPCKLDQ      Z4, Z3, Z1
-	VPUNPCKHDQ      Z4, Z3, Z3
-	VPADDD          Z1, Z3, Z3
-	VPUNPCKLQDQ     Z3, Z2, Z1
-	VPUNPCKHQDQ     Z3, Z2, Z2
-	VPADDD          Z1, Z2, Z2
-	VBROADCASTI64X4 160(R12), Z1
-	VPSRLVD         constant0<>+0(SB), Z1, Z1
-	VPANDD          constant1<>+0(SB), Z1, Z1
-	VPXORD          Z3, Z3, Z3
-	VPDPBUSD        256(DI)(R10*8), Z1, Z3
-	VBROADCASTI64X4 192(R12), Z1
-	VPSRLVD         constant0<>+0(SB), Z1, Z1
-	VPANDD          constant1<>+0(SB), Z1, Z1
-	VPXORD          Z4, Z4, Z4
-	VPDPBUSD        320(DI)(R10*8), Z1, Z4
-	VPUNPCKLDQ      Z4, Z3, Z1
-	VPUNPCKHDQ      Z4, Z3, Z3
-	VPADDD          Z1, Z3, Z3
-	VBROADCASTI64X4 224(R12), Z1
-	VPSRLVD         constant0<>+0(SB), Z1, Z1
-	VPANDD          constant1<>+0(SB), Z1, Z1
-	VPXORD          Z4, Z4, Z4
-	VPDPBUSD        384(DI)(R10*8), Z1, Z4
-	VBROADCASTI64X4 256(R12), Z1
-	VPSRLVD         constant0<>+0(SB), Z1, Z1
-	VPANDD          constant1<>+0(SB), Z1, Z1
-	VPXORD          Z5, Z5, Z5
-	VPDPBUSD        448(DI)(R10*8), Z1, Z5
-	VPUNPCKLDQ      Z5, Z4, Z1
-	VPUNPCKHDQ      Z5, Z4, Z4
-	VPADDD          Z1, Z4, Z4
-	VPUNPCKLQDQ     Z4, Z3, Z1
-	VPUNPCKHQDQ     Z4, Z3, Z3
-	VPADDD          Z1, Z3, Z3
-	VSHUFI32X4      $0x88, Z3, Z2, Z1
-	VSHUFI32X4      $0xdd, Z3, Z2, Z2
-	VMOVDQU32       constant2<>+0(SB), Z3
-	VPADDD          Z2, Z1, Z1
-	VPERMD          Z1, Z3, Z1
-	VBROADCASTI32X4 (R12), Y2
-	VINSERTI32X4    $0x01, 144(R12), Y2, Y2
-	VPSHUFD         $0xed, Y2, Y3
-	VPSRLVD         constant3<>+0(SB), Y3, Y3
-	VPANDD          constant4<>+0(SB), Y3, Y4
-	VPSHUFD         $0x84, Y2, Y3
-	VPSRLD          $0x02, Y3, Y3
-	VPANDD          constant5<>+0(SB), Y3, Y3
-	VPORD           Y3, Y4, Y3
-	VPERMQ          $0xd8, Y3, Y3
-	VEXTRACTI32X4   $0x01, Y3, X4
-	VCVTPH2PS       Y2, Z2
-	VMOVDQU32       constant6<>+0(SB), Z5
-	VPERMPS         Z2, Z5, Z5
-	VMOVDQU32       constant7<>+0(SB), Z6
-	VPERMPS         Z2, Z6, Z2
-	VPMOVZXBD       X3, Z3
-	VPMOVZXBD       X4, Z4
-	VCVTDQ2PS       Z3, Z3
-	VCVTDQ2PS       Z4, Z4
-	VMULPS          Z2, Z3, Z3
-	VMULPS          Z5, Z4, Z4
-	VMOVDQU32       (R8)(R10*1), Z2
-	VCVTDQ2PS       Z1, Z1
-	VMULPS          Z2, Z3, Z3
-	VFMADD231PS     Z3, Z1, Z0
-	VCVTDQ2PS       (R9)(R10*1), Z1
-	VMULPS          Z1, Z2, Z2
-	VFNMADD231PS    Z2, Z4, Z0
+	PREFETCHT0      4096(R12)
+	PREFETCHT0      4160(R12)
+	PREFETCHT0      4224(R12)
+	PREFETCHT0      4288(R12)
+	PREFETCHT0      4352(R12)
+	VBROADCASTI64X4 16(R12), Z6
+	VPSRLVD         Z1, Z6, Z6
+	VPANDD          Z2, Z6, Z6
+	VPXORD          Z7, Z7, Z7
+	VPDPBUSD        (DI)(R10*8), Z6, Z7
+	VBROADCASTI64X4 48(R12), Z6
+	VPSRLVD         Z1, Z6, Z6
+	VPANDD          Z2, Z6, Z6
+	VPXORD          Z8, Z8, Z8
+	VPDPBUSD        64(DI)(R10*8), Z6, Z8
+	VPUNPCKLDQ      Z8, Z7, Z6
+	VPUNPCKHDQ      Z8, Z7, Z7
+	VPADDD          Z6, Z7, Z7
+	VBROADCASTI64X4 80(R12), Z6
+	VPSRLVD         Z1, Z6, Z6
+	VPANDD          Z2, Z6, Z6
+	VPXORD          Z8, Z8, Z8
+	VPDPBUSD        128(DI)(R10*8), Z6, Z8
+	VBROADCASTI64X4 112(R12), Z6
+	VPSRLVD         Z1, Z6, Z6
+	VPANDD          Z2, Z6, Z6
+	VPXORD          Z9, Z9, Z9
+	VPDPBUSD        192(DI)(R10*8), Z6, Z9
+	VPUNPCKLDQ      Z9, Z8, Z6
+	VPUNPCKHDQ      Z9, Z8, Z8
+	VPADDD          Z6, Z8, Z8
+	VPUNPCKLQDQ     Z8, Z7, Z6
+	VPUNPCKHQDQ     Z8, Z7, Z7
+	VPADDD          Z6, Z7, Z7
+	VBROADCASTI64X4 160(R12), Z6
+	VPSRLVD         Z1, Z6, Z6
+	VPANDD          Z2, Z6, Z6
+	VPXORD          Z8, Z8, Z8
+	VPDPBUSD        256(DI)(R10*8), Z6, Z8
+	VBROADCASTI64X4 192(R12), Z6
+	VPSRLVD         Z1, Z6, Z6
+	VPANDD          Z2, Z6, Z6
+	VPXORD          Z9, Z9, Z9
+	VPDPBUSD        320(DI)(R10*8), Z6, Z9
+	VPUNPCKLDQ      Z9, Z8, Z6
+	VPUNPCKHDQ      Z9, Z8, Z8
+	VPADDD          Z6, Z8, Z8
+	VBROADCASTI64X4 224(R12), Z6
+	VPSRLVD         Z1, Z6, Z6
+	VPANDD          Z2, Z6, Z6
+	VPXORD          Z9, Z9, Z9
+	VPDPBUSD        384(DI)(R10*8), Z6, Z9
+	VBROADCASTI64X4 256(R12), Z6
+	VPSRLVD         Z1, Z6, Z6
+	VPANDD          Z2, Z6, Z6
+	VPXORD          Z10, Z10, Z10
+	VPDPBUSD        448(DI)(R10*8), Z6, Z10
+	VPUNPCKLDQ      Z10, Z9, Z6
+	VPUNPCKHDQ      Z10, Z9, Z9
+	VPADDD          Z6, Z9, Z9
+	VPUNPCKLQDQ     Z9, Z8, Z6
+	VPUNPCKHQDQ     Z9, Z8, Z8
+	VPADDD          Z6, Z8, Z8
+	VSHUFI32X4      $0x88, Z8, Z7, Z6
+	VSHUFI32X4      $0xdd, Z8, Z7, Z7
+	VPADDD          Z7, Z6, Z6
+	VPERMD          Z6, Z3, Z6
+	VBROADCASTI32X4 (R12), Y7
+	VINSERTI32X4    $0x01, 144(R12), Y7, Y7
+	VPSHUFD         $0xed, Y7, Y8
+	VPSRLVD         constant0<>+0(SB), Y8, Y8
+	VPANDD          constant1<>+0(SB), Y8, Y9
+	VPSHUFD         $0x84, Y7, Y8
+	VPSRLD          $0x02, Y8, Y8
+	VPANDD          constant2<>+0(SB), Y8, Y8
+	VPORD           Y8, Y9, Y8
+	VPERMQ          $0xd8, Y8, Y8
+	VEXTRACTI32X4   $0x01, Y8, X9
+	VCVTPH2PS       Y7, Z7
+	VPERMPS         Z7, Z4, Z10
+	VPERMPS         Z7, Z5, Z7
+	VPMOVZXBD       X8, Z8
+	VPMOVZXBD       X9, Z9
+	VCVTDQ2PS       Z8, Z8
+	VCVTDQ2PS       Z9, Z9
+	VMULPS          Z7, Z8, Z8
+	VMULPS          Z10, Z9, Z9
+	VMOVDQU32       (R8)(R10*1), Z7
+	VCVTDQ2PS       Z6, Z6
+	VMULPS          Z7, Z8, Z8
+	VFMADD231PS     Z8, Z6, Z0
+	VCVTDQ2PS       (R9)(R10*1), Z6
+	VMULPS          Z6, Z7, Z7
+	VFNMADD231PS    Z7, Z9, Z0
 	ADDQ            $+288, R12
 	ADDQ            $+64, R10
 	JMP             group
@@ -142,24 +147,24 @@ rest:
 copy:
 	SUBQ      $+8, R13
 	JL        copied
-	VMOVDQU32 (R12), X1
-	VMOVDQU32 X1, (R14)
+	VMOVDQU32 (R12), X6
+	VMOVDQU32 X6, (R14)
 	ADDQ      $+16, R12
 	ADDQ      $+16, R14
-	VMOVDQU32 (R12), Y1
-	VMOVDQU32 Y1, (R14)
+	VMOVDQU32 (R12), Y6
+	VMOVDQU32 Y6, (R14)
 	ADDQ      $+32, R12
 	ADDQ      $+32, R14
-	VMOVDQU32 (R12), Y1
-	VMOVDQU32 Y1, (R14)
+	VMOVDQU32 (R12), Y6
+	VMOVDQU32 Y6, (R14)
 	ADDQ      $+32, R12
 	ADDQ      $+32, R14
-	VMOVDQU32 (R12), Y1
-	VMOVDQU32 Y1, (R14)
+	VMOVDQU32 (R12), Y6
+	VMOVDQU32 Y6, (R14)
 	ADDQ      $+32, R12
 	ADDQ      $+32, R14
-	VMOVDQU32 (R12), Y1
-	VMOVDQU32 Y1, (R14)
+	VMOVDQU32 (R12), Y6
+	VMOVDQU32 Y6, (R14)
 	ADDQ      $+32, R12
 	ADDQ      $+32, R14
 	JMP       copy
@@ -168,109 +173,106 @@ copied:
 	CMPQ            R11, $0x00
 	JE              done
 	LEAQ            (SP), R12
-	VBROADCASTI64X4 16(R12), Z1
-	VPSRLVD         constant0<>+0(SB), Z1, Z1
-	VPANDD          constant1<>+0(SB), Z1, Z1
-	VPXORD          Z2, Z2, Z2
-	VPDPBUSD        (DI)(R10*8), Z1, Z2
-	VBROADCASTI64X4 48(R12), Z1
-	VPSRLVD         constant0<>+0(SB), Z1, Z1
-	VPANDD          constant1<>+0(SB), Z1, Z1
-	VPXORD          Z3, Z3, Z3
-	VPDPBUSD        64(DI)(R10*8), Z1, Z3
-	VPUNPCKLDQ      Z3, Z2, Z1
-	VPUNPCKHDQ      Z3, Z2, Z2
-	VPADDD          Z1, Z2, Z2
-	VBROADCASTI64X4 80(R12), Z1
-	VPSRLVD         constant0<>+0(SB), Z1, Z1
-	VPANDD          constant1<>+0(SB), Z1, Z1
-	VPXORD          Z3, Z3, Z3
-	VPDPBUSD        128(DI)(R10*8), Z1, Z3
-	VBROADCASTI64X4 112(R12), Z1
-	VPSRLVD         constant0<>+0(SB), Z1, Z1
-	VPANDD          constant1<>+0(SB), Z1, Z1
-	VPXORD          Z4, Z4, Z4
-	VPDPBUSD        192(DI)(R10*8), Z1, Z4
-	VPUNPCKLDQ      Z4, Z3, Z1
-	VPUNPCKHDQ      Z4, Z3, Z3
-	VPADDD          Z1, Z3, Z3
-	VPUNPCKLQDQ     Z3, Z2, Z1
-	VPUNPCKHQDQ     Z3, Z2, Z2
-	VPADDD          Z1, Z2, Z2
-	VBROADCASTI64X4 160(R12), Z1
-	VPSRLVD         constant0<>+0(SB), Z1, Z1
-	VPANDD          constant1<>+0(SB), Z1, Z1
-	VPXORD          Z3, Z3, Z3
-	VPDPBUSD        256(DI)(R10*8), Z1, Z3
-	VBROADCASTI64X4 192(R12), Z1
-	VPSRLVD         constant0<>+0(SB), Z1, Z1
-	VPANDD          constant1<>+0(SB), Z1, Z1
-	VPXORD          Z4, Z4, Z4
-	VPDPBUSD        320(DI)(R10*8), Z1, Z4
-	VPUNPCKLDQ      Z4, Z3, Z1
-	VPUNPCKHDQ      Z4, Z3, Z3
-	VPADDD          Z1, Z3, Z3
-	VBROADCASTI64X4 224(R12), Z1
-	VPSRLVD         constant0<>+0(SB), Z1, Z1
-	VPANDD          constant1<>+0(SB), Z1, Z1
-	VPXORD          Z4, Z4, Z4
-	VPDPBUSD        384(DI)(R10*8), Z1, Z4
-	VBROADCASTI64X4 256(R12), Z1
-	VPSRLVD         constant0<>+0(SB), Z1, Z1
-	VPANDD          constant1<>+0(SB), Z1, Z1
-	VPXORD          Z5, Z5, Z5
-	VPDPBUSD        448(DI)(R10*8), Z1, Z5
-	VPUNPCKLDQ      Z5, Z4, Z1
-	VPUNPCKHDQ      Z5, Z4, Z4
-	VPADDD          Z1, Z4, Z4
-	VPUNPCKLQDQ     Z4, Z3, Z1
-	VPUNPCKHQDQ     Z4, Z3, Z3
-	VPADDD          Z1, Z3, Z3
-	VSHUFI32X4      $0x88, Z3, Z2, Z1
-	VSHUFI32X4      $0xdd, Z3, Z2, Z2
-	VMOVDQU32       constant2<>+0(SB), Z3
-	VPADDD          Z2, Z1, Z1
-	VPERMD          Z1, Z3, Z1
-	VBROADCASTI32X4 (R12), Y2
-	VINSERTI32X4    $0x01, 144(R12), Y2, Y2
-	VPSHUFD         $0xed, Y2, Y3
-	VPSRLVD         constant3<>+0(SB), Y3, Y3
-	VPANDD          constant4<>+0(SB), Y3, Y4
-	VPSHUFD         $0x84, Y2, Y3
-	VPSRLD          $0x02, Y3, Y3
-	VPANDD          constant5<>+0(SB), Y3, Y3
-	VPORD           Y3, Y4, Y3
-	VPERMQ          $0xd8, Y3, Y3
-	VEXTRACTI32X4   $0x01, Y3, X4
-	VCVTPH2PS       Y2, Z2
-	VMOVDQU32       constant6<>+0(SB), Z5
-	VPERMPS         Z2, Z5, Z5
-	VMOVDQU32       constant7<>+0(SB), Z6
-	VPERMPS         Z2, Z6, Z2
-	VPMOVZXBD       X3, Z3
-	VPMOVZXBD       X4, Z4
-	VCVTDQ2PS       Z3, Z3
-	VCVTDQ2PS       Z4, Z4
-	VMULPS          Z2, Z3, Z3
-	VMULPS          Z5, Z4, Z4
-	VMOVDQU32       (R8)(R10*1), Z2
-	VCVTDQ2PS       Z1, Z1
-	VMULPS          Z2, Z3, Z3
-	VFMADD231PS     Z3, Z1, Z0
-	VCVTDQ2PS       (R9)(R10*1), Z1
-	VMULPS          Z1, Z2, Z2
-	VFNMADD231PS    Z2, Z4, Z0
+	VBROADCASTI64X4 16(R12), Z6
+	VPSRLVD         Z1, Z6, Z6
+	VPANDD          Z2, Z6, Z6
+	VPXORD          Z7, Z7, Z7
+	VPDPBUSD        (DI)(R10*8), Z6, Z7
+	VBROADCASTI64X4 48(R12), Z6
+	VPSRLVD         Z1, Z6, Z6
+	VPANDD          Z2, Z6, Z6
+	VPXORD          Z8, Z8, Z8
+	VPDPBUSD        64(DI)(R10*8), Z6, Z8
+	VPUNPCKLDQ      Z8, Z7, Z6
+	VPUNPCKHDQ      Z8, Z7, Z7
+	VPADDD          Z6, Z7, Z7
+	VBROADCASTI64X4 80(R12), Z6
+	VPSRLVD         Z1, Z6, Z6
+	VPANDD          Z2, Z6, Z6
+	VPXORD          Z8, Z8, Z8
+	VPDPBUSD        128(DI)(R10*8), Z6, Z8
+	VBROADCASTI64X4 112(R12), Z6
+	VPSRLVD         Z1, Z6, Z6
+	VPANDD          Z2, Z6, Z6
+	VPXORD          Z9, Z9, Z9
+	VPDPBUSD        192(DI)(R10*8), Z6, Z9
+	VPUNPCKLDQ      Z9, Z8, Z6
+	VPUNPCKHDQ      Z9, Z8, Z8
+	VPADDD          Z6, Z8, Z8
+	VPUNPCKLQDQ     Z8, Z7, Z6
+	VPUNPCKHQDQ     Z8, Z7, Z7
+	VPADDD          Z6, Z7, Z7
+	VBROADCASTI64X4 160(R12), Z6
+	VPSRLVD         Z1, Z6, Z6
+	VPANDD          Z2, Z6, Z6
+	VPXORD          Z8, Z8, Z8
+	VPDPBUSD        256(DI)(R10*8), Z6, Z8
+	VBROADCASTI64X4 192(R12), Z6
+	VPSRLVD         Z1, Z6, Z6
+	VPANDD          Z2, Z6, Z6
+	VPXORD          Z9, Z9, Z9
+	VPDPBUSD        320(DI)(R10*8), Z6, Z9
+	VPUNPCKLDQ      Z9, Z8, Z6
+	VPUNPCKHDQ      Z9, Z8, Z8
+	VPADDD          Z6, Z8, Z8
+	VBROADCASTI64X4 224(R12), Z6
+	VPSRLVD         Z1, Z6, Z6
+	VPANDD          Z2, Z6, Z6
+	VPXORD          Z9, Z9, Z9
+	VPDPBUSD        384(DI)(R10*8), Z6, Z9
+	VBROADCASTI64X4 256(R12), Z6
+	VPSRLVD         Z1, Z6, Z6
+	VPANDD          Z2, Z6, Z6
+	VPXORD          Z10, Z10, Z10
+	VPDPBUSD        448(DI)(R10*8), Z6, Z10
+	VPUNPCKLDQ      Z10, Z9, Z6
+	VPUNPCKHDQ      Z10, Z9, Z9
+	VPADDD          Z6, Z9, Z9
+	VPUNPCKLQDQ     Z9, Z8, Z6
+	VPUNPCKHQDQ     Z9, Z8, Z8
+	VPADDD          Z6, Z8, Z8
+	VSHUFI32X4      $0x88, Z8, Z7, Z6
+	VSHUFI32X4      $0xdd, Z8, Z7, Z7
+	VPADDD          Z7, Z6, Z6
+	VPERMD          Z6, Z3, Z6
+	VBROADCASTI32X4 (R12), Y7
+	VINSERTI32X4    $0x01, 144(R12), Y7, Y7
+	VPSHUFD         $0xed, Y7, Y8
+	VPSRLVD         constant0<>+0(SB), Y8, Y8
+	VPANDD          constant1<>+0(SB), Y8, Y9
+	VPSHUFD         $0x84, Y7, Y8
+	VPSRLD          $0x02, Y8, Y8
+	VPANDD          constant2<>+0(SB), Y8, Y8
+	VPORD           Y8, Y9, Y8
+	VPERMQ          $0xd8, Y8, Y8
+	VEXTRACTI32X4   $0x01, Y8, X9
+	VCVTPH2PS       Y7, Z7
+	VPERMPS         Z7, Z4, Z10
+	VPERMPS         Z7, Z5, Z7
+	VPMOVZXBD       X8, Z8
+	VPMOVZXBD       X9, Z9
+	VCVTDQ2PS       Z8, Z8
+	VCVTDQ2PS       Z9, Z9
+	VMULPS          Z7, Z8, Z8
+	VMULPS          Z10, Z9, Z9
+	VMOVDQU32       (R8)(R10*1), Z7
+	VCVTDQ2PS       Z6, Z6
+	VMULPS          Z7, Z8, Z8
+	VFMADD231PS     Z8, Z6, Z0
+	VCVTDQ2PS       (R9)(R10*1), Z6
+	VMULPS          Z6, Z7, Z7
+	VFNMADD231PS    Z7, Z9, Z0
 
 done:
-	VPERMILPS     $0x4e, Z0, Z1
-	VADDPS        Z0, Z1, Z1
-	VPERMILPS     $0xb1, Z1, Z0
-	VADDPS        Z0, Z1, Z1
-	VSHUFF32X4    $0xb1, Z1, Z1, Z0
-	VADDPS        Z1, Z0, Z0
-	VEXTRACTI32X4 $0x02, Z0, X1
-	VADDPS        X0, X1, X1
-	VMOVSS        X1, (AX)
+	VPERMILPS     $0x4e, Z0, Z6
+	VADDPS        Z0, Z6, Z6
+	VPERMILPS     $0xb1, Z6, Z0
+	VADDPS        Z0, Z6, Z6
+	VSHUFF32X4    $0xb1, Z6, Z6, Z0
+	VADDPS        Z6, Z0, Z0
+	VEXTRACTI32X4 $0x02, Z0, X6
+	VADDPS        X0, X6, X6
+	VMOVSS        X6, (AX)
 	ADDQ          $0x04, AX
 	ADDQ          DX, CX
 	DECQ          BX
@@ -278,53 +280,61 @@ done:
 	VZEROUPPER
 	RET
 
+constants:
+	VMOVDQU32 constant3<>+0(SB), Z1
+	VMOVDQU32 constant4<>+0(SB), Z5
+	VMOVDQU32 constant5<>+0(SB), Z3
+	VMOVDQU32 constant6<>+0(SB), Z4
+	VMOVDQU32 constant7<>+0(SB), Z2
+	JMP       begin
+
 DATA constant0<>+0(SB)/8, $0x0000000000000000
-DATA constant0<>+8(SB)/8, $0x0000000000000000
+DATA constant0<>+8(SB)/8, $0x0000000400000000
 DATA constant0<>+16(SB)/8, $0x0000000000000000
-DATA constant0<>+24(SB)/8, $0x0000000000000000
-DATA constant0<>+32(SB)/8, $0x0000000400000004
-DATA constant0<>+40(SB)/8, $0x0000000400000004
-DATA constant0<>+48(SB)/8, $0x0000000400000004
-DATA constant0<>+56(SB)/8, $0x0000000400000004
-GLOBL constant0<>(SB), RODATA|NOPTR, $64
+DATA constant0<>+24(SB)/8, $0x0000000400000000
+GLOBL constant0<>(SB), RODATA|NOPTR, $32
 
-DATA constant1<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant1<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant1<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant1<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant1<>+32(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant1<>+40(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant1<>+48(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant1<>+56(SB)/8, $0x0f0f0f0f0f0f0f0f
-GLOBL constant1<>(SB), RODATA|NOPTR, $64
+DATA constant1<>+0(SB)/8, $0x0f0f0f0f3f3f3f3f
+DATA constant1<>+8(SB)/8, $0x0f0f0f0f3f3f3f3f
+DATA constant1<>+16(SB)/8, $0x0f0f0f0f3f3f3f3f
+DATA constant1<>+24(SB)/8, $0x0f0f0f0f3f3f3f3f
+GLOBL constant1<>(SB), RODATA|NOPTR, $32
 
-DATA constant2<>+0(SB)/8, $0x0000000400000000
-DATA constant2<>+8(SB)/8, $0x0000000500000001
-DATA constant2<>+16(SB)/8, $0x0000000600000002
-DATA constant2<>+24(SB)/8, $0x0000000700000003
-DATA constant2<>+32(SB)/8, $0x0000000c00000008
-DATA constant2<>+40(SB)/8, $0x0000000d00000009
-DATA constant2<>+48(SB)/8, $0x0000000e0000000a
-DATA constant2<>+56(SB)/8, $0x0000000f0000000b
-GLOBL constant2<>(SB), RODATA|NOPTR, $64
+DATA constant2<>+0(SB)/8, $0x3030303000000000
+DATA constant2<>+8(SB)/8, $0x3030303000000000
+DATA constant2<>+16(SB)/8, $0x3030303000000000
+DATA constant2<>+24(SB)/8, $0x3030303000000000
+GLOBL constant2<>(SB), RODATA|NOPTR, $32
 
 DATA constant3<>+0(SB)/8, $0x0000000000000000
-DATA constant3<>+8(SB)/8, $0x0000000400000000
+DATA constant3<>+8(SB)/8, $0x0000000000000000
 DATA constant3<>+16(SB)/8, $0x0000000000000000
-DATA constant3<>+24(SB)/8, $0x0000000400000000
-GLOBL constant3<>(SB), RODATA|NOPTR, $32
+DATA constant3<>+24(SB)/8, $0x0000000000000000
+DATA constant3<>+32(SB)/8, $0x0000000400000004
+DATA constant3<>+40(SB)/8, $0x0000000400000004
+DATA constant3<>+48(SB)/8, $0x0000000400000004
+DATA constant3<>+56(SB)/8, $0x0000000400000004
+GLOBL constant3<>(SB), RODATA|NOPTR, $64
 
-DATA constant4<>+0(SB)/8, $0x0f0f0f0f3f3f3f3f
-DATA constant4<>+8(SB)/8, $0x0f0f0f0f3f3f3f3f
-DATA constant4<>+16(SB)/8, $0x0f0f0f0f3f3f3f3f
-DATA constant4<>+24(SB)/8, $0x0f0f0f0f3f3f3f3f
-GLOBL constant4<>(SB), RODATA|NOPTR, $32
+DATA constant4<>+0(SB)/8, $0x0000000000000000
+DATA constant4<>+8(SB)/8, $0x0000000000000000
+DATA constant4<>+16(SB)/8, $0x0000000000000000
+DATA constant4<>+24(SB)/8, $0x0000000000000000
+DATA constant4<>+32(SB)/8, $0x0000000800000008
+DATA constant4<>+40(SB)/8, $0x0000000800000008
+DATA constant4<>+48(SB)/8, $0x0000000800000008
+DATA constant4<>+56(SB)/8, $0x0000000800000008
+GLOBL constant4<>(SB), RODATA|NOPTR, $64
 
-DATA constant5<>+0(SB)/8, $0x3030303000000000
-DATA constant5<>+8(SB)/8, $0x3030303000000000
-DATA constant5<>+16(SB)/8, $0x3030303000000000
-DATA constant5<>+24(SB)/8, $0x3030303000000000
-GLOBL constant5<>(SB), RODATA|NOPTR, $32
+DATA constant5<>+0(SB)/8, $0x0000000400000000
+DATA constant5<>+8(SB)/8, $0x0000000500000001
+DATA constant5<>+16(SB)/8, $0x0000000600000002
+DATA constant5<>+24(SB)/8, $0x0000000700000003
+DATA constant5<>+32(SB)/8, $0x0000000c00000008
+DATA constant5<>+40(SB)/8, $0x0000000d00000009
+DATA constant5<>+48(SB)/8, $0x0000000e0000000a
+DATA constant5<>+56(SB)/8, $0x0000000f0000000b
+GLOBL constant5<>(SB), RODATA|NOPTR, $64
 
 DATA constant6<>+0(SB)/8, $0x0000000100000001
 DATA constant6<>+8(SB)/8, $0x0000000100000001
@@ -336,14 +346,14 @@ DATA constant6<>+48(SB)/8, $0x0000000900000009
 DATA constant6<>+56(SB)/8, $0x0000000900000009
 GLOBL constant6<>(SB), RODATA|NOPTR, $64
 
-DATA constant7<>+0(SB)/8, $0x0000000000000000
-DATA constant7<>+8(SB)/8, $0x0000000000000000
-DATA constant7<>+16(SB)/8, $0x0000000000000000
-DATA constant7<>+24(SB)/8, $0x0000000000000000
-DATA constant7<>+32(SB)/8, $0x0000000800000008
-DATA constant7<>+40(SB)/8, $0x0000000800000008
-DATA constant7<>+48(SB)/8, $0x0000000800000008
-DATA constant7<>+56(SB)/8, $0x0000000800000008
+DATA constant7<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant7<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant7<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant7<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant7<>+32(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant7<>+40(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant7<>+48(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant7<>+56(SB)/8, $0x0f0f0f0f0f0f0f0f
 GLOBL constant7<>(SB), RODATA|NOPTR, $64
 
 // func q4_kPackAVX512(t *uint8, a *float32, b *float32, tstride int, w *byte, stride int, n int, tiles int)
@@ -357,6 +367,9 @@ TEXT ·q4_kPackAVX512(SB), NOSPLIT, $0-64
 	MOVQ b+16(FP), DI
 	MOVQ tstride+24(FP), R8
 	MOVQ tiles+56(FP), R9
+	JMP  constants
+
+begin:
 	SHLQ $0x06, R8
 	SHLQ $0x06, R9
 
@@ -375,23 +388,23 @@ tile:
 	VINSERTI32X4    $0x03, 256(R11), Z1, Z1
 	VPUNPCKLDQ      Z0, Z0, Z2
 	VPUNPCKHDQ      Z0, Z0, Z0
-	VPUNPCKLDQ      Z1, Z1, Z3
+	VPUNPCKLDQ      Z1, Z1, Z7
 	VPUNPCKHDQ      Z1, Z1, Z1
-	VPUNPCKLQDQ     Z3, Z2, Z4
-	VPUNPCKHQDQ     Z3, Z2, Z2
-	VPUNPCKLQDQ     Z1, Z0, Z3
+	VPUNPCKLQDQ     Z7, Z2, Z8
+	VPUNPCKHQDQ     Z7, Z2, Z2
+	VPUNPCKLQDQ     Z1, Z0, Z7
 	VPUNPCKHQDQ     Z1, Z0, Z0
-	VPSRLVD         constant8<>+0(SB), Z4, Z1
-	VPANDD          constant1<>+0(SB), Z1, Z1
+	VPSRLVD         Z3, Z8, Z1
+	VPANDD          Z4, Z1, Z1
 	VMOVDQU32       Z1, (AX)(R10*8)
-	VPSRLVD         constant8<>+0(SB), Z2, Z1
-	VPANDD          constant1<>+0(SB), Z1, Z1
+	VPSRLVD         Z3, Z2, Z1
+	VPANDD          Z4, Z1, Z1
 	VMOVDQU32       Z1, 64(AX)(R10*8)
-	VPSRLVD         constant8<>+0(SB), Z3, Z1
-	VPANDD          constant1<>+0(SB), Z1, Z1
+	VPSRLVD         Z3, Z7, Z1
+	VPANDD          Z4, Z1, Z1
 	VMOVDQU32       Z1, 128(AX)(R10*8)
-	VPSRLVD         constant8<>+0(SB), Z0, Z0
-	VPANDD          constant1<>+0(SB), Z0, Z0
+	VPSRLVD         Z3, Z0, Z0
+	VPANDD          Z4, Z0, Z0
 	VMOVDQU32       Z0, 192(AX)(R10*8)
 	VBROADCASTI32X4 32(R11), Z0
 	VINSERTI32X4    $0x01, 96(R11), Z0, Z0
@@ -403,46 +416,44 @@ tile:
 	VINSERTI32X4    $0x03, 272(R11), Z1, Z1
 	VPUNPCKLDQ      Z0, Z0, Z2
 	VPUNPCKHDQ      Z0, Z0, Z0
-	VPUNPCKLDQ      Z1, Z1, Z3
+	VPUNPCKLDQ      Z1, Z1, Z7
 	VPUNPCKHDQ      Z1, Z1, Z1
-	VPUNPCKLQDQ     Z3, Z2, Z4
-	VPUNPCKHQDQ     Z3, Z2, Z2
-	VPUNPCKLQDQ     Z1, Z0, Z3
+	VPUNPCKLQDQ     Z7, Z2, Z8
+	VPUNPCKHQDQ     Z7, Z2, Z2
+	VPUNPCKLQDQ     Z1, Z0, Z7
 	VPUNPCKHQDQ     Z1, Z0, Z0
-	VPSRLVD         constant8<>+0(SB), Z4, Z1
-	VPANDD          constant1<>+0(SB), Z1, Z1
+	VPSRLVD         Z3, Z8, Z1
+	VPANDD          Z4, Z1, Z1
 	VMOVDQU32       Z1, 256(AX)(R10*8)
-	VPSRLVD         constant8<>+0(SB), Z2, Z1
-	VPANDD          constant1<>+0(SB), Z1, Z1
+	VPSRLVD         Z3, Z2, Z1
+	VPANDD          Z4, Z1, Z1
 	VMOVDQU32       Z1, 320(AX)(R10*8)
-	VPSRLVD         constant8<>+0(SB), Z3, Z1
-	VPANDD          constant1<>+0(SB), Z1, Z1
+	VPSRLVD         Z3, Z7, Z1
+	VPANDD          Z4, Z1, Z1
 	VMOVDQU32       Z1, 384(AX)(R10*8)
-	VPSRLVD         constant8<>+0(SB), Z0, Z0
-	VPANDD          constant1<>+0(SB), Z0, Z0
+	VPSRLVD         Z3, Z0, Z0
+	VPANDD          Z4, Z0, Z0
 	VMOVDQU32       Z0, 448(AX)(R10*8)
 	VBROADCASTI32X4 (R11), Y0
 	VINSERTI32X4    $0x01, 144(R11), Y0, Y0
 	VPSHUFD         $0xed, Y0, Y1
-	VPSRLVD         constant3<>+0(SB), Y1, Y1
-	VPANDD          constant4<>+0(SB), Y1, Y2
+	VPSRLVD         constant0<>+0(SB), Y1, Y1
+	VPANDD          constant1<>+0(SB), Y1, Y2
 	VPSHUFD         $0x84, Y0, Y1
 	VPSRLD          $0x02, Y1, Y1
-	VPANDD          constant5<>+0(SB), Y1, Y1
+	VPANDD          constant2<>+0(SB), Y1, Y1
 	VPORD           Y1, Y2, Y1
 	VPERMQ          $0xd8, Y1, Y1
 	VEXTRACTI32X4   $0x01, Y1, X2
 	VCVTPH2PS       Y0, Z0
-	VMOVDQU32       constant6<>+0(SB), Z3
-	VPERMPS         Z0, Z3, Z3
-	VMOVDQU32       constant7<>+0(SB), Z4
-	VPERMPS         Z0, Z4, Z0
+	VPERMPS         Z0, Z5, Z7
+	VPERMPS         Z0, Z6, Z0
 	VPMOVZXBD       X1, Z1
 	VPMOVZXBD       X2, Z2
 	VCVTDQ2PS       Z1, Z1
 	VCVTDQ2PS       Z2, Z2
 	VMULPS          Z0, Z1, Z1
-	VMULPS          Z3, Z2, Z2
+	VMULPS          Z7, Z2, Z2
 	VMOVDQU32       Z1, (CX)(R10*1)
 	VMOVDQU32       Z2, (DI)(R10*1)
 	ADDQ            $+288, R11
@@ -458,6 +469,13 @@ tile:
 	VZEROUPPER
 	RET
 
+constants:
+	VMOVDQU32 constant4<>+0(SB), Z6
+	VMOVDQU32 constant8<>+0(SB), Z3
+	VMOVDQU32 constant6<>+0(SB), Z5
+	VMOVDQU32 constant7<>+0(SB), Z4
+	JMP       begin
+
 DATA constant8<>+0(SB)/8, $0x0000000400000000
 DATA constant8<>+8(SB)/8, $0x0000000400000000
 DATA constant8<>+16(SB)/8, $0x0000000400000000
@@ -469,7 +487,7 @@ DATA constant8<>+56(SB)/8, $0x0000000400000000
 GLOBL constant8<>(SB), RODATA|NOPTR, $64
 
 // func q4_kRowAVX2(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
-// Requires: AVX, AVX2, F16C, FMA3
+// Requires: AVX, AVX2, F16C, FMA3, MMX+
 TEXT ·q4_kRowAVX2(SB), NOSPLIT, $0-72
 	MOVQ dst+0(FP), AX
 	MOVQ w+8(FP), CX
@@ -491,6 +509,9 @@ row:
 group:
 	CMPQ           R10, SI
 	JGE            rest
+	PREFETCHT0     4096(R11)
+	PREFETCHT0     4160(R11)
+	PREFETCHT0     4224(R11)
 	VMOVDQU        16(R11), Y1
 	VPSRLD         $0x04, Y1, Y2
 	VPAND          constant9<>+0(SB), Y1, Y1
@@ -542,11 +563,11 @@ group:
 	VPADDD         Y1, Y2, Y2
 	VBROADCASTI128 (R11), Y1
 	VPSHUFD        $0xed, Y1, Y3
-	VPSRLVD        constant3<>+0(SB), Y3, Y3
-	VPAND          constant4<>+0(SB), Y3, Y4
+	VPSRLVD        constant0<>+0(SB), Y3, Y3
+	VPAND          constant1<>+0(SB), Y3, Y4
 	VPSHUFD        $0x84, Y1, Y3
 	VPSRLD         $0x02, Y3, Y3
-	VPAND          constant5<>+0(SB), Y3, Y3
+	VPAND          constant2<>+0(SB), Y3, Y3
 	VPOR           Y3, Y4, Y3
 	VPERMQ         $0xd8, Y3, Y3
 	VEXTRACTI128   $0x01, Y3, X4
@@ -661,11 +682,11 @@ tile:
 	VMOVDQU        Y0, 448(AX)(R10*8)
 	VBROADCASTI128 (R11), Y0
 	VPSHUFD        $0xed, Y0, Y1
-	VPSRLVD        constant3<>+0(SB), Y1, Y1
-	VPAND          constant4<>+0(SB), Y1, Y2
+	VPSRLVD        constant0<>+0(SB), Y1, Y1
+	VPAND          constant1<>+0(SB), Y1, Y2
 	VPSHUFD        $0x84, Y0, Y1
 	VPSRLD         $0x02, Y1, Y1
-	VPAND          constant5<>+0(SB), Y1, Y1
+	VPAND          constant2<>+0(SB), Y1, Y1
 	VPOR           Y1, Y2, Y1
 	VPERMQ         $0xd8, Y1, Y1
 	VEXTRACTI128   $0x01, Y1, X2
@@ -732,11 +753,11 @@ tile:
 	VMOVDQU        Y0, 480(AX)(R10*8)
 	VBROADCASTI128 (R11), Y0
 	VPSHUFD        $0xed, Y0, Y1
-	VPSRLVD        constant3<>+0(SB), Y1, Y1
-	VPAND          constant4<>+0(SB), Y1, Y2
+	VPSRLVD        constant0<>+0(SB), Y1, Y1
+	VPAND          constant1<>+0(SB), Y1, Y2
 	VPSHUFD        $0x84, Y0, Y1
 	VPSRLD         $0x02, Y1, Y1
-	VPAND          constant5<>+0(SB), Y1, Y1
+	VPAND          constant2<>+0(SB), Y1, Y1
 	VPOR           Y1, Y2, Y1
 	VPERMQ         $0xd8, Y1, Y1
 	VEXTRACTI128   $0x01, Y1, X2

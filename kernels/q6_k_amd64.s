@@ -5,17 +5,20 @@
 #include "textflag.h"
 
 // func q6_kRowAVX512(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
-// Requires: AVX, AVX2, AVX512F, AVX512VL, AVX512VNNI
+// Requires: AVX, AVX2, AVX512F, AVX512VL, AVX512VNNI, MMX+
 TEXT ·q6_kRowAVX512(SB), NOSPLIT, $448-72
-	MOVQ      dst+0(FP), AX
-	MOVQ      w+8(FP), CX
-	MOVQ      stride+16(FP), DX
-	MOVQ      n+24(FP), BX
-	MOVQ      blocks+64(FP), SI
-	MOVQ      q+32(FP), DI
-	MOVQ      d+40(FP), R8
-	MOVQ      s+48(FP), R9
-	MOVQ      half+56(FP), R10
+	MOVQ dst+0(FP), AX
+	MOVQ w+8(FP), CX
+	MOVQ stride+16(FP), DX
+	MOVQ n+24(FP), BX
+	MOVQ blocks+64(FP), SI
+	MOVQ q+32(FP), DI
+	MOVQ d+40(FP), R8
+	MOVQ s+48(FP), R9
+	MOVQ half+56(FP), R10
+	JMP  constants
+
+begin:
 	VPXORD    Y0, Y0, Y0
 	VMOVDQU32 Y0, (SP)
 	VMOVDQU32 Y0, 32(SP)
@@ -44,110 +47,116 @@ row:
 group:
 	CMPQ            R11, SI
 	JGE             rest
-	VMOVDQU32       (R13), Z1
-	VBROADCASTI64X4 128(R13), Z2
-	VPSLLVD         constant0<>+0(SB), Z2, Z3
-	VPSRLVD         constant1<>+0(SB), Z2, Z4
-	VPSRLD          $0x04, Z1, Z2
-	VPTERNLOGD      $0xd8, constant2<>+0(SB), Z1, Z3
-	VPANDD          constant3<>+0(SB), Z3, Z1
-	VPXORD          Z3, Z3, Z3
-	VPDPBUSD        (DI)(R11*8), Z1, Z3
-	VPTERNLOGD      $0xd8, constant2<>+0(SB), Z2, Z4
-	VPANDD          constant3<>+0(SB), Z4, Z1
-	VPXORD          Z2, Z2, Z2
-	VPDPBUSD        64(DI)(R11*8), Z1, Z2
-	VPUNPCKLDQ      Z2, Z3, Z1
-	VPUNPCKHDQ      Z2, Z3, Z2
-	VPADDD          Z1, Z2, Z2
-	VMOVDQU32       64(R13), Z1
-	VBROADCASTI64X4 160(R13), Z3
-	VPSLLVD         constant0<>+0(SB), Z3, Z4
-	VPSRLVD         constant1<>+0(SB), Z3, Z5
-	VPSRLD          $0x04, Z1, Z3
-	VPTERNLOGD      $0xd8, constant2<>+0(SB), Z1, Z4
-	VPANDD          constant3<>+0(SB), Z4, Z1
-	VPXORD          Z4, Z4, Z4
-	VPDPBUSD        128(DI)(R11*8), Z1, Z4
-	VPTERNLOGD      $0xd8, constant2<>+0(SB), Z3, Z5
-	VPANDD          constant3<>+0(SB), Z5, Z1
-	VPXORD          Z3, Z3, Z3
-	VPDPBUSD        192(DI)(R11*8), Z1, Z3
-	VPUNPCKLDQ      Z3, Z4, Z1
-	VPUNPCKHDQ      Z3, Z4, Z3
-	VPADDD          Z1, Z3, Z3
-	VPUNPCKLQDQ     Z3, Z2, Z1
-	VPUNPCKHQDQ     Z3, Z2, Z2
-	VPADDD          Z1, Z2, Z2
-	VMOVDQU32       210(R13), Z1
-	VBROADCASTI64X4 338(R13), Z3
-	VPSLLVD         constant0<>+0(SB), Z3, Z4
-	VPSRLVD         constant1<>+0(SB), Z3, Z5
-	VPSRLD          $0x04, Z1, Z3
-	VPTERNLOGD      $0xd8, constant2<>+0(SB), Z1, Z4
-	VPANDD          constant3<>+0(SB), Z4, Z1
-	VPXORD          Z4, Z4, Z4
-	VPDPBUSD        256(DI)(R11*8), Z1, Z4
-	VPTERNLOGD      $0xd8, constant2<>+0(SB), Z3, Z5
-	VPANDD          constant3<>+0(SB), Z5, Z1
-	VPXORD          Z3, Z3, Z3
-	VPDPBUSD        320(DI)(R11*8), Z1, Z3
-	VPUNPCKLDQ      Z3, Z4, Z1
-	VPUNPCKHDQ      Z3, Z4, Z3
-	VPADDD          Z1, Z3, Z3
-	VMOVDQU32       274(R13), Z1
-	VBROADCASTI64X4 370(R13), Z4
-	VPSLLVD         constant0<>+0(SB), Z4, Z5
-	VPSRLVD         constant1<>+0(SB), Z4, Z6
-	VPSRLD          $0x04, Z1, Z4
-	VPTERNLOGD      $0xd8, constant2<>+0(SB), Z1, Z5
-	VPANDD          constant3<>+0(SB), Z5, Z1
-	VPXORD          Z5, Z5, Z5
-	VPDPBUSD        384(DI)(R11*8), Z1, Z5
-	VPTERNLOGD      $0xd8, constant2<>+0(SB), Z4, Z6
-	VPANDD          constant3<>+0(SB), Z6, Z1
-	VPXORD          Z4, Z4, Z4
-	VPDPBUSD        448(DI)(R11*8), Z1, Z4
-	VPUNPCKLDQ      Z4, Z5, Z1
-	VPUNPCKHDQ      Z4, Z5, Z4
-	VPADDD          Z1, Z4, Z4
-	VPUNPCKLQDQ     Z4, Z3, Z1
-	VPUNPCKHQDQ     Z4, Z3, Z3
-	VPADDD          Z1, Z3, Z3
-	VSHUFI32X4      $0x88, Z3, Z2, Z1
-	VSHUFI32X4      $0xdd, Z3, Z2, Z2
-	VMOVDQU32       constant4<>+0(SB), Z3
-	VPERMD          Z2, Z3, Z2
-	VPERMD          Z1, Z3, Z1
-	VMOVDQU32       (R10)(R11*1), Z3
-	VMOVDQU32       (R9)(R11*1), Z4
-	VPSUBD          Z3, Z4, Z4
-	VPSLLD          $0x05, Z3, Z3
-	VPSUBD          Z3, Z1, Z1
-	VPSLLD          $0x05, Z4, Z4
-	VPSUBD          Z4, Z2, Z2
-	VBROADCASTI32X4 192(R13), Y4
-	VPBROADCASTW    208(R13), Y3
-	VINSERTI32X4    $0x01, 402(R13), Y4, Y4
-	VPBROADCASTW    418(R13), X5
-	VINSERTI32X4    $0x01, X5, Y3, Y3
-	VPMOVZXWD       Y4, Z4
-	VCVTPH2PS       Y3, Z5
-	VPSLLD          $0x18, Z4, Z3
-	VPSLLD          $0x10, Z4, Z4
-	VPSRAD          $0x18, Z3, Z3
-	VCVTDQ2PS       Z3, Z3
-	VMULPS          Z5, Z3, Z3
-	VPSRAD          $0x18, Z4, Z4
-	VCVTDQ2PS       Z4, Z4
-	VMULPS          Z5, Z4, Z4
-	VMOVDQU32       (R8)(R11*1), Z5
-	VCVTDQ2PS       Z1, Z1
-	VMULPS          Z5, Z3, Z3
-	VFMADD231PS     Z3, Z1, Z0
-	VCVTDQ2PS       Z2, Z2
-	VMULPS          Z5, Z4, Z4
-	VFMADD231PS     Z4, Z2, Z0
+	PREFETCHT0      4096(R13)
+	PREFETCHT0      4160(R13)
+	PREFETCHT0      4224(R13)
+	PREFETCHT0      4288(R13)
+	PREFETCHT0      4352(R13)
+	PREFETCHT0      4416(R13)
+	PREFETCHT0      4480(R13)
+	VMOVDQU32       (R13), Z6
+	VBROADCASTI64X4 128(R13), Z7
+	VPSLLVD         Z1, Z7, Z8
+	VPSRLVD         Z2, Z7, Z9
+	VPSRLD          $0x04, Z6, Z7
+	VPTERNLOGD      $0xd8, Z3, Z6, Z8
+	VPANDD          Z4, Z8, Z6
+	VPXORD          Z8, Z8, Z8
+	VPDPBUSD        (DI)(R11*8), Z6, Z8
+	VPTERNLOGD      $0xd8, Z3, Z7, Z9
+	VPANDD          Z4, Z9, Z6
+	VPXORD          Z7, Z7, Z7
+	VPDPBUSD        64(DI)(R11*8), Z6, Z7
+	VPUNPCKLDQ      Z7, Z8, Z6
+	VPUNPCKHDQ      Z7, Z8, Z7
+	VPADDD          Z6, Z7, Z7
+	VMOVDQU32       64(R13), Z6
+	VBROADCASTI64X4 160(R13), Z8
+	VPSLLVD         Z1, Z8, Z9
+	VPSRLVD         Z2, Z8, Z10
+	VPSRLD          $0x04, Z6, Z8
+	VPTERNLOGD      $0xd8, Z3, Z6, Z9
+	VPANDD          Z4, Z9, Z6
+	VPXORD          Z9, Z9, Z9
+	VPDPBUSD        128(DI)(R11*8), Z6, Z9
+	VPTERNLOGD      $0xd8, Z3, Z8, Z10
+	VPANDD          Z4, Z10, Z6
+	VPXORD          Z8, Z8, Z8
+	VPDPBUSD        192(DI)(R11*8), Z6, Z8
+	VPUNPCKLDQ      Z8, Z9, Z6
+	VPUNPCKHDQ      Z8, Z9, Z8
+	VPADDD          Z6, Z8, Z8
+	VPUNPCKLQDQ     Z8, Z7, Z6
+	VPUNPCKHQDQ     Z8, Z7, Z7
+	VPADDD          Z6, Z7, Z7
+	VMOVDQU32       210(R13), Z6
+	VBROADCASTI64X4 338(R13), Z8
+	VPSLLVD         Z1, Z8, Z9
+	VPSRLVD         Z2, Z8, Z10
+	VPSRLD          $0x04, Z6, Z8
+	VPTERNLOGD      $0xd8, Z3, Z6, Z9
+	VPANDD          Z4, Z9, Z6
+	VPXORD          Z9, Z9, Z9
+	VPDPBUSD        256(DI)(R11*8), Z6, Z9
+	VPTERNLOGD      $0xd8, Z3, Z8, Z10
+	VPANDD          Z4, Z10, Z6
+	VPXORD          Z8, Z8, Z8
+	VPDPBUSD        320(DI)(R11*8), Z6, Z8
+	VPUNPCKLDQ      Z8, Z9, Z6
+	VPUNPCKHDQ      Z8, Z9, Z8
+	VPADDD          Z6, Z8, Z8
+	VMOVDQU32       274(R13), Z6
+	VBROADCASTI64X4 370(R13), Z9
+	VPSLLVD         Z1, Z9, Z10
+	VPSRLVD         Z2, Z9, Z11
+	VPSRLD          $0x04, Z6, Z9
+	VPTERNLOGD      $0xd8, Z3, Z6, Z10
+	VPANDD          Z4, Z10, Z6
+	VPXORD          Z10, Z10, Z10
+	VPDPBUSD        384(DI)(R11*8), Z6, Z10
+	VPTERNLOGD      $0xd8, Z3, Z9, Z11
+	VPANDD          Z4, Z11, Z6
+	VPXORD          Z9, Z9, Z9
+	VPDPBUSD        448(DI)(R11*8), Z6, Z9
+	VPUNPCKLDQ      Z9, Z10, Z6
+	VPUNPCKHDQ      Z9, Z10, Z9
+	VPADDD          Z6, Z9, Z9
+	VPUNPCKLQDQ     Z9, Z8, Z6
+	VPUNPCKHQDQ     Z9, Z8, Z8
+	VPADDD          Z6, Z8, Z8
+	VSHUFI32X4      $0x88, Z8, Z7, Z6
+	VSHUFI32X4      $0xdd, Z8, Z7, Z7
+	VPERMD          Z7, Z5, Z7
+	VPERMD          Z6, Z5, Z6
+	VMOVDQU32       (R10)(R11*1), Z8
+	VMOVDQU32       (R9)(R11*1), Z9
+	VPSUBD          Z8, Z9, Z9
+	VPSLLD          $0x05, Z8, Z8
+	VPSUBD          Z8, Z6, Z6
+	VPSLLD          $0x05, Z9, Z9
+	VPSUBD          Z9, Z7, Z7
+	VBROADCASTI32X4 192(R13), Y9
+	VPBROADCASTW    208(R13), Y8
+	VINSERTI32X4    $0x01, 402(R13), Y9, Y9
+	VPBROADCASTW    418(R13), X10
+	VINSERTI32X4    $0x01, X10, Y8, Y8
+	VPMOVZXWD       Y9, Z9
+	VCVTPH2PS       Y8, Z10
+	VPSLLD          $0x18, Z9, Z8
+	VPSLLD          $0x10, Z9, Z9
+	VPSRAD          $0x18, Z8, Z8
+	VCVTDQ2PS       Z8, Z8
+	VMULPS          Z10, Z8, Z8
+	VPSRAD          $0x18, Z9, Z9
+	VCVTDQ2PS       Z9, Z9
+	VMULPS          Z10, Z9, Z9
+	VMOVDQU32       (R8)(R11*1), Z10
+	VCVTDQ2PS       Z6, Z6
+	VMULPS          Z10, Z8, Z8
+	VFMADD231PS     Z8, Z6, Z0
+	VCVTDQ2PS       Z7, Z7
+	VMULPS          Z10, Z9, Z9
+	VFMADD231PS     Z9, Z7, Z0
 	ADDQ            $+420, R13
 	ADDQ            $+64, R11
 	JMP             group
@@ -159,32 +168,32 @@ rest:
 copy:
 	SUBQ      $+8, R14
 	JL        copied
-	VMOVDQU32 (R13), Y1
-	VMOVDQU32 Y1, (R15)
+	VMOVDQU32 (R13), Y6
+	VMOVDQU32 Y6, (R15)
 	ADDQ      $+32, R13
 	ADDQ      $+32, R15
-	VMOVDQU32 (R13), Y1
-	VMOVDQU32 Y1, (R15)
+	VMOVDQU32 (R13), Y6
+	VMOVDQU32 Y6, (R15)
 	ADDQ      $+32, R13
 	ADDQ      $+32, R15
-	VMOVDQU32 (R13), Y1
-	VMOVDQU32 Y1, (R15)
+	VMOVDQU32 (R13), Y6
+	VMOVDQU32 Y6, (R15)
 	ADDQ      $+32, R13
 	ADDQ      $+32, R15
-	VMOVDQU32 (R13), Y1
-	VMOVDQU32 Y1, (R15)
+	VMOVDQU32 (R13), Y6
+	VMOVDQU32 Y6, (R15)
 	ADDQ      $+32, R13
 	ADDQ      $+32, R15
-	VMOVDQU32 (R13), Y1
-	VMOVDQU32 Y1, (R15)
+	VMOVDQU32 (R13), Y6
+	VMOVDQU32 Y6, (R15)
 	ADDQ      $+32, R13
 	ADDQ      $+32, R15
-	VMOVDQU32 (R13), Y1
-	VMOVDQU32 Y1, (R15)
+	VMOVDQU32 (R13), Y6
+	VMOVDQU32 Y6, (R15)
 	ADDQ      $+32, R13
 	ADDQ      $+32, R15
-	VMOVDQU32 (R13), X1
-	VMOVDQU32 X1, (R15)
+	VMOVDQU32 (R13), X6
+	VMOVDQU32 X6, (R15)
 	ADDQ      $+16, R13
 	ADDQ      $+16, R15
 	MOVWLZX   (R13), BP
@@ -197,121 +206,120 @@ copied:
 	CMPQ            R12, $0x00
 	JE              done
 	LEAQ            (SP), R13
-	VMOVDQU32       (R13), Z1
-	VBROADCASTI64X4 128(R13), Z2
-	VPSLLVD         constant0<>+0(SB), Z2, Z3
-	VPSRLVD         constant1<>+0(SB), Z2, Z4
-	VPSRLD          $0x04, Z1, Z2
-	VPTERNLOGD      $0xd8, constant2<>+0(SB), Z1, Z3
-	VPANDD          constant3<>+0(SB), Z3, Z1
-	VPXORD          Z3, Z3, Z3
-	VPDPBUSD        (DI)(R11*8), Z1, Z3
-	VPTERNLOGD      $0xd8, constant2<>+0(SB), Z2, Z4
-	VPANDD          constant3<>+0(SB), Z4, Z1
-	VPXORD          Z2, Z2, Z2
-	VPDPBUSD        64(DI)(R11*8), Z1, Z2
-	VPUNPCKLDQ      Z2, Z3, Z1
-	VPUNPCKHDQ      Z2, Z3, Z2
-	VPADDD          Z1, Z2, Z2
-	VMOVDQU32       64(R13), Z1
-	VBROADCASTI64X4 160(R13), Z3
-	VPSLLVD         constant0<>+0(SB), Z3, Z4
-	VPSRLVD         constant1<>+0(SB), Z3, Z5
-	VPSRLD          $0x04, Z1, Z3
-	VPTERNLOGD      $0xd8, constant2<>+0(SB), Z1, Z4
-	VPANDD          constant3<>+0(SB), Z4, Z1
-	VPXORD          Z4, Z4, Z4
-	VPDPBUSD        128(DI)(R11*8), Z1, Z4
-	VPTERNLOGD      $0xd8, constant2<>+0(SB), Z3, Z5
-	VPANDD          constant3<>+0(SB), Z5, Z1
-	VPXORD          Z3, Z3, Z3
-	VPDPBUSD        192(DI)(R11*8), Z1, Z3
-	VPUNPCKLDQ      Z3, Z4, Z1
-	VPUNPCKHDQ      Z3, Z4, Z3
-	VPADDD          Z1, Z3, Z3
-	VPUNPCKLQDQ     Z3, Z2, Z1
-	VPUNPCKHQDQ     Z3, Z2, Z2
-	VPADDD          Z1, Z2, Z2
-	VMOVDQU32       210(R13), Z1
-	VBROADCASTI64X4 338(R13), Z3
-	VPSLLVD         constant0<>+0(SB), Z3, Z4
-	VPSRLVD         constant1<>+0(SB), Z3, Z5
-	VPSRLD          $0x04, Z1, Z3
-	VPTERNLOGD      $0xd8, constant2<>+0(SB), Z1, Z4
-	VPANDD          constant3<>+0(SB), Z4, Z1
-	VPXORD          Z4, Z4, Z4
-	VPDPBUSD        256(DI)(R11*8), Z1, Z4
-	VPTERNLOGD      $0xd8, constant2<>+0(SB), Z3, Z5
-	VPANDD          constant3<>+0(SB), Z5, Z1
-	VPXORD          Z3, Z3, Z3
-	VPDPBUSD        320(DI)(R11*8), Z1, Z3
-	VPUNPCKLDQ      Z3, Z4, Z1
-	VPUNPCKHDQ      Z3, Z4, Z3
-	VPADDD          Z1, Z3, Z3
-	VMOVDQU32       274(R13), Z1
-	VBROADCASTI64X4 370(R13), Z4
-	VPSLLVD         constant0<>+0(SB), Z4, Z5
-	VPSRLVD         constant1<>+0(SB), Z4, Z6
-	VPSRLD          $0x04, Z1, Z4
-	VPTERNLOGD      $0xd8, constant2<>+0(SB), Z1, Z5
-	VPANDD          constant3<>+0(SB), Z5, Z1
-	VPXORD          Z5, Z5, Z5
-	VPDPBUSD        384(DI)(R11*8), Z1, Z5
-	VPTERNLOGD      $0xd8, constant2<>+0(SB), Z4, Z6
-	VPANDD          constant3<>+0(SB), Z6, Z1
-	VPXORD          Z4, Z4, Z4
-	VPDPBUSD        448(DI)(R11*8), Z1, Z4
-	VPUNPCKLDQ      Z4, Z5, Z1
-	VPUNPCKHDQ      Z4, Z5, Z4
-	VPADDD          Z1, Z4, Z4
-	VPUNPCKLQDQ     Z4, Z3, Z1
-	VPUNPCKHQDQ     Z4, Z3, Z3
-	VPADDD          Z1, Z3, Z3
-	VSHUFI32X4      $0x88, Z3, Z2, Z1
-	VSHUFI32X4      $0xdd, Z3, Z2, Z2
-	VMOVDQU32       constant4<>+0(SB), Z3
-	VPERMD          Z2, Z3, Z2
-	VPERMD          Z1, Z3, Z1
-	VMOVDQU32       (R10)(R11*1), Z3
-	VMOVDQU32       (R9)(R11*1), Z4
-	VPSUBD          Z3, Z4, Z4
-	VPSLLD          $0x05, Z3, Z3
-	VPSUBD          Z3, Z1, Z1
-	VPSLLD          $0x05, Z4, Z4
-	VPSUBD          Z4, Z2, Z2
-	VBROADCASTI32X4 192(R13), Y4
-	VPBROADCASTW    208(R13), Y3
-	VINSERTI32X4    $0x01, 402(R13), Y4, Y4
-	VPBROADCASTW    418(R13), X5
-	VINSERTI32X4    $0x01, X5, Y3, Y3
-	VPMOVZXWD       Y4, Z4
-	VCVTPH2PS       Y3, Z5
-	VPSLLD          $0x18, Z4, Z3
-	VPSLLD          $0x10, Z4, Z4
-	VPSRAD          $0x18, Z3, Z3
-	VCVTDQ2PS       Z3, Z3
-	VMULPS          Z5, Z3, Z3
-	VPSRAD          $0x18, Z4, Z4
-	VCVTDQ2PS       Z4, Z4
-	VMULPS          Z5, Z4, Z4
-	VMOVDQU32       (R8)(R11*1), Z5
-	VCVTDQ2PS       Z1, Z1
-	VMULPS          Z5, Z3, Z3
-	VFMADD231PS     Z3, Z1, Z0
-	VCVTDQ2PS       Z2, Z2
-	VMULPS          Z5, Z4, Z4
-	VFMADD231PS     Z4, Z2, Z0
+	VMOVDQU32       (R13), Z6
+	VBROADCASTI64X4 128(R13), Z7
+	VPSLLVD         Z1, Z7, Z8
+	VPSRLVD         Z2, Z7, Z9
+	VPSRLD          $0x04, Z6, Z7
+	VPTERNLOGD      $0xd8, Z3, Z6, Z8
+	VPANDD          Z4, Z8, Z6
+	VPXORD          Z8, Z8, Z8
+	VPDPBUSD        (DI)(R11*8), Z6, Z8
+	VPTERNLOGD      $0xd8, Z3, Z7, Z9
+	VPANDD          Z4, Z9, Z6
+	VPXORD          Z7, Z7, Z7
+	VPDPBUSD        64(DI)(R11*8), Z6, Z7
+	VPUNPCKLDQ      Z7, Z8, Z6
+	VPUNPCKHDQ      Z7, Z8, Z7
+	VPADDD          Z6, Z7, Z7
+	VMOVDQU32       64(R13), Z6
+	VBROADCASTI64X4 160(R13), Z8
+	VPSLLVD         Z1, Z8, Z9
+	VPSRLVD         Z2, Z8, Z10
+	VPSRLD          $0x04, Z6, Z8
+	VPTERNLOGD      $0xd8, Z3, Z6, Z9
+	VPANDD          Z4, Z9, Z6
+	VPXORD          Z9, Z9, Z9
+	VPDPBUSD        128(DI)(R11*8), Z6, Z9
+	VPTERNLOGD      $0xd8, Z3, Z8, Z10
+	VPANDD          Z4, Z10, Z6
+	VPXORD          Z8, Z8, Z8
+	VPDPBUSD        192(DI)(R11*8), Z6, Z8
+	VPUNPCKLDQ      Z8, Z9, Z6
+	VPUNPCKHDQ      Z8, Z9, Z8
+	VPADDD          Z6, Z8, Z8
+	VPUNPCKLQDQ     Z8, Z7, Z6
+	VPUNPCKHQDQ     Z8, Z7, Z7
+	VPADDD          Z6, Z7, Z7
+	VMOVDQU32       210(R13), Z6
+	VBROADCASTI64X4 338(R13), Z8
+	VPSLLVD         Z1, Z8, Z9
+	VPSRLVD         Z2, Z8, Z10
+	VPSRLD          $0x04, Z6, Z8
+	VPTERNLOGD      $0xd8, Z3, Z6, Z9
+	VPANDD          Z4, Z9, Z6
+	VPXORD          Z9, Z9, Z9
+	VPDPBUSD        256(DI)(R11*8), Z6, Z9
+	VPTERNLOGD      $0xd8, Z3, Z8, Z10
+	VPANDD          Z4, Z10, Z6
+	VPXORD          Z8, Z8, Z8
+	VPDPBUSD        320(DI)(R11*8), Z6, Z8
+	VPUNPCKLDQ      Z8, Z9, Z6
+	VPUNPCKHDQ      Z8, Z9, Z8
+	VPADDD          Z6, Z8, Z8
+	VMOVDQU32       274(R13), Z6
+	VBROADCASTI64X4 370(R13), Z9
+	VPSLLVD         Z1, Z9, Z10
+	VPSRLVD         Z2, Z9, Z11
+	VPSRLD          $0x04, Z6, Z9
+	VPTERNLOGD      $0xd8, Z3, Z6, Z10
+	VPANDD          Z4, Z10, Z6
+	VPXORD          Z10, Z10, Z10
+	VPDPBUSD        384(DI)(R11*8), Z6, Z10
+	VPTERNLOGD      $0xd8, Z3, Z9, Z11
+	VPANDD          Z4, Z11, Z6
+	VPXORD          Z9, Z9, Z9
+	VPDPBUSD        448(DI)(R11*8), Z6, Z9
+	VPUNPCKLDQ      Z9, Z10, Z6
+	VPUNPCKHDQ      Z9, Z10, Z9
+	VPADDD          Z6, Z9, Z9
+	VPUNPCKLQDQ     Z9, Z8, Z6
+	VPUNPCKHQDQ     Z9, Z8, Z8
+	VPADDD          Z6, Z8, Z8
+	VSHUFI32X4      $0x88, Z8, Z7, Z6
+	VSHUFI32X4      $0xdd, Z8, Z7, Z7
+	VPERMD          Z7, Z5, Z7
+	VPERMD          Z6, Z5, Z6
+	VMOVDQU32       (R10)(R11*1), Z8
+	VMOVDQU32       (R9)(R11*1), Z9
+	VPSUBD          Z8, Z9, Z9
+	VPSLLD          $0x05, Z8, Z8
+	VPSUBD          Z8, Z6, Z6
+	VPSLLD          $0x05, Z9, Z9
+	VPSUBD          Z9, Z7, Z7
+	VBROADCASTI32X4 192(R13), Y9
+	VPBROADCASTW    208(R13), Y8
+	VINSERTI32X4    $0x01, 402(R13), Y9, Y9
+	VPBROADCASTW    418(R13), X10
+	VINSERTI32X4    $0x01, X10, Y8, Y8
+	VPMOVZXWD       Y9, Z9
+	VCVTPH2PS       Y8, Z10
+	VPSLLD          $0x18, Z9, Z8
+	VPSLLD          $0x10, Z9, Z9
+	VPSRAD          $0x18, Z8, Z8
+	VCVTDQ2PS       Z8, Z8
+	VMULPS          Z10, Z8, Z8
+	VPSRAD          $0x18, Z9, Z9
+	VCVTDQ2PS       Z9, Z9
+	VMULPS          Z10, Z9, Z9
+	VMOVDQU32       (R8)(R11*1), Z10
+	VCVTDQ2PS       Z6, Z6
+	VMULPS          Z10, Z8, Z8
+	VFMADD231PS     Z8, Z6, Z0
+	VCVTDQ2PS       Z7, Z7
+	VMULPS          Z10, Z9, Z9
+	VFMADD231PS     Z9, Z7, Z0
 
 done:
-	VPERMILPS     $0x4e, Z0, Z1
-	VADDPS        Z0, Z1, Z1
-	VPERMILPS     $0xb1, Z1, Z0
-	VADDPS        Z0, Z1, Z1
-	VSHUFF32X4    $0xb1, Z1, Z1, Z0
-	VADDPS        Z1, Z0, Z0
-	VEXTRACTI32X4 $0x02, Z0, X1
-	VADDPS        X0, X1, X1
-	VMOVSS        X1, (AX)
+	VPERMILPS     $0x4e, Z0, Z6
+	VADDPS        Z0, Z6, Z6
+	VPERMILPS     $0xb1, Z6, Z0
+	VADDPS        Z0, Z6, Z6
+	VSHUFF32X4    $0xb1, Z6, Z6, Z0
+	VADDPS        Z6, Z0, Z0
+	VEXTRACTI32X4 $0x02, Z0, X6
+	VADDPS        X0, X6, X6
+	VMOVSS        X6, (AX)
 	ADDQ          $0x04, AX
 	ADDQ          DX, CX
 	DECQ          BX
@@ -319,54 +327,62 @@ done:
 	VZEROUPPER
 	RET
 
-DATA constant0<>+0(SB)/8, $0x0000000400000004
-DATA constant0<>+8(SB)/8, $0x0000000400000004
-DATA constant0<>+16(SB)/8, $0x0000000400000004
-DATA constant0<>+24(SB)/8, $0x0000000400000004
+constants:
+	VMOVDQU32 constant0<>+0(SB), Z2
+	VMOVDQU32 constant1<>+0(SB), Z5
+	VMOVDQU32 constant2<>+0(SB), Z1
+	VMOVDQU32 constant3<>+0(SB), Z3
+	VMOVDQU32 constant4<>+0(SB), Z4
+	JMP       begin
+
+DATA constant0<>+0(SB)/8, $0x0000000000000000
+DATA constant0<>+8(SB)/8, $0x0000000000000000
+DATA constant0<>+16(SB)/8, $0x0000000000000000
+DATA constant0<>+24(SB)/8, $0x0000000000000000
 DATA constant0<>+32(SB)/8, $0x0000000200000002
 DATA constant0<>+40(SB)/8, $0x0000000200000002
 DATA constant0<>+48(SB)/8, $0x0000000200000002
 DATA constant0<>+56(SB)/8, $0x0000000200000002
 GLOBL constant0<>(SB), RODATA|NOPTR, $64
 
-DATA constant1<>+0(SB)/8, $0x0000000000000000
-DATA constant1<>+8(SB)/8, $0x0000000000000000
-DATA constant1<>+16(SB)/8, $0x0000000000000000
-DATA constant1<>+24(SB)/8, $0x0000000000000000
-DATA constant1<>+32(SB)/8, $0x0000000200000002
-DATA constant1<>+40(SB)/8, $0x0000000200000002
-DATA constant1<>+48(SB)/8, $0x0000000200000002
-DATA constant1<>+56(SB)/8, $0x0000000200000002
+DATA constant1<>+0(SB)/8, $0x0000000400000000
+DATA constant1<>+8(SB)/8, $0x0000000500000001
+DATA constant1<>+16(SB)/8, $0x0000000600000002
+DATA constant1<>+24(SB)/8, $0x0000000700000003
+DATA constant1<>+32(SB)/8, $0x0000000c00000008
+DATA constant1<>+40(SB)/8, $0x0000000d00000009
+DATA constant1<>+48(SB)/8, $0x0000000e0000000a
+DATA constant1<>+56(SB)/8, $0x0000000f0000000b
 GLOBL constant1<>(SB), RODATA|NOPTR, $64
 
-DATA constant2<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant2<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant2<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant2<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant2<>+32(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant2<>+40(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant2<>+48(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant2<>+56(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant2<>+0(SB)/8, $0x0000000400000004
+DATA constant2<>+8(SB)/8, $0x0000000400000004
+DATA constant2<>+16(SB)/8, $0x0000000400000004
+DATA constant2<>+24(SB)/8, $0x0000000400000004
+DATA constant2<>+32(SB)/8, $0x0000000200000002
+DATA constant2<>+40(SB)/8, $0x0000000200000002
+DATA constant2<>+48(SB)/8, $0x0000000200000002
+DATA constant2<>+56(SB)/8, $0x0000000200000002
 GLOBL constant2<>(SB), RODATA|NOPTR, $64
 
-DATA constant3<>+0(SB)/8, $0x3f3f3f3f3f3f3f3f
-DATA constant3<>+8(SB)/8, $0x3f3f3f3f3f3f3f3f
-DATA constant3<>+16(SB)/8, $0x3f3f3f3f3f3f3f3f
-DATA constant3<>+24(SB)/8, $0x3f3f3f3f3f3f3f3f
-DATA constant3<>+32(SB)/8, $0x3f3f3f3f3f3f3f3f
-DATA constant3<>+40(SB)/8, $0x3f3f3f3f3f3f3f3f
-DATA constant3<>+48(SB)/8, $0x3f3f3f3f3f3f3f3f
-DATA constant3<>+56(SB)/8, $0x3f3f3f3f3f3f3f3f
+DATA constant3<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant3<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant3<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant3<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant3<>+32(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant3<>+40(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant3<>+48(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant3<>+56(SB)/8, $0x0f0f0f0f0f0f0f0f
 GLOBL constant3<>(SB), RODATA|NOPTR, $64
 
-DATA constant4<>+0(SB)/8, $0x0000000400000000
-DATA constant4<>+8(SB)/8, $0x0000000500000001
-DATA constant4<>+16(SB)/8, $0x0000000600000002
-DATA constant4<>+24(SB)/8, $0x0000000700000003
-DATA constant4<>+32(SB)/8, $0x0000000c00000008
-DATA constant4<>+40(SB)/8, $0x0000000d00000009
-DATA constant4<>+48(SB)/8, $0x0000000e0000000a
-DATA constant4<>+56(SB)/8, $0x0000000f0000000b
+DATA constant4<>+0(SB)/8, $0x3f3f3f3f3f3f3f3f
+DATA constant4<>+8(SB)/8, $0x3f3f3f3f3f3f3f3f
+DATA constant4<>+16(SB)/8, $0x3f3f3f3f3f3f3f3f
+DATA constant4<>+24(SB)/8, $0x3f3f3f3f3f3f3f3f
+DATA constant4<>+32(SB)/8, $0x3f3f3f3f3f3f3f3f
+DATA constant4<>+40(SB)/8, $0x3f3f3f3f3f3f3f3f
+DATA constant4<>+48(SB)/8, $0x3f3f3f3f3f3f3f3f
+DATA constant4<>+56(SB)/8, $0x3f3f3f3f3f3f3f3f
 GLOBL constant4<>(SB), RODATA|NOPTR, $64
 
 // func q6_kPackAVX512(t *uint8, a *float32, b *float32, tstride int, w *byte, stride int, n int, tiles int)
@@ -380,6 +396,9 @@ TEXT ·q6_kPackAVX512(SB), NOSPLIT, $0-64
 	MOVQ b+16(FP), DI
 	MOVQ tstride+24(FP), R8
 	MOVQ tiles+56(FP), R9
+	JMP  constants
+
+begin:
 	SHLQ $0x06, R8
 	SHLQ $0x06, R9
 
@@ -408,33 +427,33 @@ tile:
 	VPUNPCKHQDQ     Z5, Z3, Z3
 	VPUNPCKLQDQ     Z0, Z4, Z5
 	VPUNPCKHQDQ     Z0, Z4, Z0
-	VPSRLVD         constant5<>+0(SB), Z1, Z1
+	VPSRLVD         Z6, Z1, Z1
 	VPSHUFD         $0x00, Z2, Z4
-	VPSLLVD         constant6<>+0(SB), Z4, Z4
-	VPSRLVD         constant7<>+0(SB), Z4, Z4
-	VPTERNLOGD      $0xd8, constant2<>+0(SB), Z1, Z4
-	VPANDD          constant3<>+0(SB), Z4, Z1
+	VPSLLVD         Z7, Z4, Z4
+	VPSRLVD         Z8, Z4, Z4
+	VPTERNLOGD      $0xd8, Z9, Z1, Z4
+	VPANDD          Z10, Z4, Z1
 	VMOVDQU32       Z1, (AX)(R10*8)
-	VPSRLVD         constant5<>+0(SB), Z3, Z3
+	VPSRLVD         Z6, Z3, Z3
 	VPSHUFD         $0x55, Z2, Z1
-	VPSLLVD         constant6<>+0(SB), Z1, Z1
-	VPSRLVD         constant7<>+0(SB), Z1, Z1
-	VPTERNLOGD      $0xd8, constant2<>+0(SB), Z3, Z1
-	VPANDD          constant3<>+0(SB), Z1, Z1
+	VPSLLVD         Z7, Z1, Z1
+	VPSRLVD         Z8, Z1, Z1
+	VPTERNLOGD      $0xd8, Z9, Z3, Z1
+	VPANDD          Z10, Z1, Z1
 	VMOVDQU32       Z1, 64(AX)(R10*8)
-	VPSRLVD         constant5<>+0(SB), Z5, Z5
+	VPSRLVD         Z6, Z5, Z5
 	VPSHUFD         $0xaa, Z2, Z1
-	VPSLLVD         constant6<>+0(SB), Z1, Z1
-	VPSRLVD         constant7<>+0(SB), Z1, Z1
-	VPTERNLOGD      $0xd8, constant2<>+0(SB), Z5, Z1
-	VPANDD          constant3<>+0(SB), Z1, Z1
+	VPSLLVD         Z7, Z1, Z1
+	VPSRLVD         Z8, Z1, Z1
+	VPTERNLOGD      $0xd8, Z9, Z5, Z1
+	VPANDD          Z10, Z1, Z1
 	VMOVDQU32       Z1, 128(AX)(R10*8)
-	VPSRLVD         constant5<>+0(SB), Z0, Z0
+	VPSRLVD         Z6, Z0, Z0
 	VPSHUFD         $0xff, Z2, Z1
-	VPSLLVD         constant6<>+0(SB), Z1, Z1
-	VPSRLVD         constant7<>+0(SB), Z1, Z1
-	VPTERNLOGD      $0xd8, constant2<>+0(SB), Z0, Z1
-	VPANDD          constant3<>+0(SB), Z1, Z0
+	VPSLLVD         Z7, Z1, Z1
+	VPSRLVD         Z8, Z1, Z1
+	VPTERNLOGD      $0xd8, Z9, Z0, Z1
+	VPANDD          Z10, Z1, Z0
 	VMOVDQU32       Z0, 192(AX)(R10*8)
 	VBROADCASTI32X4 16(R11), Z0
 	VINSERTI32X4    $0x01, 80(R11), Z0, Z0
@@ -456,33 +475,33 @@ tile:
 	VPUNPCKHQDQ     Z5, Z3, Z3
 	VPUNPCKLQDQ     Z0, Z4, Z5
 	VPUNPCKHQDQ     Z0, Z4, Z0
-	VPSRLVD         constant5<>+0(SB), Z1, Z1
+	VPSRLVD         Z6, Z1, Z1
 	VPSHUFD         $0x00, Z2, Z4
-	VPSLLVD         constant6<>+0(SB), Z4, Z4
-	VPSRLVD         constant7<>+0(SB), Z4, Z4
-	VPTERNLOGD      $0xd8, constant2<>+0(SB), Z1, Z4
-	VPANDD          constant3<>+0(SB), Z4, Z1
+	VPSLLVD         Z7, Z4, Z4
+	VPSRLVD         Z8, Z4, Z4
+	VPTERNLOGD      $0xd8, Z9, Z1, Z4
+	VPANDD          Z10, Z4, Z1
 	VMOVDQU32       Z1, 256(AX)(R10*8)
-	VPSRLVD         constant5<>+0(SB), Z3, Z3
+	VPSRLVD         Z6, Z3, Z3
 	VPSHUFD         $0x55, Z2, Z1
-	VPSLLVD         constant6<>+0(SB), Z1, Z1
-	VPSRLVD         constant7<>+0(SB), Z1, Z1
-	VPTERNLOGD      $0xd8, constant2<>+0(SB), Z3, Z1
-	VPANDD          constant3<>+0(SB), Z1, Z1
+	VPSLLVD         Z7, Z1, Z1
+	VPSRLVD         Z8, Z1, Z1
+	VPTERNLOGD      $0xd8, Z9, Z3, Z1
+	VPANDD          Z10, Z1, Z1
 	VMOVDQU32       Z1, 320(AX)(R10*8)
-	VPSRLVD         constant5<>+0(SB), Z5, Z5
+	VPSRLVD         Z6, Z5, Z5
 	VPSHUFD         $0xaa, Z2, Z1
-	VPSLLVD         constant6<>+0(SB), Z1, Z1
-	VPSRLVD         constant7<>+0(SB), Z1, Z1
-	VPTERNLOGD      $0xd8, constant2<>+0(SB), Z5, Z1
-	VPANDD          constant3<>+0(SB), Z1, Z1
+	VPSLLVD         Z7, Z1, Z1
+	VPSRLVD         Z8, Z1, Z1
+	VPTERNLOGD      $0xd8, Z9, Z5, Z1
+	VPANDD          Z10, Z1, Z1
 	VMOVDQU32       Z1, 384(AX)(R10*8)
-	VPSRLVD         constant5<>+0(SB), Z0, Z0
+	VPSRLVD         Z6, Z0, Z0
 	VPSHUFD         $0xff, Z2, Z1
-	VPSLLVD         constant6<>+0(SB), Z1, Z1
-	VPSRLVD         constant7<>+0(SB), Z1, Z1
-	VPTERNLOGD      $0xd8, constant2<>+0(SB), Z0, Z1
-	VPANDD          constant3<>+0(SB), Z1, Z0
+	VPSLLVD         Z7, Z1, Z1
+	VPSRLVD         Z8, Z1, Z1
+	VPTERNLOGD      $0xd8, Z9, Z0, Z1
+	VPANDD          Z10, Z1, Z0
 	VMOVDQU32       Z0, 448(AX)(R10*8)
 	VBROADCASTI32X4 192(R11), Y1
 	VPBROADCASTW    208(R11), Y0
@@ -514,38 +533,46 @@ tile:
 	VZEROUPPER
 	RET
 
+constants:
+	VMOVDQU32 constant5<>+0(SB), Z8
+	VMOVDQU32 constant6<>+0(SB), Z6
+	VMOVDQU32 constant7<>+0(SB), Z7
+	VMOVDQU32 constant3<>+0(SB), Z9
+	VMOVDQU32 constant4<>+0(SB), Z10
+	JMP       begin
+
 DATA constant5<>+0(SB)/8, $0x0000000000000000
-DATA constant5<>+8(SB)/8, $0x0000000400000004
+DATA constant5<>+8(SB)/8, $0x0000000200000000
 DATA constant5<>+16(SB)/8, $0x0000000000000000
-DATA constant5<>+24(SB)/8, $0x0000000400000004
+DATA constant5<>+24(SB)/8, $0x0000000200000000
 DATA constant5<>+32(SB)/8, $0x0000000000000000
-DATA constant5<>+40(SB)/8, $0x0000000400000004
+DATA constant5<>+40(SB)/8, $0x0000000200000000
 DATA constant5<>+48(SB)/8, $0x0000000000000000
-DATA constant5<>+56(SB)/8, $0x0000000400000004
+DATA constant5<>+56(SB)/8, $0x0000000200000000
 GLOBL constant5<>(SB), RODATA|NOPTR, $64
 
-DATA constant6<>+0(SB)/8, $0x0000000200000004
-DATA constant6<>+8(SB)/8, $0x0000000000000000
-DATA constant6<>+16(SB)/8, $0x0000000200000004
-DATA constant6<>+24(SB)/8, $0x0000000000000000
-DATA constant6<>+32(SB)/8, $0x0000000200000004
-DATA constant6<>+40(SB)/8, $0x0000000000000000
-DATA constant6<>+48(SB)/8, $0x0000000200000004
-DATA constant6<>+56(SB)/8, $0x0000000000000000
+DATA constant6<>+0(SB)/8, $0x0000000000000000
+DATA constant6<>+8(SB)/8, $0x0000000400000004
+DATA constant6<>+16(SB)/8, $0x0000000000000000
+DATA constant6<>+24(SB)/8, $0x0000000400000004
+DATA constant6<>+32(SB)/8, $0x0000000000000000
+DATA constant6<>+40(SB)/8, $0x0000000400000004
+DATA constant6<>+48(SB)/8, $0x0000000000000000
+DATA constant6<>+56(SB)/8, $0x0000000400000004
 GLOBL constant6<>(SB), RODATA|NOPTR, $64
 
-DATA constant7<>+0(SB)/8, $0x0000000000000000
-DATA constant7<>+8(SB)/8, $0x0000000200000000
-DATA constant7<>+16(SB)/8, $0x0000000000000000
-DATA constant7<>+24(SB)/8, $0x0000000200000000
-DATA constant7<>+32(SB)/8, $0x0000000000000000
-DATA constant7<>+40(SB)/8, $0x0000000200000000
-DATA constant7<>+48(SB)/8, $0x0000000000000000
-DATA constant7<>+56(SB)/8, $0x0000000200000000
+DATA constant7<>+0(SB)/8, $0x0000000200000004
+DATA constant7<>+8(SB)/8, $0x0000000000000000
+DATA constant7<>+16(SB)/8, $0x0000000200000004
+DATA constant7<>+24(SB)/8, $0x0000000000000000
+DATA constant7<>+32(SB)/8, $0x0000000200000004
+DATA constant7<>+40(SB)/8, $0x0000000000000000
+DATA constant7<>+48(SB)/8, $0x0000000200000004
+DATA constant7<>+56(SB)/8, $0x0000000000000000
 GLOBL constant7<>(SB), RODATA|NOPTR, $64
 
 // func q6_kRowAVX2(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
-// Requires: AVX, AVX2, F16C, FMA3
+// Requires: AVX, AVX2, F16C, FMA3, MMX+
 TEXT ·q6_kRowAVX2(SB), NOSPLIT, $0-72
 	MOVQ dst+0(FP), AX
 	MOVQ w+8(FP), CX
@@ -567,6 +594,10 @@ row:
 group:
 	CMPQ           R11, SI
 	JGE            rest
+	PREFETCHT0     4096(R12)
+	PREFETCHT0     4160(R12)
+	PREFETCHT0     4224(R12)
+	PREFETCHT0     4288(R12)
 	VMOVDQU        (R12), Y1
 	VMOVDQU        128(R12), Y2
 	VPSLLD         $0x04, Y2, Y2

@@ -27,38 +27,29 @@ func mxfp4() *unitFormat {
 			v.nibbleTile(w, func(block int) int { return 17*block + 1 }, func(j int, x reg.VecVirtual) { emit(j, look(v, x)) })
 		},
 		scales: func(v *simd, w reg.Register) (a, b reg.VecVirtual) {
-			e := v.new()
+			// The exponents, shifted to their place. 0 stands for the subnormal 2^-127; 255, NaN, becomes infinity, which shows as well.
+			e, h := v.new(), v.new()
 			if v.wide() {
 				// Of four blocks in 68 bytes, the scales are the low bytes of words 0 and 17, the high bytes of words 8 and 25.
-				h := ZMM()
 				apart := v.inRegister(v.words(0, 8, 17, 25))
 				VPERMW(off(w, 0), apart, h)
 				for k := 4; k < 16; k += 4 {
 					VPERMW(off(w, 17*k), apart, v.mask(0xf<<k), h)
 				}
 				VPMOVZXWD(h.AsY(), e)
-				VPSRLVD(v.dwords(0, 8), e, e)
-				e = v.and(v.dwords(0xff), e)
+				VPSLLVD(v.dwords(23, 15), e, e)
+				e = v.and(v.dwords(0x7f800000), e)
 			} else {
-				h := XMM()
-				VPXOR(h, h, h)
+				zero(h)
 				for k := range 8 {
-					VPINSRB(Imm(uint64(k)), off(w, 17*k), h, h)
+					VPINSRB(Imm(uint64(k)), off(w, 17*k), h.AsX(), h.AsX())
 				}
-				VPMOVZXBD(h, e)
+				VPMOVZXBD(h.AsX(), e)
+				VPSLLD(Imm(23), e, e)
 			}
-			// An exponent of 0 stands for the subnormal 2^-127, 255 for NaN: both have the mantissa's top bit set. (e+1)&254 is 0 for
-			// just these two; less 1 it is negative.
-			special := v.new()
-			one := v.inRegister(v.dwords(1))
-			VPADDD(one, e, special)
-			special = v.and(v.dwords(0xfe), special)
-			VPSUBD(one, special, special)
-			VPSRLD(Imm(31), special, special)
-			VPSLLD(Imm(22), special, special)
-			VPSLLD(Imm(23), e, e)
-			a = v.or(special, e)
-			VMULPS(v.dwords(0x3f000000), a, a) // ½, as the codes are doubled
+			a = v.new()
+			VPMAXUD(v.dwords(1<<22), e, e)
+			VMULPS(v.dwords(0x3f000000), e, a) // ½, as the codes are doubled
 			return a, nil
 		},
 	}

@@ -365,6 +365,10 @@ func (f *unitFormat) group(v *simd, w reg.Register, x blockArgs, acc reg.VecVirt
 	}
 }
 
+// pageAhead is how many bytes ahead of their use the weights are asked for: a page, where the processor's own prefetching stops.
+// Measured on Emerald Rapids, one thread, weights in DRAM: 8.7 GB/s without, 10.6 with 1 KiB, 12.5 with 2, 13.3 with 4 to 16.
+const pageAhead = 4096
+
 // rows generates the row kernel. A group at the end of a row that is not whole is computed from a copy with zeros behind.
 func (f *unitFormat) rows(v *simd) {
 	function(f.name+"Row"+v.isa(), v.w, "func(dst *float32, w *byte, stride, n int, q *int8, d *float32, s, half *int32, blocks int)")
@@ -396,6 +400,9 @@ func (f *unitFormat) rows(v *simd) {
 	Label("group")
 	CMPQ(x.o, end)
 	JGE(LabelRef("rest"))
+	for i := 0; i < f.groupBytes(v); i += 64 {
+		PREFETCHT0(off(p, pageAhead+i))
+	}
 	f.group(v, p, x, acc)
 	ADDQ(I32(f.groupBytes(v)), p)
 	ADDQ(I32(4*v.lanes), x.o)
