@@ -1,0 +1,52 @@
+package main
+
+import (
+	"context"
+	"os"
+	"time"
+
+	"github.com/schollz/progressbar/v3"
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/coli-moe/coli/engine"
+	"github.com/coli-moe/coli/internal/embedded"
+)
+
+// modelPath returns the model a command works on: the one given, the one COLI_MODEL names, or the one that ships with coli, which is then
+// said in a line on stderr unless the command has a flag --quiet that is set.
+func modelPath(cmd *cobra.Command, given string) (string, error) {
+	if given == "" {
+		given = os.Getenv(twin("model"))
+	}
+	if given != "" {
+		return given, nil
+	}
+	if quiet, err := cmd.Flags().GetBool("quiet"); err != nil || !quiet {
+		note(cmd.ErrOrStderr(), "no model given: this is the built-in %s", embedded.Name)
+	}
+	return embedded.Path(cmd.Context(), func(line string) { note(cmd.ErrOrStderr(), "%s", line) })
+}
+
+// patience is how long a load may take before a progress bar is shown.
+const patience = 300 * time.Millisecond
+
+// loadModel loads a model, with a progress bar where someone can see it and it takes long.
+func loadModel(ctx context.Context, path string, opt engine.Options, quiet bool) (*engine.Model, error) {
+	if !quiet && term.IsTerminal(int(os.Stderr.Fd())) && os.Getenv("TERM") != "dumb" {
+		start := time.Now()
+		var bar *progressbar.ProgressBar
+		opt.Progress = func(done, total int64) {
+			if bar == nil {
+				if done >= total || time.Since(start) < patience {
+					return
+				}
+				bar = progressbar.NewOptions64(total, progressbar.OptionSetWriter(os.Stderr), progressbar.OptionSetDescription("loading"),
+					progressbar.OptionShowBytes(true), progressbar.OptionSetWidth(30), progressbar.OptionThrottle(patience/3),
+					progressbar.OptionClearOnFinish())
+			}
+			bar.Set64(done) //nolint:errcheck // a bar that cannot be drawn is no reason to stop
+		}
+	}
+	return engine.Load(ctx, path, opt)
+}

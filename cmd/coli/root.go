@@ -1,0 +1,144 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+// Exit codes. The last two are a shell's for a program ended by SIGINT and by SIGPIPE.
+const (
+	exitFailed      = 1
+	exitUsage       = 2
+	exitInterrupted = 130
+	exitPipe        = 141
+)
+
+// usageError marks a mistake in how the command was called that only the command itself can notice.
+type usageError struct{ error }
+
+func (e usageError) Unwrap() error { return e.error }
+
+// exitError ends the program with a code and without a message: what there was to say has been said.
+type exitError int
+
+func (e exitError) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
+
+// run executes a command line and returns the exit code.
+func run(args, environ []string) int {
+	root := newRoot()
+	started := false // whether a command's own work began: an error before that is one of usage
+	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
+		return errors.Join(checkEnv(root, environ), applyEnv(cmd.Flags(), environ))
+	}
+	for _, cmd := range root.Commands() {
+		work := cmd.RunE
+		cmd.RunE = func(cmd *cobra.Command, args []string) error {
+			started = true
+			return work(cmd, args)
+		}
+	}
+	err := parse(root, args)
+	if err == nil {
+		err = root.ExecuteContext(context.Background())
+	}
+	var usage usageError
+	var exit exitError
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &exit):
+		return int(exit)
+	case errors.Is(err, context.Canceled):
+		return exitInterrupted
+	}
+	for line := range strings.Lines(err.Error()) {
+		note(os.Stderr, "%s", strings.TrimSpace(line))
+	}
+	if !started || errors.As(err, &usage) {
+		return exitUsage
+	}
+	return exitFailed
+}
+
+// note writes one of coli's own lines.
+func note(w interface{ Write([]byte) (int, error) }, format string, args ...any) {
+	fmt.Fprintf(w, "coli: "+format+"\n", args...) //nolint:errcheck // there is nowhere left to report it
+}
+
+// parse prepares the arguments of the subcommand, which comes first, for pflag.
+func parse(root *cobra.Command, args []string) error {
+	root.InitDefaultHelpCmd()
+	cmd, path := root, []string{}
+	if len(args) > 0 && !strings.HasPrefix(args[0], "-") {
+		var names []string
+		for _, c := range root.Commands() {
+			names = append(names, c.Name())
+			if c.Name() == args[0] {
+				cmd, path, args = c, args[:1], args[1:]
+				break
+			}
+		}
+		if cmd == root {
+			hint := fmt.Sprintf("to answer a prompt: coli run %q", args[0])
+			if near := nearest(args[0], names); near != "" {
+				hint = "did you mean coli " + near + "?"
+			}
+			return fmt.Errorf("unknown command %q; %s", args[0], hint)
+		}
+	}
+	cmd.InitDefaultHelpFlag()
+	cmd.InitDefaultVersionFlag()
+	rest, notes, err := normalize(cmd.Flags(), args)
+	if err != nil {
+		return err
+	}
+	for _, line := range notes {
+		note(os.Stderr, "%s", line)
+	}
+	root.SetArgs(append(path, rest...))
+	return nil
+}
+
+func newRoot() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "coli",
+		Short: "Run Mixture-of-Experts language models",
+		Long: "coli runs Mixture-of-Experts language models on this machine. A small one, which tells fairy tales, is built in:\n\n" +
+			"  coli run \"Once upon a time\"",
+		Version:           version(),
+		Args:              cobra.NoArgs,
+		SilenceErrors:     true,
+		SilenceUsage:      true,
+		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
+	}
+	root.SetVersionTemplate("coli {{.Version}}\n")
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return flagError(err) })
+	root.SetUsageFunc(func(cmd *cobra.Command) error { return printUsage(cmd.OutOrStderr(), cmd) })
+	root.AddCommand(newRunCmd())
+	return root
+}
+
+// version is the module's version and, where the build recorded it, the commit.
+func version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "of unknown version"
+	}
+	var commit, modified string
+	for _, s := range info.Settings {
+		switch {
+		case s.Key == "vcs.revision":
+			commit = ", commit " + s.Value[:min(12, len(s.Value))]
+		case s.Key == "vcs.modified" && s.Value == "true":
+			modified = " with changes"
+		}
+	}
+	return fmt.Sprintf("%s (%s/%s%s%s)", strings.Trim(info.Main.Version, "()"), runtime.GOOS, runtime.GOARCH, commit, modified)
+}
