@@ -1,0 +1,94 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/coli-moe/coli/engine"
+	"github.com/coli-moe/coli/engine/oracle"
+)
+
+// errMismatch ends `coli verify` after its report was printed.
+var errMismatch = errors.New("the model does not reproduce its oracle")
+
+// newVerifyCmd returns `coli verify`, a few lines over package engine/oracle.
+func newVerifyCmd() *cobra.Command {
+	var opt engine.Options
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "verify DIR",
+		Short: "Compare a model with the stored outputs of a reference implementation",
+		Long: "Run every prompt of DIR/oracle.json on the checkpoint in DIR and compare greedy ids, logits, hidden states and routing with the\n" +
+			"reference's. The exit code is 1 when something differs; the first value that does is named. --chunk and --threads change how the\n" +
+			"work is cut up, which must not change the result.",
+		Example: "  coli verify testdata/oracles/olmoe\n  coli verify --chunk 3 --threads 1 --json testdata/oracles/qwen3_moe",
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return fmt.Errorf("which model? Give the one folder that holds it and its oracle.json, not %d", len(args))
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ref, err := oracle.Open(args[0])
+			if err != nil {
+				return err
+			}
+			m, err := loadModel(cmd.Context(), args[0], opt, false)
+			if err != nil {
+				return err
+			}
+			defer m.Close()
+			report, err := ref.Check(cmd.Context(), m)
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				err = writeJSON(cmd.OutOrStdout(), report)
+			} else {
+				err = printReport(cmd.OutOrStdout(), filepath.Base(ref.Dir), report)
+			}
+			if err == nil && report.First != nil {
+				err = errMismatch
+			}
+			return err
+		},
+	}
+	flags := cmd.Flags()
+	flags.IntVar(&opt.Chunk, "chunk", engine.DefaultChunk, "rows of a prefill step")
+	flags.IntVarP(&opt.Threads, "threads", "t", 0, "CPU threads, 0 for the physical cores this process may use")
+	flags.BoolVar(&asJSON, "json", false, "print the report as JSON")
+	return cmd
+}
+
+func printReport(w io.Writer, name string, r *oracle.Report) error {
+	tab := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(tab, "prompt\tgreedy ids\tlargest logit difference\tallowed\tlogits compared")
+	for _, p := range r.Prompts {
+		fmt.Fprintf(tab, "%d tokens\t%d/%d\t%.2g\t%.2g\t%d\n", p.Tokens, p.Matched, p.Greedy, p.Difference, p.Allowed, p.Logits)
+	}
+	if err := tab.Flush(); err != nil {
+		return err
+	}
+	for _, g := range []struct {
+		what string
+		oracle.Group
+	}{{"hidden states", r.Hidden}, {"routing", r.Routing}} {
+		if g.Tensors == 0 {
+			fmt.Fprintf(w, "%s: not in the oracle\n", g.what)
+			continue
+		}
+		fmt.Fprintf(w, "%s: %d of %d tensors agree (%d values, largest difference %.2g of what is allowed)\n",
+			g.what, g.Tensors-g.Differ, g.Tensors, g.Values, g.OfAllowed)
+	}
+	verdict := "ok"
+	if r.First != nil {
+		verdict = "first difference: " + r.First.String()
+	}
+	_, err := fmt.Fprintf(w, "%s: %s\n", name, verdict)
+	return err
+}
