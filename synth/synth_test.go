@@ -158,7 +158,7 @@ func TestParameterCounts(t *testing.T) {
 func TestSeed(t *testing.T) {
 	file := func(seed uint64) []byte {
 		path := filepath.Join(t.TempDir(), "model.gguf")
-		if err := Write(t.Context(), path, Options{Like: "olmoe-tiny", Layers: 1, Seed: seed}, nil); err != nil {
+		if err := Write(t.Context(), path, Options{Like: "olmoe-tiny", Experts: format.Q8_0, Layers: 1, Seed: seed}, nil); err != nil {
 			t.Fatal(err)
 		}
 		data, err := os.ReadFile(path)
@@ -233,7 +233,7 @@ func TestFailureLeavesTheOldFile(t *testing.T) {
 	}
 
 	ctx, cancel := context.WithCancel(t.Context())
-	check(Write(ctx, path, Options{Like: "olmoe-tiny"}, func(done, total int64) {
+	check(Write(ctx, path, Options{Like: "olmoe-tiny", Experts: format.Q8_0}, func(done, total int64) {
 		if done > total/2 {
 			cancel()
 		}
