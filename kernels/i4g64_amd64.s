@@ -6,7 +6,7 @@
 
 // func i4g64RowAVX512(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 // Requires: AVX, AVX512BW, AVX512F, AVX512VL, AVX512VNNI, MMX+
-TEXT ·i4g64RowAVX512(SB), NOSPLIT, $288-72
+TEXT ·i4g64RowAVX512(SB), NOSPLIT, $296-72
 	MOVQ dst+0(FP), AX
 	MOVQ w+8(FP), CX
 	MOVQ stride+16(FP), DX
@@ -19,216 +19,229 @@ TEXT ·i4g64RowAVX512(SB), NOSPLIT, $288-72
 	JMP  constants
 
 begin:
-	VPXORD    Y0, Y0, Y0
-	VMOVDQU32 Y0, (SP)
-	VMOVDQU32 Y0, 32(SP)
-	VMOVDQU32 Y0, 64(SP)
-	VMOVDQU32 Y0, 96(SP)
-	VMOVDQU32 Y0, 128(SP)
-	VMOVDQU32 Y0, 160(SP)
-	VMOVDQU32 Y0, 192(SP)
-	VMOVDQU32 Y0, 224(SP)
-	VMOVDQU32 Y0, 256(SP)
-	MOVQ      SI, R11
-	ANDQ      $+15, R11
+	MOVQ      w+8(FP), R10
+	MOVQ      DX, R11
+	IMULQ     BX, R11
+	ADDQ      R11, R10
+	SUBQ      $+288, R10
+	MOVQ      R10, (SP)
+	MOVQ      SI, R12
+	ANDQ      $+15, R12
+	LEAQ      constant0<>+0(SB), R10
+	SHLQ      $0x02, R12
+	SUBQ      R12, R10
+	VMOVDQU32 64(R10), Z0
+	SHRQ      $0x02, R12
+	VMOVDQU32 constant1<>+0(SB), Y1
+	VMOVDQU32 Y1, 8(SP)
+	VMOVDQU32 Y1, 40(SP)
+	VMOVDQU32 Y1, 72(SP)
+	VMOVDQU32 Y1, 104(SP)
+	VMOVDQU32 Y1, 136(SP)
+	VMOVDQU32 Y1, 168(SP)
+	VMOVDQU32 Y1, 200(SP)
+	VMOVDQU32 Y1, 232(SP)
+	VMOVDQU32 Y1, 264(SP)
 	ANDQ      $-16, SI
 	SHLQ      $0x02, SI
 
 row:
-	VPXORD Z0, Z0, Z0
-	MOVQ   CX, R12
+	VPXORD Z1, Z1, Z1
+	MOVQ   CX, R11
 	XORQ   R10, R10
 
 group:
 	CMPQ            R10, SI
 	JGE             rest
-	PREFETCHT0      4096(R12)
-	PREFETCHT0      4160(R12)
-	PREFETCHT0      4224(R12)
-	PREFETCHT0      4288(R12)
-	PREFETCHT0      4352(R12)
-	VBROADCASTI64X4 4(R12), Z5
-	VPSRLVD         Z1, Z5, Z5
-	VPANDD          Z2, Z5, Z5
-	VPXORD          Z6, Z6, Z6
-	VPDPBUSD        (DI)(R10*8), Z5, Z6
-	VBROADCASTI64X4 40(R12), Z5
-	VPSRLVD         Z1, Z5, Z5
-	VPANDD          Z2, Z5, Z5
+	PREFETCHT0      4096(R11)
+	PREFETCHT0      4160(R11)
+	PREFETCHT0      4224(R11)
+	PREFETCHT0      4288(R11)
+	PREFETCHT0      4352(R11)
+	VBROADCASTI64X4 4(R11), Z6
+	VPSRLVD         Z2, Z6, Z6
+	VPANDD          Z3, Z6, Z6
 	VPXORD          Z7, Z7, Z7
-	VPDPBUSD        64(DI)(R10*8), Z5, Z7
-	VPUNPCKLDQ      Z7, Z6, Z5
-	VPUNPCKHDQ      Z7, Z6, Z6
-	VPADDD          Z5, Z6, Z6
-	VBROADCASTI64X4 76(R12), Z5
-	VPSRLVD         Z1, Z5, Z5
-	VPANDD          Z2, Z5, Z5
-	VPXORD          Z7, Z7, Z7
-	VPDPBUSD        128(DI)(R10*8), Z5, Z7
-	VBROADCASTI64X4 112(R12), Z5
-	VPSRLVD         Z1, Z5, Z5
-	VPANDD          Z2, Z5, Z5
+	VPDPBUSD        (DI)(R10*8), Z6, Z7
+	VBROADCASTI64X4 40(R11), Z6
+	VPSRLVD         Z2, Z6, Z6
+	VPANDD          Z3, Z6, Z6
 	VPXORD          Z8, Z8, Z8
-	VPDPBUSD        192(DI)(R10*8), Z5, Z8
-	VPUNPCKLDQ      Z8, Z7, Z5
+	VPDPBUSD        64(DI)(R10*8), Z6, Z8
+	VPUNPCKLDQ      Z8, Z7, Z6
 	VPUNPCKHDQ      Z8, Z7, Z7
-	VPADDD          Z5, Z7, Z7
-	VPUNPCKLQDQ     Z7, Z6, Z5
-	VPUNPCKHQDQ     Z7, Z6, Z6
-	VPADDD          Z5, Z6, Z6
-	VBROADCASTI64X4 148(R12), Z5
-	VPSRLVD         Z1, Z5, Z5
-	VPANDD          Z2, Z5, Z5
-	VPXORD          Z7, Z7, Z7
-	VPDPBUSD        256(DI)(R10*8), Z5, Z7
-	VBROADCASTI64X4 184(R12), Z5
-	VPSRLVD         Z1, Z5, Z5
-	VPANDD          Z2, Z5, Z5
+	VPADDD          Z6, Z7, Z7
+	VBROADCASTI64X4 76(R11), Z6
+	VPSRLVD         Z2, Z6, Z6
+	VPANDD          Z3, Z6, Z6
 	VPXORD          Z8, Z8, Z8
-	VPDPBUSD        320(DI)(R10*8), Z5, Z8
-	VPUNPCKLDQ      Z8, Z7, Z5
-	VPUNPCKHDQ      Z8, Z7, Z7
-	VPADDD          Z5, Z7, Z7
-	VBROADCASTI64X4 220(R12), Z5
-	VPSRLVD         Z1, Z5, Z5
-	VPANDD          Z2, Z5, Z5
-	VPXORD          Z8, Z8, Z8
-	VPDPBUSD        384(DI)(R10*8), Z5, Z8
-	VBROADCASTI64X4 256(R12), Z5
-	VPSRLVD         Z1, Z5, Z5
-	VPANDD          Z2, Z5, Z5
+	VPDPBUSD        128(DI)(R10*8), Z6, Z8
+	VBROADCASTI64X4 112(R11), Z6
+	VPSRLVD         Z2, Z6, Z6
+	VPANDD          Z3, Z6, Z6
 	VPXORD          Z9, Z9, Z9
-	VPDPBUSD        448(DI)(R10*8), Z5, Z9
-	VPUNPCKLDQ      Z9, Z8, Z5
+	VPDPBUSD        192(DI)(R10*8), Z6, Z9
+	VPUNPCKLDQ      Z9, Z8, Z6
 	VPUNPCKHDQ      Z9, Z8, Z8
-	VPADDD          Z5, Z8, Z8
-	VPUNPCKLQDQ     Z8, Z7, Z5
+	VPADDD          Z6, Z8, Z8
+	VPUNPCKLQDQ     Z8, Z7, Z6
 	VPUNPCKHQDQ     Z8, Z7, Z7
-	VPADDD          Z5, Z7, Z7
-	VSHUFI32X4      $0x88, Z7, Z6, Z5
-	VSHUFI32X4      $0xdd, Z7, Z6, Z6
-	VPADDD          Z6, Z5, Z5
-	VPERMD          Z5, Z3, Z5
-	VMOVDQU32       (R9)(R10*1), Z6
-	VPSLLD          $0x03, Z6, Z6
-	VPSUBD          Z6, Z5, Z5
-	VPERMPS         (R12), Z4, Z6
-	VPERMPS         72(R12), Z4, K1, Z6
-	VPERMPS         144(R12), Z4, K2, Z6
-	VPERMPS         216(R12), Z4, K3, Z6
-	VMOVDQU32       (R8)(R10*1), Z7
-	VCVTDQ2PS       Z5, Z5
-	VMULPS          Z7, Z6, Z6
-	VFMADD231PS     Z6, Z5, Z0
-	ADDQ            $+288, R12
+	VPADDD          Z6, Z7, Z7
+	VBROADCASTI64X4 148(R11), Z6
+	VPSRLVD         Z2, Z6, Z6
+	VPANDD          Z3, Z6, Z6
+	VPXORD          Z8, Z8, Z8
+	VPDPBUSD        256(DI)(R10*8), Z6, Z8
+	VBROADCASTI64X4 184(R11), Z6
+	VPSRLVD         Z2, Z6, Z6
+	VPANDD          Z3, Z6, Z6
+	VPXORD          Z9, Z9, Z9
+	VPDPBUSD        320(DI)(R10*8), Z6, Z9
+	VPUNPCKLDQ      Z9, Z8, Z6
+	VPUNPCKHDQ      Z9, Z8, Z8
+	VPADDD          Z6, Z8, Z8
+	VBROADCASTI64X4 220(R11), Z6
+	VPSRLVD         Z2, Z6, Z6
+	VPANDD          Z3, Z6, Z6
+	VPXORD          Z9, Z9, Z9
+	VPDPBUSD        384(DI)(R10*8), Z6, Z9
+	VBROADCASTI64X4 256(R11), Z6
+	VPSRLVD         Z2, Z6, Z6
+	VPANDD          Z3, Z6, Z6
+	VPXORD          Z10, Z10, Z10
+	VPDPBUSD        448(DI)(R10*8), Z6, Z10
+	VPUNPCKLDQ      Z10, Z9, Z6
+	VPUNPCKHDQ      Z10, Z9, Z9
+	VPADDD          Z6, Z9, Z9
+	VPUNPCKLQDQ     Z9, Z8, Z6
+	VPUNPCKHQDQ     Z9, Z8, Z8
+	VPADDD          Z6, Z8, Z8
+	VSHUFI32X4      $0x88, Z8, Z7, Z6
+	VSHUFI32X4      $0xdd, Z8, Z7, Z7
+	VPADDD          Z7, Z6, Z6
+	VPERMD          Z6, Z4, Z6
+	VMOVDQU32       (R9)(R10*1), Z7
+	VPSLLD          $0x03, Z7, Z7
+	VPSUBD          Z7, Z6, Z6
+	VPERMPS         (R11), Z5, Z7
+	VPERMPS         72(R11), Z5, K1, Z7
+	VPERMPS         144(R11), Z5, K2, Z7
+	VPERMPS         216(R11), Z5, K3, Z7
+	VMOVDQU32       (R8)(R10*1), Z8
+	VCVTDQ2PS       Z6, Z6
+	VMULPS          Z8, Z7, Z7
+	VFMADD231PS     Z7, Z6, Z1
+	ADDQ            $+288, R11
 	ADDQ            $+64, R10
 	JMP             group
 
 rest:
-	MOVQ R11, R13
-	LEAQ (SP), R14
+	CMPQ R12, $0x00
+	JE   done
+	CMPQ R11, (SP)
+	JLS  inPlace
+	MOVQ R12, R13
+	LEAQ 8(SP), R14
 
 copy:
-	SUBQ      $+2, R13
-	JL        copied
-	MOVL      (R12), R15
+	MOVL      (R11), R15
 	MOVL      R15, (R14)
-	ADDQ      $+4, R12
+	ADDQ      $+4, R11
 	ADDQ      $+4, R14
-	VMOVDQU32 (R12), Y5
-	VMOVDQU32 Y5, (R14)
-	ADDQ      $+32, R12
+	VMOVDQU32 (R11), Y6
+	VMOVDQU32 Y6, (R14)
+	ADDQ      $+32, R11
 	ADDQ      $+32, R14
-	JMP       copy
+	SUBQ      $+2, R13
+	JG        copy
+	LEAQ      8(SP), R11
 
-copied:
-	CMPQ            R11, $0x00
-	JE              done
-	LEAQ            (SP), R12
-	VBROADCASTI64X4 4(R12), Z5
-	VPSRLVD         Z1, Z5, Z5
-	VPANDD          Z2, Z5, Z5
-	VPXORD          Z6, Z6, Z6
-	VPDPBUSD        (DI)(R10*8), Z5, Z6
-	VBROADCASTI64X4 40(R12), Z5
-	VPSRLVD         Z1, Z5, Z5
-	VPANDD          Z2, Z5, Z5
+inPlace:
+	VBROADCASTI64X4 4(R11), Z6
+	VPSRLVD         Z2, Z6, Z6
+	VPANDD          Z3, Z6, Z6
 	VPXORD          Z7, Z7, Z7
-	VPDPBUSD        64(DI)(R10*8), Z5, Z7
-	VPUNPCKLDQ      Z7, Z6, Z5
-	VPUNPCKHDQ      Z7, Z6, Z6
-	VPADDD          Z5, Z6, Z6
-	VBROADCASTI64X4 76(R12), Z5
-	VPSRLVD         Z1, Z5, Z5
-	VPANDD          Z2, Z5, Z5
-	VPXORD          Z7, Z7, Z7
-	VPDPBUSD        128(DI)(R10*8), Z5, Z7
-	VBROADCASTI64X4 112(R12), Z5
-	VPSRLVD         Z1, Z5, Z5
-	VPANDD          Z2, Z5, Z5
+	VPDPBUSD        (DI)(R10*8), Z6, Z7
+	VBROADCASTI64X4 40(R11), Z6
+	VPSRLVD         Z2, Z6, Z6
+	VPANDD          Z3, Z6, Z6
 	VPXORD          Z8, Z8, Z8
-	VPDPBUSD        192(DI)(R10*8), Z5, Z8
-	VPUNPCKLDQ      Z8, Z7, Z5
+	VPDPBUSD        64(DI)(R10*8), Z6, Z8
+	VPUNPCKLDQ      Z8, Z7, Z6
 	VPUNPCKHDQ      Z8, Z7, Z7
-	VPADDD          Z5, Z7, Z7
-	VPUNPCKLQDQ     Z7, Z6, Z5
-	VPUNPCKHQDQ     Z7, Z6, Z6
-	VPADDD          Z5, Z6, Z6
-	VBROADCASTI64X4 148(R12), Z5
-	VPSRLVD         Z1, Z5, Z5
-	VPANDD          Z2, Z5, Z5
-	VPXORD          Z7, Z7, Z7
-	VPDPBUSD        256(DI)(R10*8), Z5, Z7
-	VBROADCASTI64X4 184(R12), Z5
-	VPSRLVD         Z1, Z5, Z5
-	VPANDD          Z2, Z5, Z5
+	VPADDD          Z6, Z7, Z7
+	VBROADCASTI64X4 76(R11), Z6
+	VPSRLVD         Z2, Z6, Z6
+	VPANDD          Z3, Z6, Z6
 	VPXORD          Z8, Z8, Z8
-	VPDPBUSD        320(DI)(R10*8), Z5, Z8
-	VPUNPCKLDQ      Z8, Z7, Z5
-	VPUNPCKHDQ      Z8, Z7, Z7
-	VPADDD          Z5, Z7, Z7
-	VBROADCASTI64X4 220(R12), Z5
-	VPSRLVD         Z1, Z5, Z5
-	VPANDD          Z2, Z5, Z5
-	VPXORD          Z8, Z8, Z8
-	VPDPBUSD        384(DI)(R10*8), Z5, Z8
-	VBROADCASTI64X4 256(R12), Z5
-	VPSRLVD         Z1, Z5, Z5
-	VPANDD          Z2, Z5, Z5
+	VPDPBUSD        128(DI)(R10*8), Z6, Z8
+	VBROADCASTI64X4 112(R11), Z6
+	VPSRLVD         Z2, Z6, Z6
+	VPANDD          Z3, Z6, Z6
 	VPXORD          Z9, Z9, Z9
-	VPDPBUSD        448(DI)(R10*8), Z5, Z9
-	VPUNPCKLDQ      Z9, Z8, Z5
+	VPDPBUSD        192(DI)(R10*8), Z6, Z9
+	VPUNPCKLDQ      Z9, Z8, Z6
 	VPUNPCKHDQ      Z9, Z8, Z8
-	VPADDD          Z5, Z8, Z8
-	VPUNPCKLQDQ     Z8, Z7, Z5
+	VPADDD          Z6, Z8, Z8
+	VPUNPCKLQDQ     Z8, Z7, Z6
 	VPUNPCKHQDQ     Z8, Z7, Z7
-	VPADDD          Z5, Z7, Z7
-	VSHUFI32X4      $0x88, Z7, Z6, Z5
-	VSHUFI32X4      $0xdd, Z7, Z6, Z6
-	VPADDD          Z6, Z5, Z5
-	VPERMD          Z5, Z3, Z5
-	VMOVDQU32       (R9)(R10*1), Z6
-	VPSLLD          $0x03, Z6, Z6
-	VPSUBD          Z6, Z5, Z5
-	VPERMPS         (R12), Z4, Z6
-	VPERMPS         72(R12), Z4, K1, Z6
-	VPERMPS         144(R12), Z4, K2, Z6
-	VPERMPS         216(R12), Z4, K3, Z6
-	VMOVDQU32       (R8)(R10*1), Z7
-	VCVTDQ2PS       Z5, Z5
-	VMULPS          Z7, Z6, Z6
-	VFMADD231PS     Z6, Z5, Z0
+	VPADDD          Z6, Z7, Z7
+	VBROADCASTI64X4 148(R11), Z6
+	VPSRLVD         Z2, Z6, Z6
+	VPANDD          Z3, Z6, Z6
+	VPXORD          Z8, Z8, Z8
+	VPDPBUSD        256(DI)(R10*8), Z6, Z8
+	VBROADCASTI64X4 184(R11), Z6
+	VPSRLVD         Z2, Z6, Z6
+	VPANDD          Z3, Z6, Z6
+	VPXORD          Z9, Z9, Z9
+	VPDPBUSD        320(DI)(R10*8), Z6, Z9
+	VPUNPCKLDQ      Z9, Z8, Z6
+	VPUNPCKHDQ      Z9, Z8, Z8
+	VPADDD          Z6, Z8, Z8
+	VBROADCASTI64X4 220(R11), Z6
+	VPSRLVD         Z2, Z6, Z6
+	VPANDD          Z3, Z6, Z6
+	VPXORD          Z9, Z9, Z9
+	VPDPBUSD        384(DI)(R10*8), Z6, Z9
+	VBROADCASTI64X4 256(R11), Z6
+	VPSRLVD         Z2, Z6, Z6
+	VPANDD          Z3, Z6, Z6
+	VPXORD          Z10, Z10, Z10
+	VPDPBUSD        448(DI)(R10*8), Z6, Z10
+	VPUNPCKLDQ      Z10, Z9, Z6
+	VPUNPCKHDQ      Z10, Z9, Z9
+	VPADDD          Z6, Z9, Z9
+	VPUNPCKLQDQ     Z9, Z8, Z6
+	VPUNPCKHQDQ     Z9, Z8, Z8
+	VPADDD          Z6, Z8, Z8
+	VSHUFI32X4      $0x88, Z8, Z7, Z6
+	VSHUFI32X4      $0xdd, Z8, Z7, Z7
+	VPADDD          Z7, Z6, Z6
+	VPERMD          Z6, Z4, Z6
+	VMOVDQU32       (R9)(R10*1), Z7
+	VPSLLD          $0x03, Z7, Z7
+	VPSUBD          Z7, Z6, Z6
+	VPERMPS         (R11), Z5, Z7
+	VPERMPS         72(R11), Z5, K1, Z7
+	VPERMPS         144(R11), Z5, K2, Z7
+	VPERMPS         216(R11), Z5, K3, Z7
+	VPANDD          Z0, Z7, Z7
+	VMOVDQU32       (R8)(R10*1), Z8
+	VCVTDQ2PS       Z6, Z6
+	VMULPS          Z8, Z7, Z7
+	VFMADD231PS     Z7, Z6, Z1
 
 done:
-	VPERMILPS     $0x4e, Z0, Z5
-	VADDPS        Z0, Z5, Z5
-	VPERMILPS     $0xb1, Z5, Z0
-	VADDPS        Z0, Z5, Z5
-	VSHUFF32X4    $0xb1, Z5, Z5, Z0
-	VADDPS        Z5, Z0, Z0
-	VEXTRACTI32X4 $0x02, Z0, X5
-	VADDPS        X0, X5, X5
-	VMOVSS        X5, (AX)
+	VPERMILPS     $0x4e, Z1, Z6
+	VADDPS        Z1, Z6, Z6
+	VPERMILPS     $0xb1, Z6, Z1
+	VADDPS        Z1, Z6, Z6
+	VSHUFF32X4    $0xb1, Z6, Z6, Z1
+	VADDPS        Z6, Z1, Z1
+	VEXTRACTI32X4 $0x02, Z1, X6
+	VADDPS        X1, X6, X6
+	VMOVSS        X6, (AX)
 	ADDQ          $0x04, AX
 	ADDQ          DX, CX
 	DECQ          BX
@@ -237,10 +250,10 @@ done:
 	RET
 
 constants:
-	VMOVDQU32 constant0<>+0(SB), Z1
-	VMOVDQU32 constant1<>+0(SB), Z4
-	VMOVDQU32 constant2<>+0(SB), Z3
-	VMOVDQU32 constant3<>+0(SB), Z2
+	VMOVDQU32 constant2<>+0(SB), Z2
+	VMOVDQU32 constant3<>+0(SB), Z5
+	VMOVDQU32 constant4<>+0(SB), Z4
+	VMOVDQU32 constant5<>+0(SB), Z3
 	MOVL      $0x000000f0, R10
 	KMOVD     R10, K1
 	MOVL      $0x00000f00, R10
@@ -249,45 +262,69 @@ constants:
 	KMOVD     R10, K3
 	JMP       begin
 
-DATA constant0<>+0(SB)/8, $0x0000000000000000
-DATA constant0<>+8(SB)/8, $0x0000000000000000
-DATA constant0<>+16(SB)/8, $0x0000000000000000
-DATA constant0<>+24(SB)/8, $0x0000000000000000
-DATA constant0<>+32(SB)/8, $0x0000000400000004
-DATA constant0<>+40(SB)/8, $0x0000000400000004
-DATA constant0<>+48(SB)/8, $0x0000000400000004
-DATA constant0<>+56(SB)/8, $0x0000000400000004
-GLOBL constant0<>(SB), RODATA|NOPTR, $64
+DATA constant0<>+0(SB)/8, $0xffffffffffffffff
+DATA constant0<>+8(SB)/8, $0xffffffffffffffff
+DATA constant0<>+16(SB)/8, $0xffffffffffffffff
+DATA constant0<>+24(SB)/8, $0xffffffffffffffff
+DATA constant0<>+32(SB)/8, $0xffffffffffffffff
+DATA constant0<>+40(SB)/8, $0xffffffffffffffff
+DATA constant0<>+48(SB)/8, $0xffffffffffffffff
+DATA constant0<>+56(SB)/8, $0xffffffffffffffff
+DATA constant0<>+64(SB)/8, $0x0000000000000000
+DATA constant0<>+72(SB)/8, $0x0000000000000000
+DATA constant0<>+80(SB)/8, $0x0000000000000000
+DATA constant0<>+88(SB)/8, $0x0000000000000000
+DATA constant0<>+96(SB)/8, $0x0000000000000000
+DATA constant0<>+104(SB)/8, $0x0000000000000000
+DATA constant0<>+112(SB)/8, $0x0000000000000000
+DATA constant0<>+120(SB)/8, $0x0000000000000000
+GLOBL constant0<>(SB), RODATA|NOPTR, $128
 
-DATA constant1<>+0(SB)/8, $0x0000000000000000
-DATA constant1<>+8(SB)/8, $0x0000000900000009
-DATA constant1<>+16(SB)/8, $0x0000000000000000
-DATA constant1<>+24(SB)/8, $0x0000000900000009
-DATA constant1<>+32(SB)/8, $0x0000000000000000
-DATA constant1<>+40(SB)/8, $0x0000000900000009
-DATA constant1<>+48(SB)/8, $0x0000000000000000
-DATA constant1<>+56(SB)/8, $0x0000000900000009
-GLOBL constant1<>(SB), RODATA|NOPTR, $64
+DATA constant1<>+0(SB)/8, $0x4040404040404040
+DATA constant1<>+8(SB)/8, $0x4040404040404040
+DATA constant1<>+16(SB)/8, $0x4040404040404040
+DATA constant1<>+24(SB)/8, $0x4040404040404040
+GLOBL constant1<>(SB), RODATA|NOPTR, $32
 
-DATA constant2<>+0(SB)/8, $0x0000000400000000
-DATA constant2<>+8(SB)/8, $0x0000000500000001
-DATA constant2<>+16(SB)/8, $0x0000000600000002
-DATA constant2<>+24(SB)/8, $0x0000000700000003
-DATA constant2<>+32(SB)/8, $0x0000000c00000008
-DATA constant2<>+40(SB)/8, $0x0000000d00000009
-DATA constant2<>+48(SB)/8, $0x0000000e0000000a
-DATA constant2<>+56(SB)/8, $0x0000000f0000000b
+DATA constant2<>+0(SB)/8, $0x0000000000000000
+DATA constant2<>+8(SB)/8, $0x0000000000000000
+DATA constant2<>+16(SB)/8, $0x0000000000000000
+DATA constant2<>+24(SB)/8, $0x0000000000000000
+DATA constant2<>+32(SB)/8, $0x0000000400000004
+DATA constant2<>+40(SB)/8, $0x0000000400000004
+DATA constant2<>+48(SB)/8, $0x0000000400000004
+DATA constant2<>+56(SB)/8, $0x0000000400000004
 GLOBL constant2<>(SB), RODATA|NOPTR, $64
 
-DATA constant3<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant3<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant3<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant3<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant3<>+32(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant3<>+40(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant3<>+48(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant3<>+56(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant3<>+0(SB)/8, $0x0000000000000000
+DATA constant3<>+8(SB)/8, $0x0000000900000009
+DATA constant3<>+16(SB)/8, $0x0000000000000000
+DATA constant3<>+24(SB)/8, $0x0000000900000009
+DATA constant3<>+32(SB)/8, $0x0000000000000000
+DATA constant3<>+40(SB)/8, $0x0000000900000009
+DATA constant3<>+48(SB)/8, $0x0000000000000000
+DATA constant3<>+56(SB)/8, $0x0000000900000009
 GLOBL constant3<>(SB), RODATA|NOPTR, $64
+
+DATA constant4<>+0(SB)/8, $0x0000000400000000
+DATA constant4<>+8(SB)/8, $0x0000000500000001
+DATA constant4<>+16(SB)/8, $0x0000000600000002
+DATA constant4<>+24(SB)/8, $0x0000000700000003
+DATA constant4<>+32(SB)/8, $0x0000000c00000008
+DATA constant4<>+40(SB)/8, $0x0000000d00000009
+DATA constant4<>+48(SB)/8, $0x0000000e0000000a
+DATA constant4<>+56(SB)/8, $0x0000000f0000000b
+GLOBL constant4<>(SB), RODATA|NOPTR, $64
+
+DATA constant5<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant5<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant5<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant5<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant5<>+32(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant5<>+40(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant5<>+48(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant5<>+56(SB)/8, $0x0f0f0f0f0f0f0f0f
+GLOBL constant5<>(SB), RODATA|NOPTR, $64
 
 // func i4g64PackAVX512(t *uint8, a *float32, b *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX512BW, AVX512F
@@ -384,9 +421,9 @@ tile:
 	RET
 
 constants:
-	VMOVDQU32 constant1<>+0(SB), Z5
-	VMOVDQU32 constant4<>+0(SB), Z3
-	VMOVDQU32 constant3<>+0(SB), Z4
+	VMOVDQU32 constant3<>+0(SB), Z5
+	VMOVDQU32 constant6<>+0(SB), Z3
+	VMOVDQU32 constant5<>+0(SB), Z4
 	MOVL      $0x000000f0, R9
 	KMOVD     R9, K1
 	MOVL      $0x00000f00, R9
@@ -395,19 +432,19 @@ constants:
 	KMOVD     R9, K3
 	JMP       begin
 
-DATA constant4<>+0(SB)/8, $0x0000000400000000
-DATA constant4<>+8(SB)/8, $0x0000000400000000
-DATA constant4<>+16(SB)/8, $0x0000000400000000
-DATA constant4<>+24(SB)/8, $0x0000000400000000
-DATA constant4<>+32(SB)/8, $0x0000000400000000
-DATA constant4<>+40(SB)/8, $0x0000000400000000
-DATA constant4<>+48(SB)/8, $0x0000000400000000
-DATA constant4<>+56(SB)/8, $0x0000000400000000
-GLOBL constant4<>(SB), RODATA|NOPTR, $64
+DATA constant6<>+0(SB)/8, $0x0000000400000000
+DATA constant6<>+8(SB)/8, $0x0000000400000000
+DATA constant6<>+16(SB)/8, $0x0000000400000000
+DATA constant6<>+24(SB)/8, $0x0000000400000000
+DATA constant6<>+32(SB)/8, $0x0000000400000000
+DATA constant6<>+40(SB)/8, $0x0000000400000000
+DATA constant6<>+48(SB)/8, $0x0000000400000000
+DATA constant6<>+56(SB)/8, $0x0000000400000000
+GLOBL constant6<>(SB), RODATA|NOPTR, $64
 
 // func i4g64RowAVX2(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 // Requires: AVX, AVX2, FMA3, MMX+
-TEXT ·i4g64RowAVX2(SB), NOSPLIT, $160-72
+TEXT ·i4g64RowAVX2(SB), NOSPLIT, $168-72
 	MOVQ    dst+0(FP), AX
 	MOVQ    w+8(FP), CX
 	MOVQ    stride+16(FP), DX
@@ -417,188 +454,201 @@ TEXT ·i4g64RowAVX2(SB), NOSPLIT, $160-72
 	MOVQ    d+40(FP), R8
 	MOVQ    s+48(FP), R9
 	MOVQ    half+56(FP), R10
-	VPXOR   Y0, Y0, Y0
-	VMOVDQU Y0, (SP)
-	VMOVDQU Y0, 32(SP)
-	VMOVDQU Y0, 64(SP)
-	VMOVDQU Y0, 96(SP)
-	VMOVDQU Y0, 128(SP)
-	MOVQ    SI, R11
-	ANDQ    $+7, R11
+	MOVQ    w+8(FP), R10
+	MOVQ    DX, R11
+	IMULQ   BX, R11
+	ADDQ    R11, R10
+	SUBQ    $+144, R10
+	MOVQ    R10, (SP)
+	MOVQ    SI, R12
+	ANDQ    $+7, R12
+	LEAQ    constant7<>+0(SB), R10
+	SHLQ    $0x02, R12
+	SUBQ    R12, R10
+	VMOVDQU 32(R10), Y0
+	SHRQ    $0x02, R12
+	VMOVDQU constant1<>+0(SB), Y1
+	VMOVDQU Y1, 8(SP)
+	VMOVDQU Y1, 40(SP)
+	VMOVDQU Y1, 72(SP)
+	VMOVDQU Y1, 104(SP)
+	VMOVDQU Y1, 136(SP)
 	ANDQ    $-8, SI
 	SHLQ    $0x02, SI
 
 row:
-	VPXOR Y0, Y0, Y0
-	MOVQ  CX, R12
+	VPXOR Y1, Y1, Y1
+	MOVQ  CX, R11
 	XORQ  R10, R10
 
 group:
 	CMPQ         R10, SI
 	JGE          rest
-	PREFETCHT0   4096(R12)
-	PREFETCHT0   4160(R12)
-	PREFETCHT0   4224(R12)
-	VMOVDQU      4(R12), Y1
-	VPSRLD       $0x04, Y1, Y2
-	VPAND        constant5<>+0(SB), Y1, Y1
-	VPAND        constant5<>+0(SB), Y2, Y2
-	VPMADDUBSW   (DI)(R10*8), Y1, Y1
-	VPMADDUBSW   32(DI)(R10*8), Y2, Y2
-	VPUNPCKLWD   Y2, Y1, Y3
-	VPUNPCKHWD   Y2, Y1, Y1
-	VPADDW       Y3, Y1, Y1
-	VMOVDQU      40(R12), Y2
+	PREFETCHT0   4096(R11)
+	PREFETCHT0   4160(R11)
+	PREFETCHT0   4224(R11)
+	VMOVDQU      4(R11), Y2
 	VPSRLD       $0x04, Y2, Y3
-	VPAND        constant5<>+0(SB), Y2, Y2
-	VPAND        constant5<>+0(SB), Y3, Y3
-	VPMADDUBSW   64(DI)(R10*8), Y2, Y2
-	VPMADDUBSW   96(DI)(R10*8), Y3, Y3
+	VPAND        constant8<>+0(SB), Y2, Y2
+	VPAND        constant8<>+0(SB), Y3, Y3
+	VPMADDUBSW   (DI)(R10*8), Y2, Y2
+	VPMADDUBSW   32(DI)(R10*8), Y3, Y3
 	VPUNPCKLWD   Y3, Y2, Y4
 	VPUNPCKHWD   Y3, Y2, Y2
 	VPADDW       Y4, Y2, Y2
-	VPUNPCKLDQ   Y2, Y1, Y3
-	VPUNPCKHDQ   Y2, Y1, Y1
-	VPADDW       Y3, Y1, Y1
-	VMOVDQU      76(R12), Y2
-	VPSRLD       $0x04, Y2, Y3
-	VPAND        constant5<>+0(SB), Y2, Y2
-	VPAND        constant5<>+0(SB), Y3, Y3
-	VPMADDUBSW   128(DI)(R10*8), Y2, Y2
-	VPMADDUBSW   160(DI)(R10*8), Y3, Y3
-	VPUNPCKLWD   Y3, Y2, Y4
-	VPUNPCKHWD   Y3, Y2, Y2
-	VPADDW       Y4, Y2, Y2
-	VMOVDQU      112(R12), Y3
+	VMOVDQU      40(R11), Y3
 	VPSRLD       $0x04, Y3, Y4
-	VPAND        constant5<>+0(SB), Y3, Y3
-	VPAND        constant5<>+0(SB), Y4, Y4
-	VPMADDUBSW   192(DI)(R10*8), Y3, Y3
-	VPMADDUBSW   224(DI)(R10*8), Y4, Y4
+	VPAND        constant8<>+0(SB), Y3, Y3
+	VPAND        constant8<>+0(SB), Y4, Y4
+	VPMADDUBSW   64(DI)(R10*8), Y3, Y3
+	VPMADDUBSW   96(DI)(R10*8), Y4, Y4
 	VPUNPCKLWD   Y4, Y3, Y5
 	VPUNPCKHWD   Y4, Y3, Y3
 	VPADDW       Y5, Y3, Y3
 	VPUNPCKLDQ   Y3, Y2, Y4
 	VPUNPCKHDQ   Y3, Y2, Y2
 	VPADDW       Y4, Y2, Y2
-	VPUNPCKLQDQ  Y2, Y1, Y3
-	VPUNPCKHQDQ  Y2, Y1, Y1
-	VPADDW       Y3, Y1, Y1
-	VEXTRACTI128 $0x01, Y1, X2
-	VPMOVSXWD    X1, Y1
+	VMOVDQU      76(R11), Y3
+	VPSRLD       $0x04, Y3, Y4
+	VPAND        constant8<>+0(SB), Y3, Y3
+	VPAND        constant8<>+0(SB), Y4, Y4
+	VPMADDUBSW   128(DI)(R10*8), Y3, Y3
+	VPMADDUBSW   160(DI)(R10*8), Y4, Y4
+	VPUNPCKLWD   Y4, Y3, Y5
+	VPUNPCKHWD   Y4, Y3, Y3
+	VPADDW       Y5, Y3, Y3
+	VMOVDQU      112(R11), Y4
+	VPSRLD       $0x04, Y4, Y5
+	VPAND        constant8<>+0(SB), Y4, Y4
+	VPAND        constant8<>+0(SB), Y5, Y5
+	VPMADDUBSW   192(DI)(R10*8), Y4, Y4
+	VPMADDUBSW   224(DI)(R10*8), Y5, Y5
+	VPUNPCKLWD   Y5, Y4, Y6
+	VPUNPCKHWD   Y5, Y4, Y4
+	VPADDW       Y6, Y4, Y4
+	VPUNPCKLDQ   Y4, Y3, Y5
+	VPUNPCKHDQ   Y4, Y3, Y3
+	VPADDW       Y5, Y3, Y3
+	VPUNPCKLQDQ  Y3, Y2, Y4
+	VPUNPCKHQDQ  Y3, Y2, Y2
+	VPADDW       Y4, Y2, Y2
+	VEXTRACTI128 $0x01, Y2, X3
 	VPMOVSXWD    X2, Y2
-	VPADDD       Y1, Y2, Y2
-	VMOVDQU      (R9)(R10*1), Y1
-	VPSLLD       $0x03, Y1, Y1
-	VPSUBD       Y1, Y2, Y2
-	VBROADCASTSS (R12), Y1
-	VBROADCASTSS 36(R12), Y3
-	VBLENDPS     $0x0c, Y3, Y1, Y1
-	VBROADCASTSS 72(R12), Y3
-	VBLENDPS     $0x30, Y3, Y1, Y1
-	VBROADCASTSS 108(R12), Y3
-	VBLENDPS     $0xc0, Y3, Y1, Y1
-	VMOVDQU      (R8)(R10*1), Y3
-	VCVTDQ2PS    Y2, Y2
-	VMULPS       Y3, Y1, Y1
-	VFMADD231PS  Y1, Y2, Y0
-	ADDQ         $+144, R12
+	VPMOVSXWD    X3, Y3
+	VPADDD       Y2, Y3, Y3
+	VMOVDQU      (R9)(R10*1), Y2
+	VPSLLD       $0x03, Y2, Y2
+	VPSUBD       Y2, Y3, Y3
+	VBROADCASTSS (R11), Y2
+	VBROADCASTSS 36(R11), Y4
+	VBLENDPS     $0x0c, Y4, Y2, Y2
+	VBROADCASTSS 72(R11), Y4
+	VBLENDPS     $0x30, Y4, Y2, Y2
+	VBROADCASTSS 108(R11), Y4
+	VBLENDPS     $0xc0, Y4, Y2, Y2
+	VMOVDQU      (R8)(R10*1), Y4
+	VCVTDQ2PS    Y3, Y3
+	VMULPS       Y4, Y2, Y2
+	VFMADD231PS  Y2, Y3, Y1
+	ADDQ         $+144, R11
 	ADDQ         $+32, R10
 	JMP          group
 
 rest:
-	MOVQ R11, R13
-	LEAQ (SP), R14
+	CMPQ R12, $0x00
+	JE   done
+	CMPQ R11, (SP)
+	JLS  inPlace
+	MOVQ R12, R13
+	LEAQ 8(SP), R14
 
 copy:
-	SUBQ    $+2, R13
-	JL      copied
-	MOVL    (R12), R15
+	MOVL    (R11), R15
 	MOVL    R15, (R14)
-	ADDQ    $+4, R12
+	ADDQ    $+4, R11
 	ADDQ    $+4, R14
-	VMOVDQU (R12), Y1
-	VMOVDQU Y1, (R14)
-	ADDQ    $+32, R12
+	VMOVDQU (R11), Y2
+	VMOVDQU Y2, (R14)
+	ADDQ    $+32, R11
 	ADDQ    $+32, R14
-	JMP     copy
+	SUBQ    $+2, R13
+	JG      copy
+	LEAQ    8(SP), R11
 
-copied:
-	CMPQ         R11, $0x00
-	JE           done
-	LEAQ         (SP), R12
-	VMOVDQU      4(R12), Y1
-	VPSRLD       $0x04, Y1, Y2
-	VPAND        constant5<>+0(SB), Y1, Y1
-	VPAND        constant5<>+0(SB), Y2, Y2
-	VPMADDUBSW   (DI)(R10*8), Y1, Y1
-	VPMADDUBSW   32(DI)(R10*8), Y2, Y2
-	VPUNPCKLWD   Y2, Y1, Y3
-	VPUNPCKHWD   Y2, Y1, Y1
-	VPADDW       Y3, Y1, Y1
-	VMOVDQU      40(R12), Y2
+inPlace:
+	VMOVDQU      4(R11), Y2
 	VPSRLD       $0x04, Y2, Y3
-	VPAND        constant5<>+0(SB), Y2, Y2
-	VPAND        constant5<>+0(SB), Y3, Y3
-	VPMADDUBSW   64(DI)(R10*8), Y2, Y2
-	VPMADDUBSW   96(DI)(R10*8), Y3, Y3
+	VPAND        constant8<>+0(SB), Y2, Y2
+	VPAND        constant8<>+0(SB), Y3, Y3
+	VPMADDUBSW   (DI)(R10*8), Y2, Y2
+	VPMADDUBSW   32(DI)(R10*8), Y3, Y3
 	VPUNPCKLWD   Y3, Y2, Y4
 	VPUNPCKHWD   Y3, Y2, Y2
 	VPADDW       Y4, Y2, Y2
-	VPUNPCKLDQ   Y2, Y1, Y3
-	VPUNPCKHDQ   Y2, Y1, Y1
-	VPADDW       Y3, Y1, Y1
-	VMOVDQU      76(R12), Y2
-	VPSRLD       $0x04, Y2, Y3
-	VPAND        constant5<>+0(SB), Y2, Y2
-	VPAND        constant5<>+0(SB), Y3, Y3
-	VPMADDUBSW   128(DI)(R10*8), Y2, Y2
-	VPMADDUBSW   160(DI)(R10*8), Y3, Y3
-	VPUNPCKLWD   Y3, Y2, Y4
-	VPUNPCKHWD   Y3, Y2, Y2
-	VPADDW       Y4, Y2, Y2
-	VMOVDQU      112(R12), Y3
+	VMOVDQU      40(R11), Y3
 	VPSRLD       $0x04, Y3, Y4
-	VPAND        constant5<>+0(SB), Y3, Y3
-	VPAND        constant5<>+0(SB), Y4, Y4
-	VPMADDUBSW   192(DI)(R10*8), Y3, Y3
-	VPMADDUBSW   224(DI)(R10*8), Y4, Y4
+	VPAND        constant8<>+0(SB), Y3, Y3
+	VPAND        constant8<>+0(SB), Y4, Y4
+	VPMADDUBSW   64(DI)(R10*8), Y3, Y3
+	VPMADDUBSW   96(DI)(R10*8), Y4, Y4
 	VPUNPCKLWD   Y4, Y3, Y5
 	VPUNPCKHWD   Y4, Y3, Y3
 	VPADDW       Y5, Y3, Y3
 	VPUNPCKLDQ   Y3, Y2, Y4
 	VPUNPCKHDQ   Y3, Y2, Y2
 	VPADDW       Y4, Y2, Y2
-	VPUNPCKLQDQ  Y2, Y1, Y3
-	VPUNPCKHQDQ  Y2, Y1, Y1
-	VPADDW       Y3, Y1, Y1
-	VEXTRACTI128 $0x01, Y1, X2
-	VPMOVSXWD    X1, Y1
+	VMOVDQU      76(R11), Y3
+	VPSRLD       $0x04, Y3, Y4
+	VPAND        constant8<>+0(SB), Y3, Y3
+	VPAND        constant8<>+0(SB), Y4, Y4
+	VPMADDUBSW   128(DI)(R10*8), Y3, Y3
+	VPMADDUBSW   160(DI)(R10*8), Y4, Y4
+	VPUNPCKLWD   Y4, Y3, Y5
+	VPUNPCKHWD   Y4, Y3, Y3
+	VPADDW       Y5, Y3, Y3
+	VMOVDQU      112(R11), Y4
+	VPSRLD       $0x04, Y4, Y5
+	VPAND        constant8<>+0(SB), Y4, Y4
+	VPAND        constant8<>+0(SB), Y5, Y5
+	VPMADDUBSW   192(DI)(R10*8), Y4, Y4
+	VPMADDUBSW   224(DI)(R10*8), Y5, Y5
+	VPUNPCKLWD   Y5, Y4, Y6
+	VPUNPCKHWD   Y5, Y4, Y4
+	VPADDW       Y6, Y4, Y4
+	VPUNPCKLDQ   Y4, Y3, Y5
+	VPUNPCKHDQ   Y4, Y3, Y3
+	VPADDW       Y5, Y3, Y3
+	VPUNPCKLQDQ  Y3, Y2, Y4
+	VPUNPCKHQDQ  Y3, Y2, Y2
+	VPADDW       Y4, Y2, Y2
+	VEXTRACTI128 $0x01, Y2, X3
 	VPMOVSXWD    X2, Y2
-	VPADDD       Y1, Y2, Y2
-	VMOVDQU      (R9)(R10*1), Y1
-	VPSLLD       $0x03, Y1, Y1
-	VPSUBD       Y1, Y2, Y2
-	VBROADCASTSS (R12), Y1
-	VBROADCASTSS 36(R12), Y3
-	VBLENDPS     $0x0c, Y3, Y1, Y1
-	VBROADCASTSS 72(R12), Y3
-	VBLENDPS     $0x30, Y3, Y1, Y1
-	VBROADCASTSS 108(R12), Y3
-	VBLENDPS     $0xc0, Y3, Y1, Y1
-	VMOVDQU      (R8)(R10*1), Y3
-	VCVTDQ2PS    Y2, Y2
-	VMULPS       Y3, Y1, Y1
-	VFMADD231PS  Y1, Y2, Y0
+	VPMOVSXWD    X3, Y3
+	VPADDD       Y2, Y3, Y3
+	VMOVDQU      (R9)(R10*1), Y2
+	VPSLLD       $0x03, Y2, Y2
+	VPSUBD       Y2, Y3, Y3
+	VBROADCASTSS (R11), Y2
+	VBROADCASTSS 36(R11), Y4
+	VBLENDPS     $0x0c, Y4, Y2, Y2
+	VBROADCASTSS 72(R11), Y4
+	VBLENDPS     $0x30, Y4, Y2, Y2
+	VBROADCASTSS 108(R11), Y4
+	VBLENDPS     $0xc0, Y4, Y2, Y2
+	VPAND        Y0, Y2, Y2
+	VMOVDQU      (R8)(R10*1), Y4
+	VCVTDQ2PS    Y3, Y3
+	VMULPS       Y4, Y2, Y2
+	VFMADD231PS  Y2, Y3, Y1
 
 done:
-	VPERMILPS    $0x4e, Y0, Y1
-	VADDPS       Y0, Y1, Y1
-	VPERMILPS    $0xb1, Y1, Y0
-	VADDPS       Y0, Y1, Y1
-	VEXTRACTI128 $0x01, Y1, X0
-	VADDPS       X1, X0, X0
-	VMOVSS       X0, (AX)
+	VPERMILPS    $0x4e, Y1, Y2
+	VADDPS       Y1, Y2, Y2
+	VPERMILPS    $0xb1, Y2, Y1
+	VADDPS       Y1, Y2, Y2
+	VEXTRACTI128 $0x01, Y2, X1
+	VADDPS       X2, X1, X1
+	VMOVSS       X1, (AX)
 	ADDQ         $0x04, AX
 	ADDQ         DX, CX
 	DECQ         BX
@@ -606,11 +656,21 @@ done:
 	VZEROUPPER
 	RET
 
-DATA constant5<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant5<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant5<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant5<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
-GLOBL constant5<>(SB), RODATA|NOPTR, $32
+DATA constant7<>+0(SB)/8, $0xffffffffffffffff
+DATA constant7<>+8(SB)/8, $0xffffffffffffffff
+DATA constant7<>+16(SB)/8, $0xffffffffffffffff
+DATA constant7<>+24(SB)/8, $0xffffffffffffffff
+DATA constant7<>+32(SB)/8, $0x0000000000000000
+DATA constant7<>+40(SB)/8, $0x0000000000000000
+DATA constant7<>+48(SB)/8, $0x0000000000000000
+DATA constant7<>+56(SB)/8, $0x0000000000000000
+GLOBL constant7<>(SB), RODATA|NOPTR, $64
+
+DATA constant8<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant8<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant8<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant8<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
+GLOBL constant8<>(SB), RODATA|NOPTR, $32
 
 // func i4g64PackAVX2(t *uint8, a *float32, b *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX2
@@ -642,17 +702,17 @@ tile:
 	VPUNPCKHQDQ    Y3, Y2, Y2
 	VPUNPCKLQDQ    Y1, Y0, Y3
 	VPUNPCKHQDQ    Y1, Y0, Y0
-	VPSRLVD        constant6<>+0(SB), Y4, Y1
-	VPAND          constant5<>+0(SB), Y1, Y1
+	VPSRLVD        constant9<>+0(SB), Y4, Y1
+	VPAND          constant8<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, (AX)(R9*8)
-	VPSRLVD        constant6<>+0(SB), Y2, Y1
-	VPAND          constant5<>+0(SB), Y1, Y1
+	VPSRLVD        constant9<>+0(SB), Y2, Y1
+	VPAND          constant8<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 64(AX)(R9*8)
-	VPSRLVD        constant6<>+0(SB), Y3, Y1
-	VPAND          constant5<>+0(SB), Y1, Y1
+	VPSRLVD        constant9<>+0(SB), Y3, Y1
+	VPAND          constant8<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 128(AX)(R9*8)
-	VPSRLVD        constant6<>+0(SB), Y0, Y0
-	VPAND          constant5<>+0(SB), Y0, Y0
+	VPSRLVD        constant9<>+0(SB), Y0, Y0
+	VPAND          constant8<>+0(SB), Y0, Y0
 	VMOVDQU        Y0, 192(AX)(R9*8)
 	VBROADCASTI128 20(R10), Y0
 	VINSERTI128    $0x01, 92(R10), Y0, Y0
@@ -666,17 +726,17 @@ tile:
 	VPUNPCKHQDQ    Y3, Y2, Y2
 	VPUNPCKLQDQ    Y1, Y0, Y3
 	VPUNPCKHQDQ    Y1, Y0, Y0
-	VPSRLVD        constant6<>+0(SB), Y4, Y1
-	VPAND          constant5<>+0(SB), Y1, Y1
+	VPSRLVD        constant9<>+0(SB), Y4, Y1
+	VPAND          constant8<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 256(AX)(R9*8)
-	VPSRLVD        constant6<>+0(SB), Y2, Y1
-	VPAND          constant5<>+0(SB), Y1, Y1
+	VPSRLVD        constant9<>+0(SB), Y2, Y1
+	VPAND          constant8<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 320(AX)(R9*8)
-	VPSRLVD        constant6<>+0(SB), Y3, Y1
-	VPAND          constant5<>+0(SB), Y1, Y1
+	VPSRLVD        constant9<>+0(SB), Y3, Y1
+	VPAND          constant8<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 384(AX)(R9*8)
-	VPSRLVD        constant6<>+0(SB), Y0, Y0
-	VPAND          constant5<>+0(SB), Y0, Y0
+	VPSRLVD        constant9<>+0(SB), Y0, Y0
+	VPAND          constant8<>+0(SB), Y0, Y0
 	VMOVDQU        Y0, 448(AX)(R9*8)
 	VBROADCASTSS   (R10), Y0
 	VBROADCASTSS   36(R10), Y1
@@ -699,17 +759,17 @@ tile:
 	VPUNPCKHQDQ    Y3, Y2, Y2
 	VPUNPCKLQDQ    Y1, Y0, Y3
 	VPUNPCKHQDQ    Y1, Y0, Y0
-	VPSRLVD        constant6<>+0(SB), Y4, Y1
-	VPAND          constant5<>+0(SB), Y1, Y1
+	VPSRLVD        constant9<>+0(SB), Y4, Y1
+	VPAND          constant8<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 32(AX)(R9*8)
-	VPSRLVD        constant6<>+0(SB), Y2, Y1
-	VPAND          constant5<>+0(SB), Y1, Y1
+	VPSRLVD        constant9<>+0(SB), Y2, Y1
+	VPAND          constant8<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 96(AX)(R9*8)
-	VPSRLVD        constant6<>+0(SB), Y3, Y1
-	VPAND          constant5<>+0(SB), Y1, Y1
+	VPSRLVD        constant9<>+0(SB), Y3, Y1
+	VPAND          constant8<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 160(AX)(R9*8)
-	VPSRLVD        constant6<>+0(SB), Y0, Y0
-	VPAND          constant5<>+0(SB), Y0, Y0
+	VPSRLVD        constant9<>+0(SB), Y0, Y0
+	VPAND          constant8<>+0(SB), Y0, Y0
 	VMOVDQU        Y0, 224(AX)(R9*8)
 	VBROADCASTI128 20(R10), Y0
 	VINSERTI128    $0x01, 92(R10), Y0, Y0
@@ -723,17 +783,17 @@ tile:
 	VPUNPCKHQDQ    Y3, Y2, Y2
 	VPUNPCKLQDQ    Y1, Y0, Y3
 	VPUNPCKHQDQ    Y1, Y0, Y0
-	VPSRLVD        constant6<>+0(SB), Y4, Y1
-	VPAND          constant5<>+0(SB), Y1, Y1
+	VPSRLVD        constant9<>+0(SB), Y4, Y1
+	VPAND          constant8<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 288(AX)(R9*8)
-	VPSRLVD        constant6<>+0(SB), Y2, Y1
-	VPAND          constant5<>+0(SB), Y1, Y1
+	VPSRLVD        constant9<>+0(SB), Y2, Y1
+	VPAND          constant8<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 352(AX)(R9*8)
-	VPSRLVD        constant6<>+0(SB), Y3, Y1
-	VPAND          constant5<>+0(SB), Y1, Y1
+	VPSRLVD        constant9<>+0(SB), Y3, Y1
+	VPAND          constant8<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 416(AX)(R9*8)
-	VPSRLVD        constant6<>+0(SB), Y0, Y0
-	VPAND          constant5<>+0(SB), Y0, Y0
+	VPSRLVD        constant9<>+0(SB), Y0, Y0
+	VPAND          constant8<>+0(SB), Y0, Y0
 	VMOVDQU        Y0, 480(AX)(R9*8)
 	VBROADCASTSS   (R10), Y0
 	VBROADCASTSS   36(R10), Y1
@@ -755,8 +815,8 @@ tile:
 	VZEROUPPER
 	RET
 
-DATA constant6<>+0(SB)/8, $0x0000000400000000
-DATA constant6<>+8(SB)/8, $0x0000000400000000
-DATA constant6<>+16(SB)/8, $0x0000000400000000
-DATA constant6<>+24(SB)/8, $0x0000000400000000
-GLOBL constant6<>(SB), RODATA|NOPTR, $32
+DATA constant9<>+0(SB)/8, $0x0000000400000000
+DATA constant9<>+8(SB)/8, $0x0000000400000000
+DATA constant9<>+16(SB)/8, $0x0000000400000000
+DATA constant9<>+24(SB)/8, $0x0000000400000000
+GLOBL constant9<>(SB), RODATA|NOPTR, $32

@@ -6,7 +6,7 @@
 
 // func mxfp4RowAVX512(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 // Requires: AVX, AVX512BW, AVX512F, AVX512VL, AVX512VNNI, MMX+
-TEXT ·mxfp4RowAVX512(SB), NOSPLIT, $288-72
+TEXT ·mxfp4RowAVX512(SB), NOSPLIT, $296-72
 	MOVQ dst+0(FP), AX
 	MOVQ w+8(FP), CX
 	MOVQ stride+16(FP), DX
@@ -19,258 +19,271 @@ TEXT ·mxfp4RowAVX512(SB), NOSPLIT, $288-72
 	JMP  constants
 
 begin:
-	VPXORD    Y0, Y0, Y0
-	VMOVDQU32 Y0, (SP)
-	VMOVDQU32 Y0, 32(SP)
-	VMOVDQU32 Y0, 64(SP)
-	VMOVDQU32 Y0, 96(SP)
-	VMOVDQU32 Y0, 128(SP)
-	VMOVDQU32 Y0, 160(SP)
-	VMOVDQU32 Y0, 192(SP)
-	VMOVDQU32 Y0, 224(SP)
-	VMOVDQU32 Y0, 256(SP)
-	MOVQ      SI, R11
-	ANDQ      $+15, R11
+	MOVQ      w+8(FP), R10
+	MOVQ      DX, R11
+	IMULQ     BX, R11
+	ADDQ      R11, R10
+	SUBQ      $+272, R10
+	MOVQ      R10, (SP)
+	MOVQ      SI, R12
+	ANDQ      $+15, R12
+	LEAQ      constant0<>+0(SB), R10
+	SHLQ      $0x02, R12
+	SUBQ      R12, R10
+	VMOVDQU32 64(R10), Z0
+	SHRQ      $0x02, R12
+	VMOVDQU32 constant1<>+0(SB), Y1
+	VMOVDQU32 Y1, 8(SP)
+	VMOVDQU32 Y1, 40(SP)
+	VMOVDQU32 Y1, 72(SP)
+	VMOVDQU32 Y1, 104(SP)
+	VMOVDQU32 Y1, 136(SP)
+	VMOVDQU32 Y1, 168(SP)
+	VMOVDQU32 Y1, 200(SP)
+	VMOVDQU32 Y1, 232(SP)
+	VMOVDQU32 Y1, 264(SP)
 	ANDQ      $-16, SI
 	SHLQ      $0x02, SI
 
 row:
-	VPXORD Z0, Z0, Z0
-	MOVQ   CX, R12
+	VPXORD Z1, Z1, Z1
+	MOVQ   CX, R11
 	XORQ   R10, R10
 
 group:
 	CMPQ            R10, SI
 	JGE             rest
-	PREFETCHT0      4096(R12)
-	PREFETCHT0      4160(R12)
-	PREFETCHT0      4224(R12)
-	PREFETCHT0      4288(R12)
-	PREFETCHT0      4352(R12)
-	VBROADCASTI32X4 1(R12), Z10
-	VBROADCASTI32X4 18(R12), K1, Z10
-	VPSRLVD         Z1, Z10, Z10
-	VPANDD          Z2, Z10, Z10
-	VPSHUFB         Z10, Z3, Z10
-	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        (DI)(R10*8), Z10, Z11
-	VBROADCASTI32X4 35(R12), Z10
-	VBROADCASTI32X4 52(R12), K1, Z10
-	VPSRLVD         Z1, Z10, Z10
-	VPANDD          Z2, Z10, Z10
-	VPSHUFB         Z10, Z3, Z10
+	PREFETCHT0      4096(R11)
+	PREFETCHT0      4160(R11)
+	PREFETCHT0      4224(R11)
+	PREFETCHT0      4288(R11)
+	PREFETCHT0      4352(R11)
+	VBROADCASTI32X4 1(R11), Z11
+	VBROADCASTI32X4 18(R11), K1, Z11
+	VPSRLVD         Z2, Z11, Z11
+	VPANDD          Z3, Z11, Z11
+	VPSHUFB         Z11, Z4, Z11
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        64(DI)(R10*8), Z10, Z12
-	VPUNPCKLDQ      Z12, Z11, Z10
-	VPUNPCKHDQ      Z12, Z11, Z11
-	VPADDD          Z10, Z11, Z11
-	VBROADCASTI32X4 69(R12), Z10
-	VBROADCASTI32X4 86(R12), K1, Z10
-	VPSRLVD         Z1, Z10, Z10
-	VPANDD          Z2, Z10, Z10
-	VPSHUFB         Z10, Z3, Z10
-	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        128(DI)(R10*8), Z10, Z12
-	VBROADCASTI32X4 103(R12), Z10
-	VBROADCASTI32X4 120(R12), K1, Z10
-	VPSRLVD         Z1, Z10, Z10
-	VPANDD          Z2, Z10, Z10
-	VPSHUFB         Z10, Z3, Z10
+	VPDPBUSD        (DI)(R10*8), Z11, Z12
+	VBROADCASTI32X4 35(R11), Z11
+	VBROADCASTI32X4 52(R11), K1, Z11
+	VPSRLVD         Z2, Z11, Z11
+	VPANDD          Z3, Z11, Z11
+	VPSHUFB         Z11, Z4, Z11
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        192(DI)(R10*8), Z10, Z13
-	VPUNPCKLDQ      Z13, Z12, Z10
+	VPDPBUSD        64(DI)(R10*8), Z11, Z13
+	VPUNPCKLDQ      Z13, Z12, Z11
 	VPUNPCKHDQ      Z13, Z12, Z12
-	VPADDD          Z10, Z12, Z12
-	VPUNPCKLQDQ     Z12, Z11, Z10
-	VPUNPCKHQDQ     Z12, Z11, Z11
-	VPADDD          Z10, Z11, Z11
-	VBROADCASTI32X4 137(R12), Z10
-	VBROADCASTI32X4 154(R12), K1, Z10
-	VPSRLVD         Z1, Z10, Z10
-	VPANDD          Z2, Z10, Z10
-	VPSHUFB         Z10, Z3, Z10
-	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        256(DI)(R10*8), Z10, Z12
-	VBROADCASTI32X4 171(R12), Z10
-	VBROADCASTI32X4 188(R12), K1, Z10
-	VPSRLVD         Z1, Z10, Z10
-	VPANDD          Z2, Z10, Z10
-	VPSHUFB         Z10, Z3, Z10
+	VPADDD          Z11, Z12, Z12
+	VBROADCASTI32X4 69(R11), Z11
+	VBROADCASTI32X4 86(R11), K1, Z11
+	VPSRLVD         Z2, Z11, Z11
+	VPANDD          Z3, Z11, Z11
+	VPSHUFB         Z11, Z4, Z11
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        320(DI)(R10*8), Z10, Z13
-	VPUNPCKLDQ      Z13, Z12, Z10
-	VPUNPCKHDQ      Z13, Z12, Z12
-	VPADDD          Z10, Z12, Z12
-	VBROADCASTI32X4 205(R12), Z10
-	VBROADCASTI32X4 222(R12), K1, Z10
-	VPSRLVD         Z1, Z10, Z10
-	VPANDD          Z2, Z10, Z10
-	VPSHUFB         Z10, Z3, Z10
-	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        384(DI)(R10*8), Z10, Z13
-	VBROADCASTI32X4 239(R12), Z10
-	VBROADCASTI32X4 256(R12), K1, Z10
-	VPSRLVD         Z1, Z10, Z10
-	VPANDD          Z2, Z10, Z10
-	VPSHUFB         Z10, Z3, Z10
+	VPDPBUSD        128(DI)(R10*8), Z11, Z13
+	VBROADCASTI32X4 103(R11), Z11
+	VBROADCASTI32X4 120(R11), K1, Z11
+	VPSRLVD         Z2, Z11, Z11
+	VPANDD          Z3, Z11, Z11
+	VPSHUFB         Z11, Z4, Z11
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        448(DI)(R10*8), Z10, Z14
-	VPUNPCKLDQ      Z14, Z13, Z10
+	VPDPBUSD        192(DI)(R10*8), Z11, Z14
+	VPUNPCKLDQ      Z14, Z13, Z11
 	VPUNPCKHDQ      Z14, Z13, Z13
-	VPADDD          Z10, Z13, Z13
-	VPUNPCKLQDQ     Z13, Z12, Z10
+	VPADDD          Z11, Z13, Z13
+	VPUNPCKLQDQ     Z13, Z12, Z11
 	VPUNPCKHQDQ     Z13, Z12, Z12
-	VPADDD          Z10, Z12, Z12
-	VSHUFI32X4      $0x88, Z12, Z11, Z10
-	VSHUFI32X4      $0xdd, Z12, Z11, Z11
-	VPADDD          Z11, Z10, Z10
-	VPERMD          Z10, Z4, Z10
-	VMOVDQU32       (R9)(R10*1), Z11
-	VPSLLD          $0x04, Z11, Z11
-	VPSUBD          Z11, Z10, Z10
-	VPERMW          (R12), Z5, Z11
-	VPERMW          68(R12), Z5, K2, Z11
-	VPERMW          136(R12), Z5, K3, Z11
-	VPERMW          204(R12), Z5, K4, Z11
-	VPMOVZXWD       Y11, Z11
-	VPSLLVD         Z6, Z11, Z11
-	VPANDD          Z7, Z11, Z11
-	VPMAXUD         Z8, Z11, Z11
-	VMULPS          Z9, Z11, Z11
-	VMOVDQU32       (R8)(R10*1), Z12
-	VCVTDQ2PS       Z10, Z10
-	VMULPS          Z12, Z11, Z11
-	VFMADD231PS     Z11, Z10, Z0
-	ADDQ            $+272, R12
+	VPADDD          Z11, Z12, Z12
+	VBROADCASTI32X4 137(R11), Z11
+	VBROADCASTI32X4 154(R11), K1, Z11
+	VPSRLVD         Z2, Z11, Z11
+	VPANDD          Z3, Z11, Z11
+	VPSHUFB         Z11, Z4, Z11
+	VPXORD          Z13, Z13, Z13
+	VPDPBUSD        256(DI)(R10*8), Z11, Z13
+	VBROADCASTI32X4 171(R11), Z11
+	VBROADCASTI32X4 188(R11), K1, Z11
+	VPSRLVD         Z2, Z11, Z11
+	VPANDD          Z3, Z11, Z11
+	VPSHUFB         Z11, Z4, Z11
+	VPXORD          Z14, Z14, Z14
+	VPDPBUSD        320(DI)(R10*8), Z11, Z14
+	VPUNPCKLDQ      Z14, Z13, Z11
+	VPUNPCKHDQ      Z14, Z13, Z13
+	VPADDD          Z11, Z13, Z13
+	VBROADCASTI32X4 205(R11), Z11
+	VBROADCASTI32X4 222(R11), K1, Z11
+	VPSRLVD         Z2, Z11, Z11
+	VPANDD          Z3, Z11, Z11
+	VPSHUFB         Z11, Z4, Z11
+	VPXORD          Z14, Z14, Z14
+	VPDPBUSD        384(DI)(R10*8), Z11, Z14
+	VBROADCASTI32X4 239(R11), Z11
+	VBROADCASTI32X4 256(R11), K1, Z11
+	VPSRLVD         Z2, Z11, Z11
+	VPANDD          Z3, Z11, Z11
+	VPSHUFB         Z11, Z4, Z11
+	VPXORD          Z15, Z15, Z15
+	VPDPBUSD        448(DI)(R10*8), Z11, Z15
+	VPUNPCKLDQ      Z15, Z14, Z11
+	VPUNPCKHDQ      Z15, Z14, Z14
+	VPADDD          Z11, Z14, Z14
+	VPUNPCKLQDQ     Z14, Z13, Z11
+	VPUNPCKHQDQ     Z14, Z13, Z13
+	VPADDD          Z11, Z13, Z13
+	VSHUFI32X4      $0x88, Z13, Z12, Z11
+	VSHUFI32X4      $0xdd, Z13, Z12, Z12
+	VPADDD          Z12, Z11, Z11
+	VPERMD          Z11, Z5, Z11
+	VMOVDQU32       (R9)(R10*1), Z12
+	VPSLLD          $0x04, Z12, Z12
+	VPSUBD          Z12, Z11, Z11
+	VPERMW          (R11), Z6, Z12
+	VPERMW          68(R11), Z6, K2, Z12
+	VPERMW          136(R11), Z6, K3, Z12
+	VPERMW          204(R11), Z6, K4, Z12
+	VPMOVZXWD       Y12, Z12
+	VPSLLVD         Z7, Z12, Z12
+	VPANDD          Z8, Z12, Z12
+	VPMAXUD         Z9, Z12, Z12
+	VMULPS          Z10, Z12, Z12
+	VMOVDQU32       (R8)(R10*1), Z13
+	VCVTDQ2PS       Z11, Z11
+	VMULPS          Z13, Z12, Z12
+	VFMADD231PS     Z12, Z11, Z1
+	ADDQ            $+272, R11
 	ADDQ            $+64, R10
 	JMP             group
 
 rest:
-	MOVQ R11, R13
-	LEAQ (SP), R14
+	CMPQ R12, $0x00
+	JE   done
+	CMPQ R11, (SP)
+	JLS  inPlace
+	MOVQ R12, R13
+	LEAQ 8(SP), R14
 
 copy:
-	SUBQ      $+1, R13
-	JL        copied
-	MOVBLZX   (R12), R15
+	MOVBLZX   (R11), R15
 	MOVB      R15, (R14)
-	ADDQ      $+1, R12
+	ADDQ      $+1, R11
 	ADDQ      $+1, R14
-	VMOVDQU32 (R12), X10
-	VMOVDQU32 X10, (R14)
-	ADDQ      $+16, R12
+	VMOVDQU32 (R11), X11
+	VMOVDQU32 X11, (R14)
+	ADDQ      $+16, R11
 	ADDQ      $+16, R14
-	JMP       copy
+	SUBQ      $+1, R13
+	JG        copy
+	LEAQ      8(SP), R11
 
-copied:
-	CMPQ            R11, $0x00
-	JE              done
-	LEAQ            (SP), R12
-	VBROADCASTI32X4 1(R12), Z10
-	VBROADCASTI32X4 18(R12), K1, Z10
-	VPSRLVD         Z1, Z10, Z10
-	VPANDD          Z2, Z10, Z10
-	VPSHUFB         Z10, Z3, Z10
-	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        (DI)(R10*8), Z10, Z11
-	VBROADCASTI32X4 35(R12), Z10
-	VBROADCASTI32X4 52(R12), K1, Z10
-	VPSRLVD         Z1, Z10, Z10
-	VPANDD          Z2, Z10, Z10
-	VPSHUFB         Z10, Z3, Z10
+inPlace:
+	VBROADCASTI32X4 1(R11), Z11
+	VBROADCASTI32X4 18(R11), K1, Z11
+	VPSRLVD         Z2, Z11, Z11
+	VPANDD          Z3, Z11, Z11
+	VPSHUFB         Z11, Z4, Z11
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        64(DI)(R10*8), Z10, Z12
-	VPUNPCKLDQ      Z12, Z11, Z10
-	VPUNPCKHDQ      Z12, Z11, Z11
-	VPADDD          Z10, Z11, Z11
-	VBROADCASTI32X4 69(R12), Z10
-	VBROADCASTI32X4 86(R12), K1, Z10
-	VPSRLVD         Z1, Z10, Z10
-	VPANDD          Z2, Z10, Z10
-	VPSHUFB         Z10, Z3, Z10
-	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        128(DI)(R10*8), Z10, Z12
-	VBROADCASTI32X4 103(R12), Z10
-	VBROADCASTI32X4 120(R12), K1, Z10
-	VPSRLVD         Z1, Z10, Z10
-	VPANDD          Z2, Z10, Z10
-	VPSHUFB         Z10, Z3, Z10
+	VPDPBUSD        (DI)(R10*8), Z11, Z12
+	VBROADCASTI32X4 35(R11), Z11
+	VBROADCASTI32X4 52(R11), K1, Z11
+	VPSRLVD         Z2, Z11, Z11
+	VPANDD          Z3, Z11, Z11
+	VPSHUFB         Z11, Z4, Z11
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        192(DI)(R10*8), Z10, Z13
-	VPUNPCKLDQ      Z13, Z12, Z10
+	VPDPBUSD        64(DI)(R10*8), Z11, Z13
+	VPUNPCKLDQ      Z13, Z12, Z11
 	VPUNPCKHDQ      Z13, Z12, Z12
-	VPADDD          Z10, Z12, Z12
-	VPUNPCKLQDQ     Z12, Z11, Z10
-	VPUNPCKHQDQ     Z12, Z11, Z11
-	VPADDD          Z10, Z11, Z11
-	VBROADCASTI32X4 137(R12), Z10
-	VBROADCASTI32X4 154(R12), K1, Z10
-	VPSRLVD         Z1, Z10, Z10
-	VPANDD          Z2, Z10, Z10
-	VPSHUFB         Z10, Z3, Z10
-	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        256(DI)(R10*8), Z10, Z12
-	VBROADCASTI32X4 171(R12), Z10
-	VBROADCASTI32X4 188(R12), K1, Z10
-	VPSRLVD         Z1, Z10, Z10
-	VPANDD          Z2, Z10, Z10
-	VPSHUFB         Z10, Z3, Z10
+	VPADDD          Z11, Z12, Z12
+	VBROADCASTI32X4 69(R11), Z11
+	VBROADCASTI32X4 86(R11), K1, Z11
+	VPSRLVD         Z2, Z11, Z11
+	VPANDD          Z3, Z11, Z11
+	VPSHUFB         Z11, Z4, Z11
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        320(DI)(R10*8), Z10, Z13
-	VPUNPCKLDQ      Z13, Z12, Z10
-	VPUNPCKHDQ      Z13, Z12, Z12
-	VPADDD          Z10, Z12, Z12
-	VBROADCASTI32X4 205(R12), Z10
-	VBROADCASTI32X4 222(R12), K1, Z10
-	VPSRLVD         Z1, Z10, Z10
-	VPANDD          Z2, Z10, Z10
-	VPSHUFB         Z10, Z3, Z10
-	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        384(DI)(R10*8), Z10, Z13
-	VBROADCASTI32X4 239(R12), Z10
-	VBROADCASTI32X4 256(R12), K1, Z10
-	VPSRLVD         Z1, Z10, Z10
-	VPANDD          Z2, Z10, Z10
-	VPSHUFB         Z10, Z3, Z10
+	VPDPBUSD        128(DI)(R10*8), Z11, Z13
+	VBROADCASTI32X4 103(R11), Z11
+	VBROADCASTI32X4 120(R11), K1, Z11
+	VPSRLVD         Z2, Z11, Z11
+	VPANDD          Z3, Z11, Z11
+	VPSHUFB         Z11, Z4, Z11
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        448(DI)(R10*8), Z10, Z14
-	VPUNPCKLDQ      Z14, Z13, Z10
+	VPDPBUSD        192(DI)(R10*8), Z11, Z14
+	VPUNPCKLDQ      Z14, Z13, Z11
 	VPUNPCKHDQ      Z14, Z13, Z13
-	VPADDD          Z10, Z13, Z13
-	VPUNPCKLQDQ     Z13, Z12, Z10
+	VPADDD          Z11, Z13, Z13
+	VPUNPCKLQDQ     Z13, Z12, Z11
 	VPUNPCKHQDQ     Z13, Z12, Z12
-	VPADDD          Z10, Z12, Z12
-	VSHUFI32X4      $0x88, Z12, Z11, Z10
-	VSHUFI32X4      $0xdd, Z12, Z11, Z11
-	VPADDD          Z11, Z10, Z10
-	VPERMD          Z10, Z4, Z10
-	VMOVDQU32       (R9)(R10*1), Z11
-	VPSLLD          $0x04, Z11, Z11
-	VPSUBD          Z11, Z10, Z10
-	VPERMW          (R12), Z5, Z11
-	VPERMW          68(R12), Z5, K2, Z11
-	VPERMW          136(R12), Z5, K3, Z11
-	VPERMW          204(R12), Z5, K4, Z11
-	VPMOVZXWD       Y11, Z11
-	VPSLLVD         Z6, Z11, Z11
-	VPANDD          Z7, Z11, Z11
-	VPMAXUD         Z8, Z11, Z11
-	VMULPS          Z9, Z11, Z11
-	VMOVDQU32       (R8)(R10*1), Z12
-	VCVTDQ2PS       Z10, Z10
-	VMULPS          Z12, Z11, Z11
-	VFMADD231PS     Z11, Z10, Z0
+	VPADDD          Z11, Z12, Z12
+	VBROADCASTI32X4 137(R11), Z11
+	VBROADCASTI32X4 154(R11), K1, Z11
+	VPSRLVD         Z2, Z11, Z11
+	VPANDD          Z3, Z11, Z11
+	VPSHUFB         Z11, Z4, Z11
+	VPXORD          Z13, Z13, Z13
+	VPDPBUSD        256(DI)(R10*8), Z11, Z13
+	VBROADCASTI32X4 171(R11), Z11
+	VBROADCASTI32X4 188(R11), K1, Z11
+	VPSRLVD         Z2, Z11, Z11
+	VPANDD          Z3, Z11, Z11
+	VPSHUFB         Z11, Z4, Z11
+	VPXORD          Z14, Z14, Z14
+	VPDPBUSD        320(DI)(R10*8), Z11, Z14
+	VPUNPCKLDQ      Z14, Z13, Z11
+	VPUNPCKHDQ      Z14, Z13, Z13
+	VPADDD          Z11, Z13, Z13
+	VBROADCASTI32X4 205(R11), Z11
+	VBROADCASTI32X4 222(R11), K1, Z11
+	VPSRLVD         Z2, Z11, Z11
+	VPANDD          Z3, Z11, Z11
+	VPSHUFB         Z11, Z4, Z11
+	VPXORD          Z14, Z14, Z14
+	VPDPBUSD        384(DI)(R10*8), Z11, Z14
+	VBROADCASTI32X4 239(R11), Z11
+	VBROADCASTI32X4 256(R11), K1, Z11
+	VPSRLVD         Z2, Z11, Z11
+	VPANDD          Z3, Z11, Z11
+	VPSHUFB         Z11, Z4, Z11
+	VPXORD          Z15, Z15, Z15
+	VPDPBUSD        448(DI)(R10*8), Z11, Z15
+	VPUNPCKLDQ      Z15, Z14, Z11
+	VPUNPCKHDQ      Z15, Z14, Z14
+	VPADDD          Z11, Z14, Z14
+	VPUNPCKLQDQ     Z14, Z13, Z11
+	VPUNPCKHQDQ     Z14, Z13, Z13
+	VPADDD          Z11, Z13, Z13
+	VSHUFI32X4      $0x88, Z13, Z12, Z11
+	VSHUFI32X4      $0xdd, Z13, Z12, Z12
+	VPADDD          Z12, Z11, Z11
+	VPERMD          Z11, Z5, Z11
+	VMOVDQU32       (R9)(R10*1), Z12
+	VPSLLD          $0x04, Z12, Z12
+	VPSUBD          Z12, Z11, Z11
+	VPERMW          (R11), Z6, Z12
+	VPERMW          68(R11), Z6, K2, Z12
+	VPERMW          136(R11), Z6, K3, Z12
+	VPERMW          204(R11), Z6, K4, Z12
+	VPMOVZXWD       Y12, Z12
+	VPSLLVD         Z7, Z12, Z12
+	VPANDD          Z8, Z12, Z12
+	VPMAXUD         Z9, Z12, Z12
+	VMULPS          Z10, Z12, Z12
+	VPANDD          Z0, Z12, Z12
+	VMOVDQU32       (R8)(R10*1), Z13
+	VCVTDQ2PS       Z11, Z11
+	VMULPS          Z13, Z12, Z12
+	VFMADD231PS     Z12, Z11, Z1
 
 done:
-	VPERMILPS     $0x4e, Z0, Z10
-	VADDPS        Z0, Z10, Z10
-	VPERMILPS     $0xb1, Z10, Z0
-	VADDPS        Z0, Z10, Z10
-	VSHUFF32X4    $0xb1, Z10, Z10, Z0
-	VADDPS        Z10, Z0, Z0
-	VEXTRACTI32X4 $0x02, Z0, X10
-	VADDPS        X0, X10, X10
-	VMOVSS        X10, (AX)
+	VPERMILPS     $0x4e, Z1, Z11
+	VADDPS        Z1, Z11, Z11
+	VPERMILPS     $0xb1, Z11, Z1
+	VADDPS        Z1, Z11, Z11
+	VSHUFF32X4    $0xb1, Z11, Z11, Z1
+	VADDPS        Z11, Z1, Z1
+	VEXTRACTI32X4 $0x02, Z1, X11
+	VADDPS        X1, X11, X11
+	VMOVSS        X11, (AX)
 	ADDQ          $0x04, AX
 	ADDQ          DX, CX
 	DECQ          BX
@@ -279,15 +292,15 @@ done:
 	RET
 
 constants:
-	VMOVDQU32 constant0<>+0(SB), Z1
-	VMOVDQU32 constant1<>+0(SB), Z4
-	VMOVDQU32 constant2<>+0(SB), Z9
+	VMOVDQU32 constant2<>+0(SB), Z2
 	VMOVDQU32 constant3<>+0(SB), Z5
-	VMOVDQU32 constant4<>+0(SB), Z8
-	VMOVDQU32 constant5<>+0(SB), Z7
-	VMOVDQU32 constant6<>+0(SB), Z2
-	VMOVDQU32 constant7<>+0(SB), Z3
-	VMOVDQU32 constant8<>+0(SB), Z6
+	VMOVDQU32 constant4<>+0(SB), Z10
+	VMOVDQU32 constant5<>+0(SB), Z6
+	VMOVDQU32 constant6<>+0(SB), Z9
+	VMOVDQU32 constant7<>+0(SB), Z8
+	VMOVDQU32 constant8<>+0(SB), Z3
+	VMOVDQU32 constant9<>+0(SB), Z4
+	VMOVDQU32 constant10<>+0(SB), Z7
 	MOVL      $0x000000f0, R10
 	KMOVD     R10, K2
 	MOVL      $0x00000f00, R10
@@ -298,95 +311,119 @@ constants:
 	KMOVD     R10, K1
 	JMP       begin
 
-DATA constant0<>+0(SB)/8, $0x0000000000000000
-DATA constant0<>+8(SB)/8, $0x0000000000000000
-DATA constant0<>+16(SB)/8, $0x0000000400000004
-DATA constant0<>+24(SB)/8, $0x0000000400000004
-DATA constant0<>+32(SB)/8, $0x0000000000000000
-DATA constant0<>+40(SB)/8, $0x0000000000000000
-DATA constant0<>+48(SB)/8, $0x0000000400000004
-DATA constant0<>+56(SB)/8, $0x0000000400000004
-GLOBL constant0<>(SB), RODATA|NOPTR, $64
+DATA constant0<>+0(SB)/8, $0xffffffffffffffff
+DATA constant0<>+8(SB)/8, $0xffffffffffffffff
+DATA constant0<>+16(SB)/8, $0xffffffffffffffff
+DATA constant0<>+24(SB)/8, $0xffffffffffffffff
+DATA constant0<>+32(SB)/8, $0xffffffffffffffff
+DATA constant0<>+40(SB)/8, $0xffffffffffffffff
+DATA constant0<>+48(SB)/8, $0xffffffffffffffff
+DATA constant0<>+56(SB)/8, $0xffffffffffffffff
+DATA constant0<>+64(SB)/8, $0x0000000000000000
+DATA constant0<>+72(SB)/8, $0x0000000000000000
+DATA constant0<>+80(SB)/8, $0x0000000000000000
+DATA constant0<>+88(SB)/8, $0x0000000000000000
+DATA constant0<>+96(SB)/8, $0x0000000000000000
+DATA constant0<>+104(SB)/8, $0x0000000000000000
+DATA constant0<>+112(SB)/8, $0x0000000000000000
+DATA constant0<>+120(SB)/8, $0x0000000000000000
+GLOBL constant0<>(SB), RODATA|NOPTR, $128
 
-DATA constant1<>+0(SB)/8, $0x0000000400000000
-DATA constant1<>+8(SB)/8, $0x0000000500000001
-DATA constant1<>+16(SB)/8, $0x0000000600000002
-DATA constant1<>+24(SB)/8, $0x0000000700000003
-DATA constant1<>+32(SB)/8, $0x0000000c00000008
-DATA constant1<>+40(SB)/8, $0x0000000d00000009
-DATA constant1<>+48(SB)/8, $0x0000000e0000000a
-DATA constant1<>+56(SB)/8, $0x0000000f0000000b
-GLOBL constant1<>(SB), RODATA|NOPTR, $64
+DATA constant1<>+0(SB)/8, $0x4040404040404040
+DATA constant1<>+8(SB)/8, $0x4040404040404040
+DATA constant1<>+16(SB)/8, $0x4040404040404040
+DATA constant1<>+24(SB)/8, $0x4040404040404040
+GLOBL constant1<>(SB), RODATA|NOPTR, $32
 
-DATA constant2<>+0(SB)/8, $0x3f0000003f000000
-DATA constant2<>+8(SB)/8, $0x3f0000003f000000
-DATA constant2<>+16(SB)/8, $0x3f0000003f000000
-DATA constant2<>+24(SB)/8, $0x3f0000003f000000
-DATA constant2<>+32(SB)/8, $0x3f0000003f000000
-DATA constant2<>+40(SB)/8, $0x3f0000003f000000
-DATA constant2<>+48(SB)/8, $0x3f0000003f000000
-DATA constant2<>+56(SB)/8, $0x3f0000003f000000
+DATA constant2<>+0(SB)/8, $0x0000000000000000
+DATA constant2<>+8(SB)/8, $0x0000000000000000
+DATA constant2<>+16(SB)/8, $0x0000000400000004
+DATA constant2<>+24(SB)/8, $0x0000000400000004
+DATA constant2<>+32(SB)/8, $0x0000000000000000
+DATA constant2<>+40(SB)/8, $0x0000000000000000
+DATA constant2<>+48(SB)/8, $0x0000000400000004
+DATA constant2<>+56(SB)/8, $0x0000000400000004
 GLOBL constant2<>(SB), RODATA|NOPTR, $64
 
-DATA constant3<>+0(SB)/8, $0x0019001100080000
-DATA constant3<>+8(SB)/8, $0x0019001100080000
-DATA constant3<>+16(SB)/8, $0x0019001100080000
-DATA constant3<>+24(SB)/8, $0x0019001100080000
-DATA constant3<>+32(SB)/8, $0x0019001100080000
-DATA constant3<>+40(SB)/8, $0x0019001100080000
-DATA constant3<>+48(SB)/8, $0x0019001100080000
-DATA constant3<>+56(SB)/8, $0x0019001100080000
+DATA constant3<>+0(SB)/8, $0x0000000400000000
+DATA constant3<>+8(SB)/8, $0x0000000500000001
+DATA constant3<>+16(SB)/8, $0x0000000600000002
+DATA constant3<>+24(SB)/8, $0x0000000700000003
+DATA constant3<>+32(SB)/8, $0x0000000c00000008
+DATA constant3<>+40(SB)/8, $0x0000000d00000009
+DATA constant3<>+48(SB)/8, $0x0000000e0000000a
+DATA constant3<>+56(SB)/8, $0x0000000f0000000b
 GLOBL constant3<>(SB), RODATA|NOPTR, $64
 
-DATA constant4<>+0(SB)/8, $0x0040000000400000
-DATA constant4<>+8(SB)/8, $0x0040000000400000
-DATA constant4<>+16(SB)/8, $0x0040000000400000
-DATA constant4<>+24(SB)/8, $0x0040000000400000
-DATA constant4<>+32(SB)/8, $0x0040000000400000
-DATA constant4<>+40(SB)/8, $0x0040000000400000
-DATA constant4<>+48(SB)/8, $0x0040000000400000
-DATA constant4<>+56(SB)/8, $0x0040000000400000
+DATA constant4<>+0(SB)/8, $0x3f0000003f000000
+DATA constant4<>+8(SB)/8, $0x3f0000003f000000
+DATA constant4<>+16(SB)/8, $0x3f0000003f000000
+DATA constant4<>+24(SB)/8, $0x3f0000003f000000
+DATA constant4<>+32(SB)/8, $0x3f0000003f000000
+DATA constant4<>+40(SB)/8, $0x3f0000003f000000
+DATA constant4<>+48(SB)/8, $0x3f0000003f000000
+DATA constant4<>+56(SB)/8, $0x3f0000003f000000
 GLOBL constant4<>(SB), RODATA|NOPTR, $64
 
-DATA constant5<>+0(SB)/8, $0x7f8000007f800000
-DATA constant5<>+8(SB)/8, $0x7f8000007f800000
-DATA constant5<>+16(SB)/8, $0x7f8000007f800000
-DATA constant5<>+24(SB)/8, $0x7f8000007f800000
-DATA constant5<>+32(SB)/8, $0x7f8000007f800000
-DATA constant5<>+40(SB)/8, $0x7f8000007f800000
-DATA constant5<>+48(SB)/8, $0x7f8000007f800000
-DATA constant5<>+56(SB)/8, $0x7f8000007f800000
+DATA constant5<>+0(SB)/8, $0x0019001100080000
+DATA constant5<>+8(SB)/8, $0x0019001100080000
+DATA constant5<>+16(SB)/8, $0x0019001100080000
+DATA constant5<>+24(SB)/8, $0x0019001100080000
+DATA constant5<>+32(SB)/8, $0x0019001100080000
+DATA constant5<>+40(SB)/8, $0x0019001100080000
+DATA constant5<>+48(SB)/8, $0x0019001100080000
+DATA constant5<>+56(SB)/8, $0x0019001100080000
 GLOBL constant5<>(SB), RODATA|NOPTR, $64
 
-DATA constant6<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant6<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant6<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant6<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant6<>+32(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant6<>+40(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant6<>+48(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant6<>+56(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant6<>+0(SB)/8, $0x0040000000400000
+DATA constant6<>+8(SB)/8, $0x0040000000400000
+DATA constant6<>+16(SB)/8, $0x0040000000400000
+DATA constant6<>+24(SB)/8, $0x0040000000400000
+DATA constant6<>+32(SB)/8, $0x0040000000400000
+DATA constant6<>+40(SB)/8, $0x0040000000400000
+DATA constant6<>+48(SB)/8, $0x0040000000400000
+DATA constant6<>+56(SB)/8, $0x0040000000400000
 GLOBL constant6<>(SB), RODATA|NOPTR, $64
 
-DATA constant7<>+0(SB)/8, $0x1c18161413121110
-DATA constant7<>+8(SB)/8, $0x04080a0c0d0e0f10
-DATA constant7<>+16(SB)/8, $0x1c18161413121110
-DATA constant7<>+24(SB)/8, $0x04080a0c0d0e0f10
-DATA constant7<>+32(SB)/8, $0x1c18161413121110
-DATA constant7<>+40(SB)/8, $0x04080a0c0d0e0f10
-DATA constant7<>+48(SB)/8, $0x1c18161413121110
-DATA constant7<>+56(SB)/8, $0x04080a0c0d0e0f10
+DATA constant7<>+0(SB)/8, $0x7f8000007f800000
+DATA constant7<>+8(SB)/8, $0x7f8000007f800000
+DATA constant7<>+16(SB)/8, $0x7f8000007f800000
+DATA constant7<>+24(SB)/8, $0x7f8000007f800000
+DATA constant7<>+32(SB)/8, $0x7f8000007f800000
+DATA constant7<>+40(SB)/8, $0x7f8000007f800000
+DATA constant7<>+48(SB)/8, $0x7f8000007f800000
+DATA constant7<>+56(SB)/8, $0x7f8000007f800000
 GLOBL constant7<>(SB), RODATA|NOPTR, $64
 
-DATA constant8<>+0(SB)/8, $0x0000000f00000017
-DATA constant8<>+8(SB)/8, $0x0000000f00000017
-DATA constant8<>+16(SB)/8, $0x0000000f00000017
-DATA constant8<>+24(SB)/8, $0x0000000f00000017
-DATA constant8<>+32(SB)/8, $0x0000000f00000017
-DATA constant8<>+40(SB)/8, $0x0000000f00000017
-DATA constant8<>+48(SB)/8, $0x0000000f00000017
-DATA constant8<>+56(SB)/8, $0x0000000f00000017
+DATA constant8<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant8<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant8<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant8<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant8<>+32(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant8<>+40(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant8<>+48(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant8<>+56(SB)/8, $0x0f0f0f0f0f0f0f0f
 GLOBL constant8<>(SB), RODATA|NOPTR, $64
+
+DATA constant9<>+0(SB)/8, $0x1c18161413121110
+DATA constant9<>+8(SB)/8, $0x04080a0c0d0e0f10
+DATA constant9<>+16(SB)/8, $0x1c18161413121110
+DATA constant9<>+24(SB)/8, $0x04080a0c0d0e0f10
+DATA constant9<>+32(SB)/8, $0x1c18161413121110
+DATA constant9<>+40(SB)/8, $0x04080a0c0d0e0f10
+DATA constant9<>+48(SB)/8, $0x1c18161413121110
+DATA constant9<>+56(SB)/8, $0x04080a0c0d0e0f10
+GLOBL constant9<>(SB), RODATA|NOPTR, $64
+
+DATA constant10<>+0(SB)/8, $0x0000000f00000017
+DATA constant10<>+8(SB)/8, $0x0000000f00000017
+DATA constant10<>+16(SB)/8, $0x0000000f00000017
+DATA constant10<>+24(SB)/8, $0x0000000f00000017
+DATA constant10<>+32(SB)/8, $0x0000000f00000017
+DATA constant10<>+40(SB)/8, $0x0000000f00000017
+DATA constant10<>+48(SB)/8, $0x0000000f00000017
+DATA constant10<>+56(SB)/8, $0x0000000f00000017
+GLOBL constant10<>(SB), RODATA|NOPTR, $64
 
 // func mxfp4PackAVX512(t *uint8, a *float32, b *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX512BW, AVX512F
@@ -484,13 +521,13 @@ tile:
 	RET
 
 constants:
-	VMOVDQU32 constant2<>+0(SB), Z11
-	VMOVDQU32 constant3<>+0(SB), Z7
-	VMOVDQU32 constant4<>+0(SB), Z10
-	VMOVDQU32 constant5<>+0(SB), Z9
-	VMOVDQU32 constant6<>+0(SB), Z5
-	VMOVDQU32 constant7<>+0(SB), Z6
-	VMOVDQU32 constant8<>+0(SB), Z8
+	VMOVDQU32 constant4<>+0(SB), Z11
+	VMOVDQU32 constant5<>+0(SB), Z7
+	VMOVDQU32 constant6<>+0(SB), Z10
+	VMOVDQU32 constant7<>+0(SB), Z9
+	VMOVDQU32 constant8<>+0(SB), Z5
+	VMOVDQU32 constant9<>+0(SB), Z6
+	VMOVDQU32 constant10<>+0(SB), Z8
 	MOVL      $0x000000f0, R9
 	KMOVD     R9, K1
 	MOVL      $0x00000f00, R9
@@ -501,7 +538,7 @@ constants:
 
 // func mxfp4RowAVX2(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 // Requires: AVX, AVX2, FMA3, MMX+
-TEXT ·mxfp4RowAVX2(SB), NOSPLIT, $160-72
+TEXT ·mxfp4RowAVX2(SB), NOSPLIT, $168-72
 	MOVQ    dst+0(FP), AX
 	MOVQ    w+8(FP), CX
 	MOVQ    stride+16(FP), DX
@@ -511,256 +548,269 @@ TEXT ·mxfp4RowAVX2(SB), NOSPLIT, $160-72
 	MOVQ    d+40(FP), R8
 	MOVQ    s+48(FP), R9
 	MOVQ    half+56(FP), R10
-	VPXOR   Y0, Y0, Y0
-	VMOVDQU Y0, (SP)
-	VMOVDQU Y0, 32(SP)
-	VMOVDQU Y0, 64(SP)
-	VMOVDQU Y0, 96(SP)
-	VMOVDQU Y0, 128(SP)
-	MOVQ    SI, R11
-	ANDQ    $+7, R11
+	MOVQ    w+8(FP), R10
+	MOVQ    DX, R11
+	IMULQ   BX, R11
+	ADDQ    R11, R10
+	SUBQ    $+136, R10
+	MOVQ    R10, (SP)
+	MOVQ    SI, R12
+	ANDQ    $+7, R12
+	LEAQ    constant11<>+0(SB), R10
+	SHLQ    $0x02, R12
+	SUBQ    R12, R10
+	VMOVDQU 32(R10), Y0
+	SHRQ    $0x02, R12
+	VMOVDQU constant1<>+0(SB), Y1
+	VMOVDQU Y1, 8(SP)
+	VMOVDQU Y1, 40(SP)
+	VMOVDQU Y1, 72(SP)
+	VMOVDQU Y1, 104(SP)
+	VMOVDQU Y1, 136(SP)
 	ANDQ    $-8, SI
 	SHLQ    $0x02, SI
 
 row:
-	VPXOR Y0, Y0, Y0
-	MOVQ  CX, R12
+	VPXOR Y1, Y1, Y1
+	MOVQ  CX, R11
 	XORQ  R10, R10
 
 group:
 	CMPQ           R10, SI
 	JGE            rest
-	PREFETCHT0     4096(R12)
-	PREFETCHT0     4160(R12)
-	PREFETCHT0     4224(R12)
-	VBROADCASTI128 1(R12), Y1
-	VPSRLVD        constant9<>+0(SB), Y1, Y1
-	VPAND          constant10<>+0(SB), Y1, Y1
-	VMOVDQU        constant11<>+0(SB), Y2
-	VPSHUFB        Y1, Y2, Y1
-	VPMADDUBSW     (DI)(R10*8), Y1, Y1
-	VBROADCASTI128 18(R12), Y2
-	VPSRLVD        constant9<>+0(SB), Y2, Y2
-	VPAND          constant10<>+0(SB), Y2, Y2
-	VMOVDQU        constant11<>+0(SB), Y3
+	PREFETCHT0     4096(R11)
+	PREFETCHT0     4160(R11)
+	PREFETCHT0     4224(R11)
+	VBROADCASTI128 1(R11), Y2
+	VPSRLVD        constant12<>+0(SB), Y2, Y2
+	VPAND          constant13<>+0(SB), Y2, Y2
+	VMOVDQU        constant14<>+0(SB), Y3
 	VPSHUFB        Y2, Y3, Y2
-	VPMADDUBSW     32(DI)(R10*8), Y2, Y2
-	VPUNPCKLWD     Y2, Y1, Y3
-	VPUNPCKHWD     Y2, Y1, Y1
-	VPADDW         Y3, Y1, Y1
-	VBROADCASTI128 35(R12), Y2
-	VPSRLVD        constant9<>+0(SB), Y2, Y2
-	VPAND          constant10<>+0(SB), Y2, Y2
-	VMOVDQU        constant11<>+0(SB), Y3
-	VPSHUFB        Y2, Y3, Y2
-	VPMADDUBSW     64(DI)(R10*8), Y2, Y2
-	VBROADCASTI128 52(R12), Y3
-	VPSRLVD        constant9<>+0(SB), Y3, Y3
-	VPAND          constant10<>+0(SB), Y3, Y3
-	VMOVDQU        constant11<>+0(SB), Y4
+	VPMADDUBSW     (DI)(R10*8), Y2, Y2
+	VBROADCASTI128 18(R11), Y3
+	VPSRLVD        constant12<>+0(SB), Y3, Y3
+	VPAND          constant13<>+0(SB), Y3, Y3
+	VMOVDQU        constant14<>+0(SB), Y4
 	VPSHUFB        Y3, Y4, Y3
-	VPMADDUBSW     96(DI)(R10*8), Y3, Y3
+	VPMADDUBSW     32(DI)(R10*8), Y3, Y3
 	VPUNPCKLWD     Y3, Y2, Y4
 	VPUNPCKHWD     Y3, Y2, Y2
 	VPADDW         Y4, Y2, Y2
-	VPUNPCKLDQ     Y2, Y1, Y3
-	VPUNPCKHDQ     Y2, Y1, Y1
-	VPADDW         Y3, Y1, Y1
-	VBROADCASTI128 69(R12), Y2
-	VPSRLVD        constant9<>+0(SB), Y2, Y2
-	VPAND          constant10<>+0(SB), Y2, Y2
-	VMOVDQU        constant11<>+0(SB), Y3
-	VPSHUFB        Y2, Y3, Y2
-	VPMADDUBSW     128(DI)(R10*8), Y2, Y2
-	VBROADCASTI128 86(R12), Y3
-	VPSRLVD        constant9<>+0(SB), Y3, Y3
-	VPAND          constant10<>+0(SB), Y3, Y3
-	VMOVDQU        constant11<>+0(SB), Y4
+	VBROADCASTI128 35(R11), Y3
+	VPSRLVD        constant12<>+0(SB), Y3, Y3
+	VPAND          constant13<>+0(SB), Y3, Y3
+	VMOVDQU        constant14<>+0(SB), Y4
 	VPSHUFB        Y3, Y4, Y3
-	VPMADDUBSW     160(DI)(R10*8), Y3, Y3
-	VPUNPCKLWD     Y3, Y2, Y4
-	VPUNPCKHWD     Y3, Y2, Y2
-	VPADDW         Y4, Y2, Y2
-	VBROADCASTI128 103(R12), Y3
-	VPSRLVD        constant9<>+0(SB), Y3, Y3
-	VPAND          constant10<>+0(SB), Y3, Y3
-	VMOVDQU        constant11<>+0(SB), Y4
-	VPSHUFB        Y3, Y4, Y3
-	VPMADDUBSW     192(DI)(R10*8), Y3, Y3
-	VBROADCASTI128 120(R12), Y4
-	VPSRLVD        constant9<>+0(SB), Y4, Y4
-	VPAND          constant10<>+0(SB), Y4, Y4
-	VMOVDQU        constant11<>+0(SB), Y5
+	VPMADDUBSW     64(DI)(R10*8), Y3, Y3
+	VBROADCASTI128 52(R11), Y4
+	VPSRLVD        constant12<>+0(SB), Y4, Y4
+	VPAND          constant13<>+0(SB), Y4, Y4
+	VMOVDQU        constant14<>+0(SB), Y5
 	VPSHUFB        Y4, Y5, Y4
-	VPMADDUBSW     224(DI)(R10*8), Y4, Y4
+	VPMADDUBSW     96(DI)(R10*8), Y4, Y4
 	VPUNPCKLWD     Y4, Y3, Y5
 	VPUNPCKHWD     Y4, Y3, Y3
 	VPADDW         Y5, Y3, Y3
 	VPUNPCKLDQ     Y3, Y2, Y4
 	VPUNPCKHDQ     Y3, Y2, Y2
 	VPADDW         Y4, Y2, Y2
-	VPUNPCKLQDQ    Y2, Y1, Y3
-	VPUNPCKHQDQ    Y2, Y1, Y1
-	VEXTRACTI128   $0x01, Y3, X2
+	VBROADCASTI128 69(R11), Y3
+	VPSRLVD        constant12<>+0(SB), Y3, Y3
+	VPAND          constant13<>+0(SB), Y3, Y3
+	VMOVDQU        constant14<>+0(SB), Y4
+	VPSHUFB        Y3, Y4, Y3
+	VPMADDUBSW     128(DI)(R10*8), Y3, Y3
+	VBROADCASTI128 86(R11), Y4
+	VPSRLVD        constant12<>+0(SB), Y4, Y4
+	VPAND          constant13<>+0(SB), Y4, Y4
+	VMOVDQU        constant14<>+0(SB), Y5
+	VPSHUFB        Y4, Y5, Y4
+	VPMADDUBSW     160(DI)(R10*8), Y4, Y4
+	VPUNPCKLWD     Y4, Y3, Y5
+	VPUNPCKHWD     Y4, Y3, Y3
+	VPADDW         Y5, Y3, Y3
+	VBROADCASTI128 103(R11), Y4
+	VPSRLVD        constant12<>+0(SB), Y4, Y4
+	VPAND          constant13<>+0(SB), Y4, Y4
+	VMOVDQU        constant14<>+0(SB), Y5
+	VPSHUFB        Y4, Y5, Y4
+	VPMADDUBSW     192(DI)(R10*8), Y4, Y4
+	VBROADCASTI128 120(R11), Y5
+	VPSRLVD        constant12<>+0(SB), Y5, Y5
+	VPAND          constant13<>+0(SB), Y5, Y5
+	VMOVDQU        constant14<>+0(SB), Y6
+	VPSHUFB        Y5, Y6, Y5
+	VPMADDUBSW     224(DI)(R10*8), Y5, Y5
+	VPUNPCKLWD     Y5, Y4, Y6
+	VPUNPCKHWD     Y5, Y4, Y4
+	VPADDW         Y6, Y4, Y4
+	VPUNPCKLDQ     Y4, Y3, Y5
+	VPUNPCKHDQ     Y4, Y3, Y3
+	VPADDW         Y5, Y3, Y3
+	VPUNPCKLQDQ    Y3, Y2, Y4
+	VPUNPCKHQDQ    Y3, Y2, Y2
+	VEXTRACTI128   $0x01, Y4, X3
+	VPMOVSXWD      X4, Y4
 	VPMOVSXWD      X3, Y3
+	VPADDD         Y4, Y3, Y3
+	VEXTRACTI128   $0x01, Y2, X4
 	VPMOVSXWD      X2, Y2
-	VPADDD         Y3, Y2, Y2
-	VEXTRACTI128   $0x01, Y1, X3
-	VPMOVSXWD      X1, Y1
-	VPMOVSXWD      X3, Y3
-	VPADDD         Y1, Y3, Y3
-	VPADDD         Y3, Y2, Y2
-	VMOVDQU        (R9)(R10*1), Y1
-	VPSLLD         $0x04, Y1, Y1
-	VPSUBD         Y1, Y2, Y2
-	VPXOR          Y1, Y1, Y1
-	VPINSRB        $0x00, (R12), X1, X1
-	VPINSRB        $0x01, 17(R12), X1, X1
-	VPINSRB        $0x02, 34(R12), X1, X1
-	VPINSRB        $0x03, 51(R12), X1, X1
-	VPINSRB        $0x04, 68(R12), X1, X1
-	VPINSRB        $0x05, 85(R12), X1, X1
-	VPINSRB        $0x06, 102(R12), X1, X1
-	VPINSRB        $0x07, 119(R12), X1, X1
-	VPMOVZXBD      X1, Y1
-	VPSLLD         $0x17, Y1, Y1
-	VPMAXUD        constant12<>+0(SB), Y1, Y1
-	VMULPS         constant13<>+0(SB), Y1, Y1
-	VMOVDQU        (R8)(R10*1), Y3
-	VCVTDQ2PS      Y2, Y2
-	VMULPS         Y3, Y1, Y1
-	VFMADD231PS    Y1, Y2, Y0
-	ADDQ           $+136, R12
+	VPMOVSXWD      X4, Y4
+	VPADDD         Y2, Y4, Y4
+	VPADDD         Y4, Y3, Y3
+	VMOVDQU        (R9)(R10*1), Y2
+	VPSLLD         $0x04, Y2, Y2
+	VPSUBD         Y2, Y3, Y3
+	VPXOR          Y2, Y2, Y2
+	VPINSRB        $0x00, (R11), X2, X2
+	VPINSRB        $0x01, 17(R11), X2, X2
+	VPINSRB        $0x02, 34(R11), X2, X2
+	VPINSRB        $0x03, 51(R11), X2, X2
+	VPINSRB        $0x04, 68(R11), X2, X2
+	VPINSRB        $0x05, 85(R11), X2, X2
+	VPINSRB        $0x06, 102(R11), X2, X2
+	VPINSRB        $0x07, 119(R11), X2, X2
+	VPMOVZXBD      X2, Y2
+	VPSLLD         $0x17, Y2, Y2
+	VPMAXUD        constant15<>+0(SB), Y2, Y2
+	VMULPS         constant16<>+0(SB), Y2, Y2
+	VMOVDQU        (R8)(R10*1), Y4
+	VCVTDQ2PS      Y3, Y3
+	VMULPS         Y4, Y2, Y2
+	VFMADD231PS    Y2, Y3, Y1
+	ADDQ           $+136, R11
 	ADDQ           $+32, R10
 	JMP            group
 
 rest:
-	MOVQ R11, R13
-	LEAQ (SP), R14
+	CMPQ R12, $0x00
+	JE   done
+	CMPQ R11, (SP)
+	JLS  inPlace
+	MOVQ R12, R13
+	LEAQ 8(SP), R14
 
 copy:
-	SUBQ    $+1, R13
-	JL      copied
-	MOVBLZX (R12), R15
+	MOVBLZX (R11), R15
 	MOVB    R15, (R14)
-	ADDQ    $+1, R12
+	ADDQ    $+1, R11
 	ADDQ    $+1, R14
-	VMOVDQU (R12), X1
-	VMOVDQU X1, (R14)
-	ADDQ    $+16, R12
+	VMOVDQU (R11), X2
+	VMOVDQU X2, (R14)
+	ADDQ    $+16, R11
 	ADDQ    $+16, R14
-	JMP     copy
+	SUBQ    $+1, R13
+	JG      copy
+	LEAQ    8(SP), R11
 
-copied:
-	CMPQ           R11, $0x00
-	JE             done
-	LEAQ           (SP), R12
-	VBROADCASTI128 1(R12), Y1
-	VPSRLVD        constant9<>+0(SB), Y1, Y1
-	VPAND          constant10<>+0(SB), Y1, Y1
-	VMOVDQU        constant11<>+0(SB), Y2
-	VPSHUFB        Y1, Y2, Y1
-	VPMADDUBSW     (DI)(R10*8), Y1, Y1
-	VBROADCASTI128 18(R12), Y2
-	VPSRLVD        constant9<>+0(SB), Y2, Y2
-	VPAND          constant10<>+0(SB), Y2, Y2
-	VMOVDQU        constant11<>+0(SB), Y3
+inPlace:
+	VBROADCASTI128 1(R11), Y2
+	VPSRLVD        constant12<>+0(SB), Y2, Y2
+	VPAND          constant13<>+0(SB), Y2, Y2
+	VMOVDQU        constant14<>+0(SB), Y3
 	VPSHUFB        Y2, Y3, Y2
-	VPMADDUBSW     32(DI)(R10*8), Y2, Y2
-	VPUNPCKLWD     Y2, Y1, Y3
-	VPUNPCKHWD     Y2, Y1, Y1
-	VPADDW         Y3, Y1, Y1
-	VBROADCASTI128 35(R12), Y2
-	VPSRLVD        constant9<>+0(SB), Y2, Y2
-	VPAND          constant10<>+0(SB), Y2, Y2
-	VMOVDQU        constant11<>+0(SB), Y3
-	VPSHUFB        Y2, Y3, Y2
-	VPMADDUBSW     64(DI)(R10*8), Y2, Y2
-	VBROADCASTI128 52(R12), Y3
-	VPSRLVD        constant9<>+0(SB), Y3, Y3
-	VPAND          constant10<>+0(SB), Y3, Y3
-	VMOVDQU        constant11<>+0(SB), Y4
+	VPMADDUBSW     (DI)(R10*8), Y2, Y2
+	VBROADCASTI128 18(R11), Y3
+	VPSRLVD        constant12<>+0(SB), Y3, Y3
+	VPAND          constant13<>+0(SB), Y3, Y3
+	VMOVDQU        constant14<>+0(SB), Y4
 	VPSHUFB        Y3, Y4, Y3
-	VPMADDUBSW     96(DI)(R10*8), Y3, Y3
+	VPMADDUBSW     32(DI)(R10*8), Y3, Y3
 	VPUNPCKLWD     Y3, Y2, Y4
 	VPUNPCKHWD     Y3, Y2, Y2
 	VPADDW         Y4, Y2, Y2
-	VPUNPCKLDQ     Y2, Y1, Y3
-	VPUNPCKHDQ     Y2, Y1, Y1
-	VPADDW         Y3, Y1, Y1
-	VBROADCASTI128 69(R12), Y2
-	VPSRLVD        constant9<>+0(SB), Y2, Y2
-	VPAND          constant10<>+0(SB), Y2, Y2
-	VMOVDQU        constant11<>+0(SB), Y3
-	VPSHUFB        Y2, Y3, Y2
-	VPMADDUBSW     128(DI)(R10*8), Y2, Y2
-	VBROADCASTI128 86(R12), Y3
-	VPSRLVD        constant9<>+0(SB), Y3, Y3
-	VPAND          constant10<>+0(SB), Y3, Y3
-	VMOVDQU        constant11<>+0(SB), Y4
+	VBROADCASTI128 35(R11), Y3
+	VPSRLVD        constant12<>+0(SB), Y3, Y3
+	VPAND          constant13<>+0(SB), Y3, Y3
+	VMOVDQU        constant14<>+0(SB), Y4
 	VPSHUFB        Y3, Y4, Y3
-	VPMADDUBSW     160(DI)(R10*8), Y3, Y3
-	VPUNPCKLWD     Y3, Y2, Y4
-	VPUNPCKHWD     Y3, Y2, Y2
-	VPADDW         Y4, Y2, Y2
-	VBROADCASTI128 103(R12), Y3
-	VPSRLVD        constant9<>+0(SB), Y3, Y3
-	VPAND          constant10<>+0(SB), Y3, Y3
-	VMOVDQU        constant11<>+0(SB), Y4
-	VPSHUFB        Y3, Y4, Y3
-	VPMADDUBSW     192(DI)(R10*8), Y3, Y3
-	VBROADCASTI128 120(R12), Y4
-	VPSRLVD        constant9<>+0(SB), Y4, Y4
-	VPAND          constant10<>+0(SB), Y4, Y4
-	VMOVDQU        constant11<>+0(SB), Y5
+	VPMADDUBSW     64(DI)(R10*8), Y3, Y3
+	VBROADCASTI128 52(R11), Y4
+	VPSRLVD        constant12<>+0(SB), Y4, Y4
+	VPAND          constant13<>+0(SB), Y4, Y4
+	VMOVDQU        constant14<>+0(SB), Y5
 	VPSHUFB        Y4, Y5, Y4
-	VPMADDUBSW     224(DI)(R10*8), Y4, Y4
+	VPMADDUBSW     96(DI)(R10*8), Y4, Y4
 	VPUNPCKLWD     Y4, Y3, Y5
 	VPUNPCKHWD     Y4, Y3, Y3
 	VPADDW         Y5, Y3, Y3
 	VPUNPCKLDQ     Y3, Y2, Y4
 	VPUNPCKHDQ     Y3, Y2, Y2
 	VPADDW         Y4, Y2, Y2
-	VPUNPCKLQDQ    Y2, Y1, Y3
-	VPUNPCKHQDQ    Y2, Y1, Y1
-	VEXTRACTI128   $0x01, Y3, X2
+	VBROADCASTI128 69(R11), Y3
+	VPSRLVD        constant12<>+0(SB), Y3, Y3
+	VPAND          constant13<>+0(SB), Y3, Y3
+	VMOVDQU        constant14<>+0(SB), Y4
+	VPSHUFB        Y3, Y4, Y3
+	VPMADDUBSW     128(DI)(R10*8), Y3, Y3
+	VBROADCASTI128 86(R11), Y4
+	VPSRLVD        constant12<>+0(SB), Y4, Y4
+	VPAND          constant13<>+0(SB), Y4, Y4
+	VMOVDQU        constant14<>+0(SB), Y5
+	VPSHUFB        Y4, Y5, Y4
+	VPMADDUBSW     160(DI)(R10*8), Y4, Y4
+	VPUNPCKLWD     Y4, Y3, Y5
+	VPUNPCKHWD     Y4, Y3, Y3
+	VPADDW         Y5, Y3, Y3
+	VBROADCASTI128 103(R11), Y4
+	VPSRLVD        constant12<>+0(SB), Y4, Y4
+	VPAND          constant13<>+0(SB), Y4, Y4
+	VMOVDQU        constant14<>+0(SB), Y5
+	VPSHUFB        Y4, Y5, Y4
+	VPMADDUBSW     192(DI)(R10*8), Y4, Y4
+	VBROADCASTI128 120(R11), Y5
+	VPSRLVD        constant12<>+0(SB), Y5, Y5
+	VPAND          constant13<>+0(SB), Y5, Y5
+	VMOVDQU        constant14<>+0(SB), Y6
+	VPSHUFB        Y5, Y6, Y5
+	VPMADDUBSW     224(DI)(R10*8), Y5, Y5
+	VPUNPCKLWD     Y5, Y4, Y6
+	VPUNPCKHWD     Y5, Y4, Y4
+	VPADDW         Y6, Y4, Y4
+	VPUNPCKLDQ     Y4, Y3, Y5
+	VPUNPCKHDQ     Y4, Y3, Y3
+	VPADDW         Y5, Y3, Y3
+	VPUNPCKLQDQ    Y3, Y2, Y4
+	VPUNPCKHQDQ    Y3, Y2, Y2
+	VEXTRACTI128   $0x01, Y4, X3
+	VPMOVSXWD      X4, Y4
 	VPMOVSXWD      X3, Y3
+	VPADDD         Y4, Y3, Y3
+	VEXTRACTI128   $0x01, Y2, X4
 	VPMOVSXWD      X2, Y2
-	VPADDD         Y3, Y2, Y2
-	VEXTRACTI128   $0x01, Y1, X3
-	VPMOVSXWD      X1, Y1
-	VPMOVSXWD      X3, Y3
-	VPADDD         Y1, Y3, Y3
-	VPADDD         Y3, Y2, Y2
-	VMOVDQU        (R9)(R10*1), Y1
-	VPSLLD         $0x04, Y1, Y1
-	VPSUBD         Y1, Y2, Y2
-	VPXOR          Y1, Y1, Y1
-	VPINSRB        $0x00, (R12), X1, X1
-	VPINSRB        $0x01, 17(R12), X1, X1
-	VPINSRB        $0x02, 34(R12), X1, X1
-	VPINSRB        $0x03, 51(R12), X1, X1
-	VPINSRB        $0x04, 68(R12), X1, X1
-	VPINSRB        $0x05, 85(R12), X1, X1
-	VPINSRB        $0x06, 102(R12), X1, X1
-	VPINSRB        $0x07, 119(R12), X1, X1
-	VPMOVZXBD      X1, Y1
-	VPSLLD         $0x17, Y1, Y1
-	VPMAXUD        constant12<>+0(SB), Y1, Y1
-	VMULPS         constant13<>+0(SB), Y1, Y1
-	VMOVDQU        (R8)(R10*1), Y3
-	VCVTDQ2PS      Y2, Y2
-	VMULPS         Y3, Y1, Y1
-	VFMADD231PS    Y1, Y2, Y0
+	VPMOVSXWD      X4, Y4
+	VPADDD         Y2, Y4, Y4
+	VPADDD         Y4, Y3, Y3
+	VMOVDQU        (R9)(R10*1), Y2
+	VPSLLD         $0x04, Y2, Y2
+	VPSUBD         Y2, Y3, Y3
+	VPXOR          Y2, Y2, Y2
+	VPINSRB        $0x00, (R11), X2, X2
+	VPINSRB        $0x01, 17(R11), X2, X2
+	VPINSRB        $0x02, 34(R11), X2, X2
+	VPINSRB        $0x03, 51(R11), X2, X2
+	VPINSRB        $0x04, 68(R11), X2, X2
+	VPINSRB        $0x05, 85(R11), X2, X2
+	VPINSRB        $0x06, 102(R11), X2, X2
+	VPINSRB        $0x07, 119(R11), X2, X2
+	VPMOVZXBD      X2, Y2
+	VPSLLD         $0x17, Y2, Y2
+	VPMAXUD        constant15<>+0(SB), Y2, Y2
+	VMULPS         constant16<>+0(SB), Y2, Y2
+	VPAND          Y0, Y2, Y2
+	VMOVDQU        (R8)(R10*1), Y4
+	VCVTDQ2PS      Y3, Y3
+	VMULPS         Y4, Y2, Y2
+	VFMADD231PS    Y2, Y3, Y1
 
 done:
-	VPERMILPS    $0x4e, Y0, Y1
-	VADDPS       Y0, Y1, Y1
-	VPERMILPS    $0xb1, Y1, Y0
-	VADDPS       Y0, Y1, Y1
-	VEXTRACTI128 $0x01, Y1, X0
-	VADDPS       X1, X0, X0
-	VMOVSS       X0, (AX)
+	VPERMILPS    $0x4e, Y1, Y2
+	VADDPS       Y1, Y2, Y2
+	VPERMILPS    $0xb1, Y2, Y1
+	VADDPS       Y1, Y2, Y2
+	VEXTRACTI128 $0x01, Y2, X1
+	VADDPS       X2, X1, X1
+	VMOVSS       X1, (AX)
 	ADDQ         $0x04, AX
 	ADDQ         DX, CX
 	DECQ         BX
@@ -768,35 +818,45 @@ done:
 	VZEROUPPER
 	RET
 
-DATA constant9<>+0(SB)/8, $0x0000000000000000
-DATA constant9<>+8(SB)/8, $0x0000000000000000
-DATA constant9<>+16(SB)/8, $0x0000000400000004
-DATA constant9<>+24(SB)/8, $0x0000000400000004
-GLOBL constant9<>(SB), RODATA|NOPTR, $32
+DATA constant11<>+0(SB)/8, $0xffffffffffffffff
+DATA constant11<>+8(SB)/8, $0xffffffffffffffff
+DATA constant11<>+16(SB)/8, $0xffffffffffffffff
+DATA constant11<>+24(SB)/8, $0xffffffffffffffff
+DATA constant11<>+32(SB)/8, $0x0000000000000000
+DATA constant11<>+40(SB)/8, $0x0000000000000000
+DATA constant11<>+48(SB)/8, $0x0000000000000000
+DATA constant11<>+56(SB)/8, $0x0000000000000000
+GLOBL constant11<>(SB), RODATA|NOPTR, $64
 
-DATA constant10<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant10<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant10<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant10<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
-GLOBL constant10<>(SB), RODATA|NOPTR, $32
-
-DATA constant11<>+0(SB)/8, $0x1c18161413121110
-DATA constant11<>+8(SB)/8, $0x04080a0c0d0e0f10
-DATA constant11<>+16(SB)/8, $0x1c18161413121110
-DATA constant11<>+24(SB)/8, $0x04080a0c0d0e0f10
-GLOBL constant11<>(SB), RODATA|NOPTR, $32
-
-DATA constant12<>+0(SB)/8, $0x0040000000400000
-DATA constant12<>+8(SB)/8, $0x0040000000400000
-DATA constant12<>+16(SB)/8, $0x0040000000400000
-DATA constant12<>+24(SB)/8, $0x0040000000400000
+DATA constant12<>+0(SB)/8, $0x0000000000000000
+DATA constant12<>+8(SB)/8, $0x0000000000000000
+DATA constant12<>+16(SB)/8, $0x0000000400000004
+DATA constant12<>+24(SB)/8, $0x0000000400000004
 GLOBL constant12<>(SB), RODATA|NOPTR, $32
 
-DATA constant13<>+0(SB)/8, $0x3f0000003f000000
-DATA constant13<>+8(SB)/8, $0x3f0000003f000000
-DATA constant13<>+16(SB)/8, $0x3f0000003f000000
-DATA constant13<>+24(SB)/8, $0x3f0000003f000000
+DATA constant13<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant13<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant13<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant13<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
 GLOBL constant13<>(SB), RODATA|NOPTR, $32
+
+DATA constant14<>+0(SB)/8, $0x1c18161413121110
+DATA constant14<>+8(SB)/8, $0x04080a0c0d0e0f10
+DATA constant14<>+16(SB)/8, $0x1c18161413121110
+DATA constant14<>+24(SB)/8, $0x04080a0c0d0e0f10
+GLOBL constant14<>(SB), RODATA|NOPTR, $32
+
+DATA constant15<>+0(SB)/8, $0x0040000000400000
+DATA constant15<>+8(SB)/8, $0x0040000000400000
+DATA constant15<>+16(SB)/8, $0x0040000000400000
+DATA constant15<>+24(SB)/8, $0x0040000000400000
+GLOBL constant15<>(SB), RODATA|NOPTR, $32
+
+DATA constant16<>+0(SB)/8, $0x3f0000003f000000
+DATA constant16<>+8(SB)/8, $0x3f0000003f000000
+DATA constant16<>+16(SB)/8, $0x3f0000003f000000
+DATA constant16<>+24(SB)/8, $0x3f0000003f000000
+GLOBL constant16<>(SB), RODATA|NOPTR, $32
 
 // func mxfp4PackAVX2(t *uint8, a *float32, b *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX2
@@ -833,39 +893,39 @@ tile:
 	VPUNPCKLQDQ    Y2, Y0, Y4
 	VPUNPCKHQDQ    Y2, Y0, Y0
 	VPSRLD         $0x04, Y3, Y2
-	VPAND          constant10<>+0(SB), Y3, Y3
-	VPAND          constant10<>+0(SB), Y2, Y2
-	VMOVDQU        constant11<>+0(SB), Y5
+	VPAND          constant13<>+0(SB), Y3, Y3
+	VPAND          constant13<>+0(SB), Y2, Y2
+	VMOVDQU        constant14<>+0(SB), Y5
 	VPSHUFB        Y3, Y5, Y3
 	VMOVDQU        Y3, (AX)(R9*8)
-	VMOVDQU        constant11<>+0(SB), Y3
+	VMOVDQU        constant14<>+0(SB), Y3
 	VPSHUFB        Y2, Y3, Y2
 	VMOVDQU        Y2, 256(AX)(R9*8)
 	VPSRLD         $0x04, Y1, Y2
-	VPAND          constant10<>+0(SB), Y1, Y1
-	VPAND          constant10<>+0(SB), Y2, Y2
-	VMOVDQU        constant11<>+0(SB), Y3
+	VPAND          constant13<>+0(SB), Y1, Y1
+	VPAND          constant13<>+0(SB), Y2, Y2
+	VMOVDQU        constant14<>+0(SB), Y3
 	VPSHUFB        Y1, Y3, Y1
 	VMOVDQU        Y1, 64(AX)(R9*8)
-	VMOVDQU        constant11<>+0(SB), Y1
+	VMOVDQU        constant14<>+0(SB), Y1
 	VPSHUFB        Y2, Y1, Y1
 	VMOVDQU        Y1, 320(AX)(R9*8)
 	VPSRLD         $0x04, Y4, Y1
-	VPAND          constant10<>+0(SB), Y4, Y2
-	VPAND          constant10<>+0(SB), Y1, Y1
-	VMOVDQU        constant11<>+0(SB), Y3
+	VPAND          constant13<>+0(SB), Y4, Y2
+	VPAND          constant13<>+0(SB), Y1, Y1
+	VMOVDQU        constant14<>+0(SB), Y3
 	VPSHUFB        Y2, Y3, Y2
 	VMOVDQU        Y2, 128(AX)(R9*8)
-	VMOVDQU        constant11<>+0(SB), Y2
+	VMOVDQU        constant14<>+0(SB), Y2
 	VPSHUFB        Y1, Y2, Y1
 	VMOVDQU        Y1, 384(AX)(R9*8)
 	VPSRLD         $0x04, Y0, Y1
-	VPAND          constant10<>+0(SB), Y0, Y0
-	VPAND          constant10<>+0(SB), Y1, Y1
-	VMOVDQU        constant11<>+0(SB), Y2
+	VPAND          constant13<>+0(SB), Y0, Y0
+	VPAND          constant13<>+0(SB), Y1, Y1
+	VMOVDQU        constant14<>+0(SB), Y2
 	VPSHUFB        Y0, Y2, Y0
 	VMOVDQU        Y0, 192(AX)(R9*8)
-	VMOVDQU        constant11<>+0(SB), Y0
+	VMOVDQU        constant14<>+0(SB), Y0
 	VPSHUFB        Y1, Y0, Y0
 	VMOVDQU        Y0, 448(AX)(R9*8)
 	VPXOR          Y0, Y0, Y0
@@ -879,8 +939,8 @@ tile:
 	VPINSRB        $0x07, 119(R10), X0, X0
 	VPMOVZXBD      X0, Y0
 	VPSLLD         $0x17, Y0, Y0
-	VPMAXUD        constant12<>+0(SB), Y0, Y0
-	VMULPS         constant13<>+0(SB), Y0, Y0
+	VPMAXUD        constant15<>+0(SB), Y0, Y0
+	VMULPS         constant16<>+0(SB), Y0, Y0
 	VMOVDQU        Y0, (CX)(R9*1)
 	ADDQ           $+136, R10
 	VBROADCASTI128 1(R10), Y0
@@ -900,39 +960,39 @@ tile:
 	VPUNPCKLQDQ    Y2, Y0, Y4
 	VPUNPCKHQDQ    Y2, Y0, Y0
 	VPSRLD         $0x04, Y3, Y2
-	VPAND          constant10<>+0(SB), Y3, Y3
-	VPAND          constant10<>+0(SB), Y2, Y2
-	VMOVDQU        constant11<>+0(SB), Y5
+	VPAND          constant13<>+0(SB), Y3, Y3
+	VPAND          constant13<>+0(SB), Y2, Y2
+	VMOVDQU        constant14<>+0(SB), Y5
 	VPSHUFB        Y3, Y5, Y3
 	VMOVDQU        Y3, 32(AX)(R9*8)
-	VMOVDQU        constant11<>+0(SB), Y3
+	VMOVDQU        constant14<>+0(SB), Y3
 	VPSHUFB        Y2, Y3, Y2
 	VMOVDQU        Y2, 288(AX)(R9*8)
 	VPSRLD         $0x04, Y1, Y2
-	VPAND          constant10<>+0(SB), Y1, Y1
-	VPAND          constant10<>+0(SB), Y2, Y2
-	VMOVDQU        constant11<>+0(SB), Y3
+	VPAND          constant13<>+0(SB), Y1, Y1
+	VPAND          constant13<>+0(SB), Y2, Y2
+	VMOVDQU        constant14<>+0(SB), Y3
 	VPSHUFB        Y1, Y3, Y1
 	VMOVDQU        Y1, 96(AX)(R9*8)
-	VMOVDQU        constant11<>+0(SB), Y1
+	VMOVDQU        constant14<>+0(SB), Y1
 	VPSHUFB        Y2, Y1, Y1
 	VMOVDQU        Y1, 352(AX)(R9*8)
 	VPSRLD         $0x04, Y4, Y1
-	VPAND          constant10<>+0(SB), Y4, Y2
-	VPAND          constant10<>+0(SB), Y1, Y1
-	VMOVDQU        constant11<>+0(SB), Y3
+	VPAND          constant13<>+0(SB), Y4, Y2
+	VPAND          constant13<>+0(SB), Y1, Y1
+	VMOVDQU        constant14<>+0(SB), Y3
 	VPSHUFB        Y2, Y3, Y2
 	VMOVDQU        Y2, 160(AX)(R9*8)
-	VMOVDQU        constant11<>+0(SB), Y2
+	VMOVDQU        constant14<>+0(SB), Y2
 	VPSHUFB        Y1, Y2, Y1
 	VMOVDQU        Y1, 416(AX)(R9*8)
 	VPSRLD         $0x04, Y0, Y1
-	VPAND          constant10<>+0(SB), Y0, Y0
-	VPAND          constant10<>+0(SB), Y1, Y1
-	VMOVDQU        constant11<>+0(SB), Y2
+	VPAND          constant13<>+0(SB), Y0, Y0
+	VPAND          constant13<>+0(SB), Y1, Y1
+	VMOVDQU        constant14<>+0(SB), Y2
 	VPSHUFB        Y0, Y2, Y0
 	VMOVDQU        Y0, 224(AX)(R9*8)
-	VMOVDQU        constant11<>+0(SB), Y0
+	VMOVDQU        constant14<>+0(SB), Y0
 	VPSHUFB        Y1, Y0, Y0
 	VMOVDQU        Y0, 480(AX)(R9*8)
 	VPXOR          Y0, Y0, Y0
@@ -946,8 +1006,8 @@ tile:
 	VPINSRB        $0x07, 119(R10), X0, X0
 	VPMOVZXBD      X0, Y0
 	VPSLLD         $0x17, Y0, Y0
-	VPMAXUD        constant12<>+0(SB), Y0, Y0
-	VMULPS         constant13<>+0(SB), Y0, Y0
+	VPMAXUD        constant15<>+0(SB), Y0, Y0
+	VMULPS         constant16<>+0(SB), Y0, Y0
 	VMOVDQU        Y0, 32(CX)(R9*1)
 	ADDQ           $+136, R10
 	ADDQ           $0x40, R9

@@ -6,7 +6,7 @@
 
 // func q4_0RowAVX512(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 // Requires: AVX, AVX512BW, AVX512F, AVX512VL, AVX512VNNI, MMX+
-TEXT ·q4_0RowAVX512(SB), NOSPLIT, $288-72
+TEXT ·q4_0RowAVX512(SB), NOSPLIT, $296-72
 	MOVQ dst+0(FP), AX
 	MOVQ w+8(FP), CX
 	MOVQ stride+16(FP), DX
@@ -19,234 +19,247 @@ TEXT ·q4_0RowAVX512(SB), NOSPLIT, $288-72
 	JMP  constants
 
 begin:
-	VPXORD    Y0, Y0, Y0
-	VMOVDQU32 Y0, (SP)
-	VMOVDQU32 Y0, 32(SP)
-	VMOVDQU32 Y0, 64(SP)
-	VMOVDQU32 Y0, 96(SP)
-	VMOVDQU32 Y0, 128(SP)
-	VMOVDQU32 Y0, 160(SP)
-	VMOVDQU32 Y0, 192(SP)
-	VMOVDQU32 Y0, 224(SP)
-	VMOVDQU32 Y0, 256(SP)
-	MOVQ      SI, R11
-	ANDQ      $+15, R11
+	MOVQ      w+8(FP), R10
+	MOVQ      DX, R11
+	IMULQ     BX, R11
+	ADDQ      R11, R10
+	SUBQ      $+288, R10
+	MOVQ      R10, (SP)
+	MOVQ      SI, R12
+	ANDQ      $+15, R12
+	LEAQ      constant0<>+0(SB), R10
+	SHLQ      $0x02, R12
+	SUBQ      R12, R10
+	VMOVDQU32 64(R10), Z0
+	SHRQ      $0x02, R12
+	VMOVDQU32 constant1<>+0(SB), Y1
+	VMOVDQU32 Y1, 8(SP)
+	VMOVDQU32 Y1, 40(SP)
+	VMOVDQU32 Y1, 72(SP)
+	VMOVDQU32 Y1, 104(SP)
+	VMOVDQU32 Y1, 136(SP)
+	VMOVDQU32 Y1, 168(SP)
+	VMOVDQU32 Y1, 200(SP)
+	VMOVDQU32 Y1, 232(SP)
+	VMOVDQU32 Y1, 264(SP)
 	ANDQ      $-16, SI
 	SHLQ      $0x02, SI
 
 row:
-	VPXORD Z0, Z0, Z0
-	MOVQ   CX, R12
+	VPXORD Z1, Z1, Z1
+	MOVQ   CX, R11
 	XORQ   R10, R10
 
 group:
 	CMPQ            R10, SI
 	JGE             rest
-	PREFETCHT0      4096(R12)
-	PREFETCHT0      4160(R12)
-	PREFETCHT0      4224(R12)
-	PREFETCHT0      4288(R12)
-	PREFETCHT0      4352(R12)
-	VBROADCASTI32X4 2(R12), Z5
-	VBROADCASTI32X4 20(R12), K1, Z5
-	VPSRLVD         Z1, Z5, Z5
-	VPANDD          Z2, Z5, Z5
-	VPXORD          Z6, Z6, Z6
-	VPDPBUSD        (DI)(R10*8), Z5, Z6
-	VBROADCASTI32X4 38(R12), Z5
-	VBROADCASTI32X4 56(R12), K1, Z5
-	VPSRLVD         Z1, Z5, Z5
-	VPANDD          Z2, Z5, Z5
+	PREFETCHT0      4096(R11)
+	PREFETCHT0      4160(R11)
+	PREFETCHT0      4224(R11)
+	PREFETCHT0      4288(R11)
+	PREFETCHT0      4352(R11)
+	VBROADCASTI32X4 2(R11), Z6
+	VBROADCASTI32X4 20(R11), K1, Z6
+	VPSRLVD         Z2, Z6, Z6
+	VPANDD          Z3, Z6, Z6
 	VPXORD          Z7, Z7, Z7
-	VPDPBUSD        64(DI)(R10*8), Z5, Z7
-	VPUNPCKLDQ      Z7, Z6, Z5
-	VPUNPCKHDQ      Z7, Z6, Z6
-	VPADDD          Z5, Z6, Z6
-	VBROADCASTI32X4 74(R12), Z5
-	VBROADCASTI32X4 92(R12), K1, Z5
-	VPSRLVD         Z1, Z5, Z5
-	VPANDD          Z2, Z5, Z5
-	VPXORD          Z7, Z7, Z7
-	VPDPBUSD        128(DI)(R10*8), Z5, Z7
-	VBROADCASTI32X4 110(R12), Z5
-	VBROADCASTI32X4 128(R12), K1, Z5
-	VPSRLVD         Z1, Z5, Z5
-	VPANDD          Z2, Z5, Z5
+	VPDPBUSD        (DI)(R10*8), Z6, Z7
+	VBROADCASTI32X4 38(R11), Z6
+	VBROADCASTI32X4 56(R11), K1, Z6
+	VPSRLVD         Z2, Z6, Z6
+	VPANDD          Z3, Z6, Z6
 	VPXORD          Z8, Z8, Z8
-	VPDPBUSD        192(DI)(R10*8), Z5, Z8
-	VPUNPCKLDQ      Z8, Z7, Z5
+	VPDPBUSD        64(DI)(R10*8), Z6, Z8
+	VPUNPCKLDQ      Z8, Z7, Z6
 	VPUNPCKHDQ      Z8, Z7, Z7
-	VPADDD          Z5, Z7, Z7
-	VPUNPCKLQDQ     Z7, Z6, Z5
-	VPUNPCKHQDQ     Z7, Z6, Z6
-	VPADDD          Z5, Z6, Z6
-	VBROADCASTI32X4 146(R12), Z5
-	VBROADCASTI32X4 164(R12), K1, Z5
-	VPSRLVD         Z1, Z5, Z5
-	VPANDD          Z2, Z5, Z5
-	VPXORD          Z7, Z7, Z7
-	VPDPBUSD        256(DI)(R10*8), Z5, Z7
-	VBROADCASTI32X4 182(R12), Z5
-	VBROADCASTI32X4 200(R12), K1, Z5
-	VPSRLVD         Z1, Z5, Z5
-	VPANDD          Z2, Z5, Z5
+	VPADDD          Z6, Z7, Z7
+	VBROADCASTI32X4 74(R11), Z6
+	VBROADCASTI32X4 92(R11), K1, Z6
+	VPSRLVD         Z2, Z6, Z6
+	VPANDD          Z3, Z6, Z6
 	VPXORD          Z8, Z8, Z8
-	VPDPBUSD        320(DI)(R10*8), Z5, Z8
-	VPUNPCKLDQ      Z8, Z7, Z5
-	VPUNPCKHDQ      Z8, Z7, Z7
-	VPADDD          Z5, Z7, Z7
-	VBROADCASTI32X4 218(R12), Z5
-	VBROADCASTI32X4 236(R12), K1, Z5
-	VPSRLVD         Z1, Z5, Z5
-	VPANDD          Z2, Z5, Z5
-	VPXORD          Z8, Z8, Z8
-	VPDPBUSD        384(DI)(R10*8), Z5, Z8
-	VBROADCASTI32X4 254(R12), Z5
-	VBROADCASTI32X4 272(R12), K1, Z5
-	VPSRLVD         Z1, Z5, Z5
-	VPANDD          Z2, Z5, Z5
+	VPDPBUSD        128(DI)(R10*8), Z6, Z8
+	VBROADCASTI32X4 110(R11), Z6
+	VBROADCASTI32X4 128(R11), K1, Z6
+	VPSRLVD         Z2, Z6, Z6
+	VPANDD          Z3, Z6, Z6
 	VPXORD          Z9, Z9, Z9
-	VPDPBUSD        448(DI)(R10*8), Z5, Z9
-	VPUNPCKLDQ      Z9, Z8, Z5
+	VPDPBUSD        192(DI)(R10*8), Z6, Z9
+	VPUNPCKLDQ      Z9, Z8, Z6
 	VPUNPCKHDQ      Z9, Z8, Z8
-	VPADDD          Z5, Z8, Z8
-	VPUNPCKLQDQ     Z8, Z7, Z5
+	VPADDD          Z6, Z8, Z8
+	VPUNPCKLQDQ     Z8, Z7, Z6
 	VPUNPCKHQDQ     Z8, Z7, Z7
-	VPADDD          Z5, Z7, Z7
-	VSHUFI32X4      $0x88, Z7, Z6, Z5
-	VSHUFI32X4      $0xdd, Z7, Z6, Z6
-	VPADDD          Z6, Z5, Z5
-	VPERMD          Z5, Z3, Z5
-	VMOVDQU32       (R9)(R10*1), Z6
-	VPSLLD          $0x03, Z6, Z6
-	VPSUBD          Z6, Z5, Z5
-	VPERMW          (R12), Z4, Z6
-	VPERMW          72(R12), Z4, K2, Z6
-	VPERMW          144(R12), Z4, K3, Z6
-	VPERMW          216(R12), Z4, K4, Z6
-	VCVTPH2PS       Y6, Z6
-	VMOVDQU32       (R8)(R10*1), Z7
-	VCVTDQ2PS       Z5, Z5
-	VMULPS          Z7, Z6, Z6
-	VFMADD231PS     Z6, Z5, Z0
-	ADDQ            $+288, R12
+	VPADDD          Z6, Z7, Z7
+	VBROADCASTI32X4 146(R11), Z6
+	VBROADCASTI32X4 164(R11), K1, Z6
+	VPSRLVD         Z2, Z6, Z6
+	VPANDD          Z3, Z6, Z6
+	VPXORD          Z8, Z8, Z8
+	VPDPBUSD        256(DI)(R10*8), Z6, Z8
+	VBROADCASTI32X4 182(R11), Z6
+	VBROADCASTI32X4 200(R11), K1, Z6
+	VPSRLVD         Z2, Z6, Z6
+	VPANDD          Z3, Z6, Z6
+	VPXORD          Z9, Z9, Z9
+	VPDPBUSD        320(DI)(R10*8), Z6, Z9
+	VPUNPCKLDQ      Z9, Z8, Z6
+	VPUNPCKHDQ      Z9, Z8, Z8
+	VPADDD          Z6, Z8, Z8
+	VBROADCASTI32X4 218(R11), Z6
+	VBROADCASTI32X4 236(R11), K1, Z6
+	VPSRLVD         Z2, Z6, Z6
+	VPANDD          Z3, Z6, Z6
+	VPXORD          Z9, Z9, Z9
+	VPDPBUSD        384(DI)(R10*8), Z6, Z9
+	VBROADCASTI32X4 254(R11), Z6
+	VBROADCASTI32X4 272(R11), K1, Z6
+	VPSRLVD         Z2, Z6, Z6
+	VPANDD          Z3, Z6, Z6
+	VPXORD          Z10, Z10, Z10
+	VPDPBUSD        448(DI)(R10*8), Z6, Z10
+	VPUNPCKLDQ      Z10, Z9, Z6
+	VPUNPCKHDQ      Z10, Z9, Z9
+	VPADDD          Z6, Z9, Z9
+	VPUNPCKLQDQ     Z9, Z8, Z6
+	VPUNPCKHQDQ     Z9, Z8, Z8
+	VPADDD          Z6, Z8, Z8
+	VSHUFI32X4      $0x88, Z8, Z7, Z6
+	VSHUFI32X4      $0xdd, Z8, Z7, Z7
+	VPADDD          Z7, Z6, Z6
+	VPERMD          Z6, Z4, Z6
+	VMOVDQU32       (R9)(R10*1), Z7
+	VPSLLD          $0x03, Z7, Z7
+	VPSUBD          Z7, Z6, Z6
+	VPERMW          (R11), Z5, Z7
+	VPERMW          72(R11), Z5, K2, Z7
+	VPERMW          144(R11), Z5, K3, Z7
+	VPERMW          216(R11), Z5, K4, Z7
+	VCVTPH2PS       Y7, Z7
+	VMOVDQU32       (R8)(R10*1), Z8
+	VCVTDQ2PS       Z6, Z6
+	VMULPS          Z8, Z7, Z7
+	VFMADD231PS     Z7, Z6, Z1
+	ADDQ            $+288, R11
 	ADDQ            $+64, R10
 	JMP             group
 
 rest:
-	MOVQ R11, R13
-	LEAQ (SP), R14
+	CMPQ R12, $0x00
+	JE   done
+	CMPQ R11, (SP)
+	JLS  inPlace
+	MOVQ R12, R13
+	LEAQ 8(SP), R14
 
 copy:
-	SUBQ      $+1, R13
-	JL        copied
-	MOVWLZX   (R12), R15
+	MOVWLZX   (R11), R15
 	MOVW      R15, (R14)
-	ADDQ      $+2, R12
+	ADDQ      $+2, R11
 	ADDQ      $+2, R14
-	VMOVDQU32 (R12), X5
-	VMOVDQU32 X5, (R14)
-	ADDQ      $+16, R12
+	VMOVDQU32 (R11), X6
+	VMOVDQU32 X6, (R14)
+	ADDQ      $+16, R11
 	ADDQ      $+16, R14
-	JMP       copy
+	SUBQ      $+1, R13
+	JG        copy
+	LEAQ      8(SP), R11
 
-copied:
-	CMPQ            R11, $0x00
-	JE              done
-	LEAQ            (SP), R12
-	VBROADCASTI32X4 2(R12), Z5
-	VBROADCASTI32X4 20(R12), K1, Z5
-	VPSRLVD         Z1, Z5, Z5
-	VPANDD          Z2, Z5, Z5
-	VPXORD          Z6, Z6, Z6
-	VPDPBUSD        (DI)(R10*8), Z5, Z6
-	VBROADCASTI32X4 38(R12), Z5
-	VBROADCASTI32X4 56(R12), K1, Z5
-	VPSRLVD         Z1, Z5, Z5
-	VPANDD          Z2, Z5, Z5
+inPlace:
+	VBROADCASTI32X4 2(R11), Z6
+	VBROADCASTI32X4 20(R11), K1, Z6
+	VPSRLVD         Z2, Z6, Z6
+	VPANDD          Z3, Z6, Z6
 	VPXORD          Z7, Z7, Z7
-	VPDPBUSD        64(DI)(R10*8), Z5, Z7
-	VPUNPCKLDQ      Z7, Z6, Z5
-	VPUNPCKHDQ      Z7, Z6, Z6
-	VPADDD          Z5, Z6, Z6
-	VBROADCASTI32X4 74(R12), Z5
-	VBROADCASTI32X4 92(R12), K1, Z5
-	VPSRLVD         Z1, Z5, Z5
-	VPANDD          Z2, Z5, Z5
-	VPXORD          Z7, Z7, Z7
-	VPDPBUSD        128(DI)(R10*8), Z5, Z7
-	VBROADCASTI32X4 110(R12), Z5
-	VBROADCASTI32X4 128(R12), K1, Z5
-	VPSRLVD         Z1, Z5, Z5
-	VPANDD          Z2, Z5, Z5
+	VPDPBUSD        (DI)(R10*8), Z6, Z7
+	VBROADCASTI32X4 38(R11), Z6
+	VBROADCASTI32X4 56(R11), K1, Z6
+	VPSRLVD         Z2, Z6, Z6
+	VPANDD          Z3, Z6, Z6
 	VPXORD          Z8, Z8, Z8
-	VPDPBUSD        192(DI)(R10*8), Z5, Z8
-	VPUNPCKLDQ      Z8, Z7, Z5
+	VPDPBUSD        64(DI)(R10*8), Z6, Z8
+	VPUNPCKLDQ      Z8, Z7, Z6
 	VPUNPCKHDQ      Z8, Z7, Z7
-	VPADDD          Z5, Z7, Z7
-	VPUNPCKLQDQ     Z7, Z6, Z5
-	VPUNPCKHQDQ     Z7, Z6, Z6
-	VPADDD          Z5, Z6, Z6
-	VBROADCASTI32X4 146(R12), Z5
-	VBROADCASTI32X4 164(R12), K1, Z5
-	VPSRLVD         Z1, Z5, Z5
-	VPANDD          Z2, Z5, Z5
-	VPXORD          Z7, Z7, Z7
-	VPDPBUSD        256(DI)(R10*8), Z5, Z7
-	VBROADCASTI32X4 182(R12), Z5
-	VBROADCASTI32X4 200(R12), K1, Z5
-	VPSRLVD         Z1, Z5, Z5
-	VPANDD          Z2, Z5, Z5
+	VPADDD          Z6, Z7, Z7
+	VBROADCASTI32X4 74(R11), Z6
+	VBROADCASTI32X4 92(R11), K1, Z6
+	VPSRLVD         Z2, Z6, Z6
+	VPANDD          Z3, Z6, Z6
 	VPXORD          Z8, Z8, Z8
-	VPDPBUSD        320(DI)(R10*8), Z5, Z8
-	VPUNPCKLDQ      Z8, Z7, Z5
-	VPUNPCKHDQ      Z8, Z7, Z7
-	VPADDD          Z5, Z7, Z7
-	VBROADCASTI32X4 218(R12), Z5
-	VBROADCASTI32X4 236(R12), K1, Z5
-	VPSRLVD         Z1, Z5, Z5
-	VPANDD          Z2, Z5, Z5
-	VPXORD          Z8, Z8, Z8
-	VPDPBUSD        384(DI)(R10*8), Z5, Z8
-	VBROADCASTI32X4 254(R12), Z5
-	VBROADCASTI32X4 272(R12), K1, Z5
-	VPSRLVD         Z1, Z5, Z5
-	VPANDD          Z2, Z5, Z5
+	VPDPBUSD        128(DI)(R10*8), Z6, Z8
+	VBROADCASTI32X4 110(R11), Z6
+	VBROADCASTI32X4 128(R11), K1, Z6
+	VPSRLVD         Z2, Z6, Z6
+	VPANDD          Z3, Z6, Z6
 	VPXORD          Z9, Z9, Z9
-	VPDPBUSD        448(DI)(R10*8), Z5, Z9
-	VPUNPCKLDQ      Z9, Z8, Z5
+	VPDPBUSD        192(DI)(R10*8), Z6, Z9
+	VPUNPCKLDQ      Z9, Z8, Z6
 	VPUNPCKHDQ      Z9, Z8, Z8
-	VPADDD          Z5, Z8, Z8
-	VPUNPCKLQDQ     Z8, Z7, Z5
+	VPADDD          Z6, Z8, Z8
+	VPUNPCKLQDQ     Z8, Z7, Z6
 	VPUNPCKHQDQ     Z8, Z7, Z7
-	VPADDD          Z5, Z7, Z7
-	VSHUFI32X4      $0x88, Z7, Z6, Z5
-	VSHUFI32X4      $0xdd, Z7, Z6, Z6
-	VPADDD          Z6, Z5, Z5
-	VPERMD          Z5, Z3, Z5
-	VMOVDQU32       (R9)(R10*1), Z6
-	VPSLLD          $0x03, Z6, Z6
-	VPSUBD          Z6, Z5, Z5
-	VPERMW          (R12), Z4, Z6
-	VPERMW          72(R12), Z4, K2, Z6
-	VPERMW          144(R12), Z4, K3, Z6
-	VPERMW          216(R12), Z4, K4, Z6
-	VCVTPH2PS       Y6, Z6
-	VMOVDQU32       (R8)(R10*1), Z7
-	VCVTDQ2PS       Z5, Z5
-	VMULPS          Z7, Z6, Z6
-	VFMADD231PS     Z6, Z5, Z0
+	VPADDD          Z6, Z7, Z7
+	VBROADCASTI32X4 146(R11), Z6
+	VBROADCASTI32X4 164(R11), K1, Z6
+	VPSRLVD         Z2, Z6, Z6
+	VPANDD          Z3, Z6, Z6
+	VPXORD          Z8, Z8, Z8
+	VPDPBUSD        256(DI)(R10*8), Z6, Z8
+	VBROADCASTI32X4 182(R11), Z6
+	VBROADCASTI32X4 200(R11), K1, Z6
+	VPSRLVD         Z2, Z6, Z6
+	VPANDD          Z3, Z6, Z6
+	VPXORD          Z9, Z9, Z9
+	VPDPBUSD        320(DI)(R10*8), Z6, Z9
+	VPUNPCKLDQ      Z9, Z8, Z6
+	VPUNPCKHDQ      Z9, Z8, Z8
+	VPADDD          Z6, Z8, Z8
+	VBROADCASTI32X4 218(R11), Z6
+	VBROADCASTI32X4 236(R11), K1, Z6
+	VPSRLVD         Z2, Z6, Z6
+	VPANDD          Z3, Z6, Z6
+	VPXORD          Z9, Z9, Z9
+	VPDPBUSD        384(DI)(R10*8), Z6, Z9
+	VBROADCASTI32X4 254(R11), Z6
+	VBROADCASTI32X4 272(R11), K1, Z6
+	VPSRLVD         Z2, Z6, Z6
+	VPANDD          Z3, Z6, Z6
+	VPXORD          Z10, Z10, Z10
+	VPDPBUSD        448(DI)(R10*8), Z6, Z10
+	VPUNPCKLDQ      Z10, Z9, Z6
+	VPUNPCKHDQ      Z10, Z9, Z9
+	VPADDD          Z6, Z9, Z9
+	VPUNPCKLQDQ     Z9, Z8, Z6
+	VPUNPCKHQDQ     Z9, Z8, Z8
+	VPADDD          Z6, Z8, Z8
+	VSHUFI32X4      $0x88, Z8, Z7, Z6
+	VSHUFI32X4      $0xdd, Z8, Z7, Z7
+	VPADDD          Z7, Z6, Z6
+	VPERMD          Z6, Z4, Z6
+	VMOVDQU32       (R9)(R10*1), Z7
+	VPSLLD          $0x03, Z7, Z7
+	VPSUBD          Z7, Z6, Z6
+	VPERMW          (R11), Z5, Z7
+	VPERMW          72(R11), Z5, K2, Z7
+	VPERMW          144(R11), Z5, K3, Z7
+	VPERMW          216(R11), Z5, K4, Z7
+	VCVTPH2PS       Y7, Z7
+	VPANDD          Z0, Z7, Z7
+	VMOVDQU32       (R8)(R10*1), Z8
+	VCVTDQ2PS       Z6, Z6
+	VMULPS          Z8, Z7, Z7
+	VFMADD231PS     Z7, Z6, Z1
 
 done:
-	VPERMILPS     $0x4e, Z0, Z5
-	VADDPS        Z0, Z5, Z5
-	VPERMILPS     $0xb1, Z5, Z0
-	VADDPS        Z0, Z5, Z5
-	VSHUFF32X4    $0xb1, Z5, Z5, Z0
-	VADDPS        Z5, Z0, Z0
-	VEXTRACTI32X4 $0x02, Z0, X5
-	VADDPS        X0, X5, X5
-	VMOVSS        X5, (AX)
+	VPERMILPS     $0x4e, Z1, Z6
+	VADDPS        Z1, Z6, Z6
+	VPERMILPS     $0xb1, Z6, Z1
+	VADDPS        Z1, Z6, Z6
+	VSHUFF32X4    $0xb1, Z6, Z6, Z1
+	VADDPS        Z6, Z1, Z1
+	VEXTRACTI32X4 $0x02, Z1, X6
+	VADDPS        X1, X6, X6
+	VMOVSS        X6, (AX)
 	ADDQ          $0x04, AX
 	ADDQ          DX, CX
 	DECQ          BX
@@ -255,10 +268,10 @@ done:
 	RET
 
 constants:
-	VMOVDQU32 constant0<>+0(SB), Z1
-	VMOVDQU32 constant1<>+0(SB), Z3
-	VMOVDQU32 constant2<>+0(SB), Z4
-	VMOVDQU32 constant3<>+0(SB), Z2
+	VMOVDQU32 constant2<>+0(SB), Z2
+	VMOVDQU32 constant3<>+0(SB), Z4
+	VMOVDQU32 constant4<>+0(SB), Z5
+	VMOVDQU32 constant5<>+0(SB), Z3
 	MOVL      $0x000000f0, R10
 	KMOVD     R10, K2
 	MOVL      $0x00000f00, R10
@@ -269,45 +282,69 @@ constants:
 	KMOVD     R10, K1
 	JMP       begin
 
-DATA constant0<>+0(SB)/8, $0x0000000000000000
-DATA constant0<>+8(SB)/8, $0x0000000000000000
-DATA constant0<>+16(SB)/8, $0x0000000400000004
-DATA constant0<>+24(SB)/8, $0x0000000400000004
-DATA constant0<>+32(SB)/8, $0x0000000000000000
-DATA constant0<>+40(SB)/8, $0x0000000000000000
-DATA constant0<>+48(SB)/8, $0x0000000400000004
-DATA constant0<>+56(SB)/8, $0x0000000400000004
-GLOBL constant0<>(SB), RODATA|NOPTR, $64
+DATA constant0<>+0(SB)/8, $0xffffffffffffffff
+DATA constant0<>+8(SB)/8, $0xffffffffffffffff
+DATA constant0<>+16(SB)/8, $0xffffffffffffffff
+DATA constant0<>+24(SB)/8, $0xffffffffffffffff
+DATA constant0<>+32(SB)/8, $0xffffffffffffffff
+DATA constant0<>+40(SB)/8, $0xffffffffffffffff
+DATA constant0<>+48(SB)/8, $0xffffffffffffffff
+DATA constant0<>+56(SB)/8, $0xffffffffffffffff
+DATA constant0<>+64(SB)/8, $0x0000000000000000
+DATA constant0<>+72(SB)/8, $0x0000000000000000
+DATA constant0<>+80(SB)/8, $0x0000000000000000
+DATA constant0<>+88(SB)/8, $0x0000000000000000
+DATA constant0<>+96(SB)/8, $0x0000000000000000
+DATA constant0<>+104(SB)/8, $0x0000000000000000
+DATA constant0<>+112(SB)/8, $0x0000000000000000
+DATA constant0<>+120(SB)/8, $0x0000000000000000
+GLOBL constant0<>(SB), RODATA|NOPTR, $128
 
-DATA constant1<>+0(SB)/8, $0x0000000400000000
-DATA constant1<>+8(SB)/8, $0x0000000500000001
-DATA constant1<>+16(SB)/8, $0x0000000600000002
-DATA constant1<>+24(SB)/8, $0x0000000700000003
-DATA constant1<>+32(SB)/8, $0x0000000c00000008
-DATA constant1<>+40(SB)/8, $0x0000000d00000009
-DATA constant1<>+48(SB)/8, $0x0000000e0000000a
-DATA constant1<>+56(SB)/8, $0x0000000f0000000b
-GLOBL constant1<>(SB), RODATA|NOPTR, $64
+DATA constant1<>+0(SB)/8, $0x4040404040404040
+DATA constant1<>+8(SB)/8, $0x4040404040404040
+DATA constant1<>+16(SB)/8, $0x4040404040404040
+DATA constant1<>+24(SB)/8, $0x4040404040404040
+GLOBL constant1<>(SB), RODATA|NOPTR, $32
 
-DATA constant2<>+0(SB)/8, $0x001b001200090000
-DATA constant2<>+8(SB)/8, $0x001b001200090000
-DATA constant2<>+16(SB)/8, $0x001b001200090000
-DATA constant2<>+24(SB)/8, $0x001b001200090000
-DATA constant2<>+32(SB)/8, $0x001b001200090000
-DATA constant2<>+40(SB)/8, $0x001b001200090000
-DATA constant2<>+48(SB)/8, $0x001b001200090000
-DATA constant2<>+56(SB)/8, $0x001b001200090000
+DATA constant2<>+0(SB)/8, $0x0000000000000000
+DATA constant2<>+8(SB)/8, $0x0000000000000000
+DATA constant2<>+16(SB)/8, $0x0000000400000004
+DATA constant2<>+24(SB)/8, $0x0000000400000004
+DATA constant2<>+32(SB)/8, $0x0000000000000000
+DATA constant2<>+40(SB)/8, $0x0000000000000000
+DATA constant2<>+48(SB)/8, $0x0000000400000004
+DATA constant2<>+56(SB)/8, $0x0000000400000004
 GLOBL constant2<>(SB), RODATA|NOPTR, $64
 
-DATA constant3<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant3<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant3<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant3<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant3<>+32(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant3<>+40(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant3<>+48(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant3<>+56(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant3<>+0(SB)/8, $0x0000000400000000
+DATA constant3<>+8(SB)/8, $0x0000000500000001
+DATA constant3<>+16(SB)/8, $0x0000000600000002
+DATA constant3<>+24(SB)/8, $0x0000000700000003
+DATA constant3<>+32(SB)/8, $0x0000000c00000008
+DATA constant3<>+40(SB)/8, $0x0000000d00000009
+DATA constant3<>+48(SB)/8, $0x0000000e0000000a
+DATA constant3<>+56(SB)/8, $0x0000000f0000000b
 GLOBL constant3<>(SB), RODATA|NOPTR, $64
+
+DATA constant4<>+0(SB)/8, $0x001b001200090000
+DATA constant4<>+8(SB)/8, $0x001b001200090000
+DATA constant4<>+16(SB)/8, $0x001b001200090000
+DATA constant4<>+24(SB)/8, $0x001b001200090000
+DATA constant4<>+32(SB)/8, $0x001b001200090000
+DATA constant4<>+40(SB)/8, $0x001b001200090000
+DATA constant4<>+48(SB)/8, $0x001b001200090000
+DATA constant4<>+56(SB)/8, $0x001b001200090000
+GLOBL constant4<>(SB), RODATA|NOPTR, $64
+
+DATA constant5<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant5<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant5<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant5<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant5<>+32(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant5<>+40(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant5<>+48(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant5<>+56(SB)/8, $0x0f0f0f0f0f0f0f0f
+GLOBL constant5<>(SB), RODATA|NOPTR, $64
 
 // func q4_0PackAVX512(t *uint8, a *float32, b *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX512BW, AVX512F
@@ -393,8 +430,8 @@ tile:
 	RET
 
 constants:
-	VMOVDQU32 constant2<>+0(SB), Z6
-	VMOVDQU32 constant3<>+0(SB), Z5
+	VMOVDQU32 constant4<>+0(SB), Z6
+	VMOVDQU32 constant5<>+0(SB), Z5
 	MOVL      $0x000000f0, R9
 	KMOVD     R9, K1
 	MOVL      $0x00000f00, R9
@@ -405,7 +442,7 @@ constants:
 
 // func q4_0RowAVX2(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 // Requires: AVX, AVX2, F16C, FMA3, MMX+
-TEXT ·q4_0RowAVX2(SB), NOSPLIT, $160-72
+TEXT ·q4_0RowAVX2(SB), NOSPLIT, $168-72
 	MOVQ    dst+0(FP), AX
 	MOVQ    w+8(FP), CX
 	MOVQ    stride+16(FP), DX
@@ -415,210 +452,223 @@ TEXT ·q4_0RowAVX2(SB), NOSPLIT, $160-72
 	MOVQ    d+40(FP), R8
 	MOVQ    s+48(FP), R9
 	MOVQ    half+56(FP), R10
-	VPXOR   Y0, Y0, Y0
-	VMOVDQU Y0, (SP)
-	VMOVDQU Y0, 32(SP)
-	VMOVDQU Y0, 64(SP)
-	VMOVDQU Y0, 96(SP)
-	VMOVDQU Y0, 128(SP)
-	MOVQ    SI, R11
-	ANDQ    $+7, R11
+	MOVQ    w+8(FP), R10
+	MOVQ    DX, R11
+	IMULQ   BX, R11
+	ADDQ    R11, R10
+	SUBQ    $+144, R10
+	MOVQ    R10, (SP)
+	MOVQ    SI, R12
+	ANDQ    $+7, R12
+	LEAQ    constant6<>+0(SB), R10
+	SHLQ    $0x02, R12
+	SUBQ    R12, R10
+	VMOVDQU 32(R10), Y0
+	SHRQ    $0x02, R12
+	VMOVDQU constant1<>+0(SB), Y1
+	VMOVDQU Y1, 8(SP)
+	VMOVDQU Y1, 40(SP)
+	VMOVDQU Y1, 72(SP)
+	VMOVDQU Y1, 104(SP)
+	VMOVDQU Y1, 136(SP)
 	ANDQ    $-8, SI
 	SHLQ    $0x02, SI
 
 row:
-	VPXOR Y0, Y0, Y0
-	MOVQ  CX, R12
+	VPXOR Y1, Y1, Y1
+	MOVQ  CX, R11
 	XORQ  R10, R10
 
 group:
 	CMPQ           R10, SI
 	JGE            rest
-	PREFETCHT0     4096(R12)
-	PREFETCHT0     4160(R12)
-	PREFETCHT0     4224(R12)
-	VBROADCASTI128 2(R12), Y1
-	VPSRLVD        constant4<>+0(SB), Y1, Y1
-	VPAND          constant5<>+0(SB), Y1, Y1
-	VPMADDUBSW     (DI)(R10*8), Y1, Y1
-	VBROADCASTI128 20(R12), Y2
-	VPSRLVD        constant4<>+0(SB), Y2, Y2
-	VPAND          constant5<>+0(SB), Y2, Y2
-	VPMADDUBSW     32(DI)(R10*8), Y2, Y2
-	VPUNPCKLWD     Y2, Y1, Y3
-	VPUNPCKHWD     Y2, Y1, Y1
-	VPADDW         Y3, Y1, Y1
-	VBROADCASTI128 38(R12), Y2
-	VPSRLVD        constant4<>+0(SB), Y2, Y2
-	VPAND          constant5<>+0(SB), Y2, Y2
-	VPMADDUBSW     64(DI)(R10*8), Y2, Y2
-	VBROADCASTI128 56(R12), Y3
-	VPSRLVD        constant4<>+0(SB), Y3, Y3
-	VPAND          constant5<>+0(SB), Y3, Y3
-	VPMADDUBSW     96(DI)(R10*8), Y3, Y3
+	PREFETCHT0     4096(R11)
+	PREFETCHT0     4160(R11)
+	PREFETCHT0     4224(R11)
+	VBROADCASTI128 2(R11), Y2
+	VPSRLVD        constant7<>+0(SB), Y2, Y2
+	VPAND          constant8<>+0(SB), Y2, Y2
+	VPMADDUBSW     (DI)(R10*8), Y2, Y2
+	VBROADCASTI128 20(R11), Y3
+	VPSRLVD        constant7<>+0(SB), Y3, Y3
+	VPAND          constant8<>+0(SB), Y3, Y3
+	VPMADDUBSW     32(DI)(R10*8), Y3, Y3
 	VPUNPCKLWD     Y3, Y2, Y4
 	VPUNPCKHWD     Y3, Y2, Y2
 	VPADDW         Y4, Y2, Y2
-	VPUNPCKLDQ     Y2, Y1, Y3
-	VPUNPCKHDQ     Y2, Y1, Y1
-	VPADDW         Y3, Y1, Y1
-	VBROADCASTI128 74(R12), Y2
-	VPSRLVD        constant4<>+0(SB), Y2, Y2
-	VPAND          constant5<>+0(SB), Y2, Y2
-	VPMADDUBSW     128(DI)(R10*8), Y2, Y2
-	VBROADCASTI128 92(R12), Y3
-	VPSRLVD        constant4<>+0(SB), Y3, Y3
-	VPAND          constant5<>+0(SB), Y3, Y3
-	VPMADDUBSW     160(DI)(R10*8), Y3, Y3
-	VPUNPCKLWD     Y3, Y2, Y4
-	VPUNPCKHWD     Y3, Y2, Y2
-	VPADDW         Y4, Y2, Y2
-	VBROADCASTI128 110(R12), Y3
-	VPSRLVD        constant4<>+0(SB), Y3, Y3
-	VPAND          constant5<>+0(SB), Y3, Y3
-	VPMADDUBSW     192(DI)(R10*8), Y3, Y3
-	VBROADCASTI128 128(R12), Y4
-	VPSRLVD        constant4<>+0(SB), Y4, Y4
-	VPAND          constant5<>+0(SB), Y4, Y4
-	VPMADDUBSW     224(DI)(R10*8), Y4, Y4
+	VBROADCASTI128 38(R11), Y3
+	VPSRLVD        constant7<>+0(SB), Y3, Y3
+	VPAND          constant8<>+0(SB), Y3, Y3
+	VPMADDUBSW     64(DI)(R10*8), Y3, Y3
+	VBROADCASTI128 56(R11), Y4
+	VPSRLVD        constant7<>+0(SB), Y4, Y4
+	VPAND          constant8<>+0(SB), Y4, Y4
+	VPMADDUBSW     96(DI)(R10*8), Y4, Y4
 	VPUNPCKLWD     Y4, Y3, Y5
 	VPUNPCKHWD     Y4, Y3, Y3
 	VPADDW         Y5, Y3, Y3
 	VPUNPCKLDQ     Y3, Y2, Y4
 	VPUNPCKHDQ     Y3, Y2, Y2
 	VPADDW         Y4, Y2, Y2
-	VPUNPCKLQDQ    Y2, Y1, Y3
-	VPUNPCKHQDQ    Y2, Y1, Y1
-	VPADDW         Y3, Y1, Y1
-	VEXTRACTI128   $0x01, Y1, X2
-	VPMOVSXWD      X1, Y1
+	VBROADCASTI128 74(R11), Y3
+	VPSRLVD        constant7<>+0(SB), Y3, Y3
+	VPAND          constant8<>+0(SB), Y3, Y3
+	VPMADDUBSW     128(DI)(R10*8), Y3, Y3
+	VBROADCASTI128 92(R11), Y4
+	VPSRLVD        constant7<>+0(SB), Y4, Y4
+	VPAND          constant8<>+0(SB), Y4, Y4
+	VPMADDUBSW     160(DI)(R10*8), Y4, Y4
+	VPUNPCKLWD     Y4, Y3, Y5
+	VPUNPCKHWD     Y4, Y3, Y3
+	VPADDW         Y5, Y3, Y3
+	VBROADCASTI128 110(R11), Y4
+	VPSRLVD        constant7<>+0(SB), Y4, Y4
+	VPAND          constant8<>+0(SB), Y4, Y4
+	VPMADDUBSW     192(DI)(R10*8), Y4, Y4
+	VBROADCASTI128 128(R11), Y5
+	VPSRLVD        constant7<>+0(SB), Y5, Y5
+	VPAND          constant8<>+0(SB), Y5, Y5
+	VPMADDUBSW     224(DI)(R10*8), Y5, Y5
+	VPUNPCKLWD     Y5, Y4, Y6
+	VPUNPCKHWD     Y5, Y4, Y4
+	VPADDW         Y6, Y4, Y4
+	VPUNPCKLDQ     Y4, Y3, Y5
+	VPUNPCKHDQ     Y4, Y3, Y3
+	VPADDW         Y5, Y3, Y3
+	VPUNPCKLQDQ    Y3, Y2, Y4
+	VPUNPCKHQDQ    Y3, Y2, Y2
+	VPADDW         Y4, Y2, Y2
+	VEXTRACTI128   $0x01, Y2, X3
 	VPMOVSXWD      X2, Y2
-	VPADDD         Y1, Y2, Y2
-	VMOVDQU        (R9)(R10*1), Y1
-	VPSLLD         $0x03, Y1, Y1
-	VPSUBD         Y1, Y2, Y2
-	VPXOR          X1, X1, X1
-	VPINSRW        $0x00, (R12), X1, X1
-	VPINSRW        $0x01, 18(R12), X1, X1
-	VPINSRW        $0x02, 36(R12), X1, X1
-	VPINSRW        $0x03, 54(R12), X1, X1
-	VPINSRW        $0x04, 72(R12), X1, X1
-	VPINSRW        $0x05, 90(R12), X1, X1
-	VPINSRW        $0x06, 108(R12), X1, X1
-	VPINSRW        $0x07, 126(R12), X1, X1
-	VCVTPH2PS      X1, Y1
-	VMOVDQU        (R8)(R10*1), Y3
-	VCVTDQ2PS      Y2, Y2
-	VMULPS         Y3, Y1, Y1
-	VFMADD231PS    Y1, Y2, Y0
-	ADDQ           $+144, R12
+	VPMOVSXWD      X3, Y3
+	VPADDD         Y2, Y3, Y3
+	VMOVDQU        (R9)(R10*1), Y2
+	VPSLLD         $0x03, Y2, Y2
+	VPSUBD         Y2, Y3, Y3
+	VPXOR          X2, X2, X2
+	VPINSRW        $0x00, (R11), X2, X2
+	VPINSRW        $0x01, 18(R11), X2, X2
+	VPINSRW        $0x02, 36(R11), X2, X2
+	VPINSRW        $0x03, 54(R11), X2, X2
+	VPINSRW        $0x04, 72(R11), X2, X2
+	VPINSRW        $0x05, 90(R11), X2, X2
+	VPINSRW        $0x06, 108(R11), X2, X2
+	VPINSRW        $0x07, 126(R11), X2, X2
+	VCVTPH2PS      X2, Y2
+	VMOVDQU        (R8)(R10*1), Y4
+	VCVTDQ2PS      Y3, Y3
+	VMULPS         Y4, Y2, Y2
+	VFMADD231PS    Y2, Y3, Y1
+	ADDQ           $+144, R11
 	ADDQ           $+32, R10
 	JMP            group
 
 rest:
-	MOVQ R11, R13
-	LEAQ (SP), R14
+	CMPQ R12, $0x00
+	JE   done
+	CMPQ R11, (SP)
+	JLS  inPlace
+	MOVQ R12, R13
+	LEAQ 8(SP), R14
 
 copy:
-	SUBQ    $+1, R13
-	JL      copied
-	MOVWLZX (R12), R15
+	MOVWLZX (R11), R15
 	MOVW    R15, (R14)
-	ADDQ    $+2, R12
+	ADDQ    $+2, R11
 	ADDQ    $+2, R14
-	VMOVDQU (R12), X1
-	VMOVDQU X1, (R14)
-	ADDQ    $+16, R12
+	VMOVDQU (R11), X2
+	VMOVDQU X2, (R14)
+	ADDQ    $+16, R11
 	ADDQ    $+16, R14
-	JMP     copy
+	SUBQ    $+1, R13
+	JG      copy
+	LEAQ    8(SP), R11
 
-copied:
-	CMPQ           R11, $0x00
-	JE             done
-	LEAQ           (SP), R12
-	VBROADCASTI128 2(R12), Y1
-	VPSRLVD        constant4<>+0(SB), Y1, Y1
-	VPAND          constant5<>+0(SB), Y1, Y1
-	VPMADDUBSW     (DI)(R10*8), Y1, Y1
-	VBROADCASTI128 20(R12), Y2
-	VPSRLVD        constant4<>+0(SB), Y2, Y2
-	VPAND          constant5<>+0(SB), Y2, Y2
-	VPMADDUBSW     32(DI)(R10*8), Y2, Y2
-	VPUNPCKLWD     Y2, Y1, Y3
-	VPUNPCKHWD     Y2, Y1, Y1
-	VPADDW         Y3, Y1, Y1
-	VBROADCASTI128 38(R12), Y2
-	VPSRLVD        constant4<>+0(SB), Y2, Y2
-	VPAND          constant5<>+0(SB), Y2, Y2
-	VPMADDUBSW     64(DI)(R10*8), Y2, Y2
-	VBROADCASTI128 56(R12), Y3
-	VPSRLVD        constant4<>+0(SB), Y3, Y3
-	VPAND          constant5<>+0(SB), Y3, Y3
-	VPMADDUBSW     96(DI)(R10*8), Y3, Y3
+inPlace:
+	VBROADCASTI128 2(R11), Y2
+	VPSRLVD        constant7<>+0(SB), Y2, Y2
+	VPAND          constant8<>+0(SB), Y2, Y2
+	VPMADDUBSW     (DI)(R10*8), Y2, Y2
+	VBROADCASTI128 20(R11), Y3
+	VPSRLVD        constant7<>+0(SB), Y3, Y3
+	VPAND          constant8<>+0(SB), Y3, Y3
+	VPMADDUBSW     32(DI)(R10*8), Y3, Y3
 	VPUNPCKLWD     Y3, Y2, Y4
 	VPUNPCKHWD     Y3, Y2, Y2
 	VPADDW         Y4, Y2, Y2
-	VPUNPCKLDQ     Y2, Y1, Y3
-	VPUNPCKHDQ     Y2, Y1, Y1
-	VPADDW         Y3, Y1, Y1
-	VBROADCASTI128 74(R12), Y2
-	VPSRLVD        constant4<>+0(SB), Y2, Y2
-	VPAND          constant5<>+0(SB), Y2, Y2
-	VPMADDUBSW     128(DI)(R10*8), Y2, Y2
-	VBROADCASTI128 92(R12), Y3
-	VPSRLVD        constant4<>+0(SB), Y3, Y3
-	VPAND          constant5<>+0(SB), Y3, Y3
-	VPMADDUBSW     160(DI)(R10*8), Y3, Y3
-	VPUNPCKLWD     Y3, Y2, Y4
-	VPUNPCKHWD     Y3, Y2, Y2
-	VPADDW         Y4, Y2, Y2
-	VBROADCASTI128 110(R12), Y3
-	VPSRLVD        constant4<>+0(SB), Y3, Y3
-	VPAND          constant5<>+0(SB), Y3, Y3
-	VPMADDUBSW     192(DI)(R10*8), Y3, Y3
-	VBROADCASTI128 128(R12), Y4
-	VPSRLVD        constant4<>+0(SB), Y4, Y4
-	VPAND          constant5<>+0(SB), Y4, Y4
-	VPMADDUBSW     224(DI)(R10*8), Y4, Y4
+	VBROADCASTI128 38(R11), Y3
+	VPSRLVD        constant7<>+0(SB), Y3, Y3
+	VPAND          constant8<>+0(SB), Y3, Y3
+	VPMADDUBSW     64(DI)(R10*8), Y3, Y3
+	VBROADCASTI128 56(R11), Y4
+	VPSRLVD        constant7<>+0(SB), Y4, Y4
+	VPAND          constant8<>+0(SB), Y4, Y4
+	VPMADDUBSW     96(DI)(R10*8), Y4, Y4
 	VPUNPCKLWD     Y4, Y3, Y5
 	VPUNPCKHWD     Y4, Y3, Y3
 	VPADDW         Y5, Y3, Y3
 	VPUNPCKLDQ     Y3, Y2, Y4
 	VPUNPCKHDQ     Y3, Y2, Y2
 	VPADDW         Y4, Y2, Y2
-	VPUNPCKLQDQ    Y2, Y1, Y3
-	VPUNPCKHQDQ    Y2, Y1, Y1
-	VPADDW         Y3, Y1, Y1
-	VEXTRACTI128   $0x01, Y1, X2
-	VPMOVSXWD      X1, Y1
+	VBROADCASTI128 74(R11), Y3
+	VPSRLVD        constant7<>+0(SB), Y3, Y3
+	VPAND          constant8<>+0(SB), Y3, Y3
+	VPMADDUBSW     128(DI)(R10*8), Y3, Y3
+	VBROADCASTI128 92(R11), Y4
+	VPSRLVD        constant7<>+0(SB), Y4, Y4
+	VPAND          constant8<>+0(SB), Y4, Y4
+	VPMADDUBSW     160(DI)(R10*8), Y4, Y4
+	VPUNPCKLWD     Y4, Y3, Y5
+	VPUNPCKHWD     Y4, Y3, Y3
+	VPADDW         Y5, Y3, Y3
+	VBROADCASTI128 110(R11), Y4
+	VPSRLVD        constant7<>+0(SB), Y4, Y4
+	VPAND          constant8<>+0(SB), Y4, Y4
+	VPMADDUBSW     192(DI)(R10*8), Y4, Y4
+	VBROADCASTI128 128(R11), Y5
+	VPSRLVD        constant7<>+0(SB), Y5, Y5
+	VPAND          constant8<>+0(SB), Y5, Y5
+	VPMADDUBSW     224(DI)(R10*8), Y5, Y5
+	VPUNPCKLWD     Y5, Y4, Y6
+	VPUNPCKHWD     Y5, Y4, Y4
+	VPADDW         Y6, Y4, Y4
+	VPUNPCKLDQ     Y4, Y3, Y5
+	VPUNPCKHDQ     Y4, Y3, Y3
+	VPADDW         Y5, Y3, Y3
+	VPUNPCKLQDQ    Y3, Y2, Y4
+	VPUNPCKHQDQ    Y3, Y2, Y2
+	VPADDW         Y4, Y2, Y2
+	VEXTRACTI128   $0x01, Y2, X3
 	VPMOVSXWD      X2, Y2
-	VPADDD         Y1, Y2, Y2
-	VMOVDQU        (R9)(R10*1), Y1
-	VPSLLD         $0x03, Y1, Y1
-	VPSUBD         Y1, Y2, Y2
-	VPXOR          X1, X1, X1
-	VPINSRW        $0x00, (R12), X1, X1
-	VPINSRW        $0x01, 18(R12), X1, X1
-	VPINSRW        $0x02, 36(R12), X1, X1
-	VPINSRW        $0x03, 54(R12), X1, X1
-	VPINSRW        $0x04, 72(R12), X1, X1
-	VPINSRW        $0x05, 90(R12), X1, X1
-	VPINSRW        $0x06, 108(R12), X1, X1
-	VPINSRW        $0x07, 126(R12), X1, X1
-	VCVTPH2PS      X1, Y1
-	VMOVDQU        (R8)(R10*1), Y3
-	VCVTDQ2PS      Y2, Y2
-	VMULPS         Y3, Y1, Y1
-	VFMADD231PS    Y1, Y2, Y0
+	VPMOVSXWD      X3, Y3
+	VPADDD         Y2, Y3, Y3
+	VMOVDQU        (R9)(R10*1), Y2
+	VPSLLD         $0x03, Y2, Y2
+	VPSUBD         Y2, Y3, Y3
+	VPXOR          X2, X2, X2
+	VPINSRW        $0x00, (R11), X2, X2
+	VPINSRW        $0x01, 18(R11), X2, X2
+	VPINSRW        $0x02, 36(R11), X2, X2
+	VPINSRW        $0x03, 54(R11), X2, X2
+	VPINSRW        $0x04, 72(R11), X2, X2
+	VPINSRW        $0x05, 90(R11), X2, X2
+	VPINSRW        $0x06, 108(R11), X2, X2
+	VPINSRW        $0x07, 126(R11), X2, X2
+	VCVTPH2PS      X2, Y2
+	VPAND          Y0, Y2, Y2
+	VMOVDQU        (R8)(R10*1), Y4
+	VCVTDQ2PS      Y3, Y3
+	VMULPS         Y4, Y2, Y2
+	VFMADD231PS    Y2, Y3, Y1
 
 done:
-	VPERMILPS    $0x4e, Y0, Y1
-	VADDPS       Y0, Y1, Y1
-	VPERMILPS    $0xb1, Y1, Y0
-	VADDPS       Y0, Y1, Y1
-	VEXTRACTI128 $0x01, Y1, X0
-	VADDPS       X1, X0, X0
-	VMOVSS       X0, (AX)
+	VPERMILPS    $0x4e, Y1, Y2
+	VADDPS       Y1, Y2, Y2
+	VPERMILPS    $0xb1, Y2, Y1
+	VADDPS       Y1, Y2, Y2
+	VEXTRACTI128 $0x01, Y2, X1
+	VADDPS       X2, X1, X1
+	VMOVSS       X1, (AX)
 	ADDQ         $0x04, AX
 	ADDQ         DX, CX
 	DECQ         BX
@@ -626,17 +676,27 @@ done:
 	VZEROUPPER
 	RET
 
-DATA constant4<>+0(SB)/8, $0x0000000000000000
-DATA constant4<>+8(SB)/8, $0x0000000000000000
-DATA constant4<>+16(SB)/8, $0x0000000400000004
-DATA constant4<>+24(SB)/8, $0x0000000400000004
-GLOBL constant4<>(SB), RODATA|NOPTR, $32
+DATA constant6<>+0(SB)/8, $0xffffffffffffffff
+DATA constant6<>+8(SB)/8, $0xffffffffffffffff
+DATA constant6<>+16(SB)/8, $0xffffffffffffffff
+DATA constant6<>+24(SB)/8, $0xffffffffffffffff
+DATA constant6<>+32(SB)/8, $0x0000000000000000
+DATA constant6<>+40(SB)/8, $0x0000000000000000
+DATA constant6<>+48(SB)/8, $0x0000000000000000
+DATA constant6<>+56(SB)/8, $0x0000000000000000
+GLOBL constant6<>(SB), RODATA|NOPTR, $64
 
-DATA constant5<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant5<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant5<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant5<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
-GLOBL constant5<>(SB), RODATA|NOPTR, $32
+DATA constant7<>+0(SB)/8, $0x0000000000000000
+DATA constant7<>+8(SB)/8, $0x0000000000000000
+DATA constant7<>+16(SB)/8, $0x0000000400000004
+DATA constant7<>+24(SB)/8, $0x0000000400000004
+GLOBL constant7<>(SB), RODATA|NOPTR, $32
+
+DATA constant8<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant8<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant8<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant8<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
+GLOBL constant8<>(SB), RODATA|NOPTR, $32
 
 // func q4_0PackAVX2(t *uint8, a *float32, b *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX2, F16C
@@ -673,23 +733,23 @@ tile:
 	VPUNPCKLQDQ    Y2, Y0, Y4
 	VPUNPCKHQDQ    Y2, Y0, Y0
 	VPSRLD         $0x04, Y3, Y2
-	VPAND          constant5<>+0(SB), Y3, Y3
-	VPAND          constant5<>+0(SB), Y2, Y2
+	VPAND          constant8<>+0(SB), Y3, Y3
+	VPAND          constant8<>+0(SB), Y2, Y2
 	VMOVDQU        Y3, (AX)(R9*8)
 	VMOVDQU        Y2, 256(AX)(R9*8)
 	VPSRLD         $0x04, Y1, Y2
-	VPAND          constant5<>+0(SB), Y1, Y1
-	VPAND          constant5<>+0(SB), Y2, Y2
+	VPAND          constant8<>+0(SB), Y1, Y1
+	VPAND          constant8<>+0(SB), Y2, Y2
 	VMOVDQU        Y1, 64(AX)(R9*8)
 	VMOVDQU        Y2, 320(AX)(R9*8)
 	VPSRLD         $0x04, Y4, Y1
-	VPAND          constant5<>+0(SB), Y4, Y2
-	VPAND          constant5<>+0(SB), Y1, Y1
+	VPAND          constant8<>+0(SB), Y4, Y2
+	VPAND          constant8<>+0(SB), Y1, Y1
 	VMOVDQU        Y2, 128(AX)(R9*8)
 	VMOVDQU        Y1, 384(AX)(R9*8)
 	VPSRLD         $0x04, Y0, Y1
-	VPAND          constant5<>+0(SB), Y0, Y0
-	VPAND          constant5<>+0(SB), Y1, Y1
+	VPAND          constant8<>+0(SB), Y0, Y0
+	VPAND          constant8<>+0(SB), Y1, Y1
 	VMOVDQU        Y0, 192(AX)(R9*8)
 	VMOVDQU        Y1, 448(AX)(R9*8)
 	VPXOR          X0, X0, X0
@@ -721,23 +781,23 @@ tile:
 	VPUNPCKLQDQ    Y2, Y0, Y4
 	VPUNPCKHQDQ    Y2, Y0, Y0
 	VPSRLD         $0x04, Y3, Y2
-	VPAND          constant5<>+0(SB), Y3, Y3
-	VPAND          constant5<>+0(SB), Y2, Y2
+	VPAND          constant8<>+0(SB), Y3, Y3
+	VPAND          constant8<>+0(SB), Y2, Y2
 	VMOVDQU        Y3, 32(AX)(R9*8)
 	VMOVDQU        Y2, 288(AX)(R9*8)
 	VPSRLD         $0x04, Y1, Y2
-	VPAND          constant5<>+0(SB), Y1, Y1
-	VPAND          constant5<>+0(SB), Y2, Y2
+	VPAND          constant8<>+0(SB), Y1, Y1
+	VPAND          constant8<>+0(SB), Y2, Y2
 	VMOVDQU        Y1, 96(AX)(R9*8)
 	VMOVDQU        Y2, 352(AX)(R9*8)
 	VPSRLD         $0x04, Y4, Y1
-	VPAND          constant5<>+0(SB), Y4, Y2
-	VPAND          constant5<>+0(SB), Y1, Y1
+	VPAND          constant8<>+0(SB), Y4, Y2
+	VPAND          constant8<>+0(SB), Y1, Y1
 	VMOVDQU        Y2, 160(AX)(R9*8)
 	VMOVDQU        Y1, 416(AX)(R9*8)
 	VPSRLD         $0x04, Y0, Y1
-	VPAND          constant5<>+0(SB), Y0, Y0
-	VPAND          constant5<>+0(SB), Y1, Y1
+	VPAND          constant8<>+0(SB), Y0, Y0
+	VPAND          constant8<>+0(SB), Y1, Y1
 	VMOVDQU        Y0, 224(AX)(R9*8)
 	VMOVDQU        Y1, 480(AX)(R9*8)
 	VPXOR          X0, X0, X0

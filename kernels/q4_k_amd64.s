@@ -6,7 +6,7 @@
 
 // func q4_kRowAVX512(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 // Requires: AVX, AVX2, AVX512F, AVX512VL, AVX512VNNI, MMX+
-TEXT ·q4_kRowAVX512(SB), NOSPLIT, $288-72
+TEXT ·q4_kRowAVX512(SB), NOSPLIT, $296-72
 	MOVQ dst+0(FP), AX
 	MOVQ w+8(FP), CX
 	MOVQ stride+16(FP), DX
@@ -19,260 +19,274 @@ TEXT ·q4_kRowAVX512(SB), NOSPLIT, $288-72
 	JMP  constants
 
 begin:
-	VPXORD    Y0, Y0, Y0
-	VMOVDQU32 Y0, (SP)
-	VMOVDQU32 Y0, 32(SP)
-	VMOVDQU32 Y0, 64(SP)
-	VMOVDQU32 Y0, 96(SP)
-	VMOVDQU32 Y0, 128(SP)
-	VMOVDQU32 Y0, 160(SP)
-	VMOVDQU32 Y0, 192(SP)
-	VMOVDQU32 Y0, 224(SP)
-	VMOVDQU32 Y0, 256(SP)
-	MOVQ      SI, R11
-	ANDQ      $+15, R11
+	MOVQ      w+8(FP), R10
+	MOVQ      DX, R11
+	IMULQ     BX, R11
+	ADDQ      R11, R10
+	SUBQ      $+288, R10
+	MOVQ      R10, (SP)
+	MOVQ      SI, R12
+	ANDQ      $+15, R12
+	LEAQ      constant0<>+0(SB), R10
+	SHLQ      $0x02, R12
+	SUBQ      R12, R10
+	VMOVDQU32 64(R10), Z0
+	SHRQ      $0x02, R12
+	VMOVDQU32 constant1<>+0(SB), Y1
+	VMOVDQU32 Y1, 8(SP)
+	VMOVDQU32 Y1, 40(SP)
+	VMOVDQU32 Y1, 72(SP)
+	VMOVDQU32 Y1, 104(SP)
+	VMOVDQU32 Y1, 136(SP)
+	VMOVDQU32 Y1, 168(SP)
+	VMOVDQU32 Y1, 200(SP)
+	VMOVDQU32 Y1, 232(SP)
+	VMOVDQU32 Y1, 264(SP)
 	ANDQ      $-16, SI
 	SHLQ      $0x02, SI
 
 row:
-	VPXORD Z0, Z0, Z0
-	MOVQ   CX, R12
+	VPXORD Z1, Z1, Z1
+	MOVQ   CX, R11
 	XORQ   R10, R10
 
 group:
 	CMPQ            R10, SI
 	JGE             rest
-	PREFETCHT0      4096(R12)
-	PREFETCHT0      4160(R12)
-	PREFETCHT0      4224(R12)
-	PREFETCHT0      4288(R12)
-	PREFETCHT0      4352(R12)
-	VBROADCASTI64X4 16(R12), Z6
-	VPSRLVD         Z1, Z6, Z6
-	VPANDD          Z2, Z6, Z6
-	VPXORD          Z7, Z7, Z7
-	VPDPBUSD        (DI)(R10*8), Z6, Z7
-	VBROADCASTI64X4 48(R12), Z6
-	VPSRLVD         Z1, Z6, Z6
-	VPANDD          Z2, Z6, Z6
+	PREFETCHT0      4096(R11)
+	PREFETCHT0      4160(R11)
+	PREFETCHT0      4224(R11)
+	PREFETCHT0      4288(R11)
+	PREFETCHT0      4352(R11)
+	VBROADCASTI64X4 16(R11), Z7
+	VPSRLVD         Z2, Z7, Z7
+	VPANDD          Z3, Z7, Z7
 	VPXORD          Z8, Z8, Z8
-	VPDPBUSD        64(DI)(R10*8), Z6, Z8
-	VPUNPCKLDQ      Z8, Z7, Z6
-	VPUNPCKHDQ      Z8, Z7, Z7
-	VPADDD          Z6, Z7, Z7
-	VBROADCASTI64X4 80(R12), Z6
-	VPSRLVD         Z1, Z6, Z6
-	VPANDD          Z2, Z6, Z6
-	VPXORD          Z8, Z8, Z8
-	VPDPBUSD        128(DI)(R10*8), Z6, Z8
-	VBROADCASTI64X4 112(R12), Z6
-	VPSRLVD         Z1, Z6, Z6
-	VPANDD          Z2, Z6, Z6
+	VPDPBUSD        (DI)(R10*8), Z7, Z8
+	VBROADCASTI64X4 48(R11), Z7
+	VPSRLVD         Z2, Z7, Z7
+	VPANDD          Z3, Z7, Z7
 	VPXORD          Z9, Z9, Z9
-	VPDPBUSD        192(DI)(R10*8), Z6, Z9
-	VPUNPCKLDQ      Z9, Z8, Z6
+	VPDPBUSD        64(DI)(R10*8), Z7, Z9
+	VPUNPCKLDQ      Z9, Z8, Z7
 	VPUNPCKHDQ      Z9, Z8, Z8
-	VPADDD          Z6, Z8, Z8
-	VPUNPCKLQDQ     Z8, Z7, Z6
-	VPUNPCKHQDQ     Z8, Z7, Z7
-	VPADDD          Z6, Z7, Z7
-	VBROADCASTI64X4 160(R12), Z6
-	VPSRLVD         Z1, Z6, Z6
-	VPANDD          Z2, Z6, Z6
-	VPXORD          Z8, Z8, Z8
-	VPDPBUSD        256(DI)(R10*8), Z6, Z8
-	VBROADCASTI64X4 192(R12), Z6
-	VPSRLVD         Z1, Z6, Z6
-	VPANDD          Z2, Z6, Z6
+	VPADDD          Z7, Z8, Z8
+	VBROADCASTI64X4 80(R11), Z7
+	VPSRLVD         Z2, Z7, Z7
+	VPANDD          Z3, Z7, Z7
 	VPXORD          Z9, Z9, Z9
-	VPDPBUSD        320(DI)(R10*8), Z6, Z9
-	VPUNPCKLDQ      Z9, Z8, Z6
-	VPUNPCKHDQ      Z9, Z8, Z8
-	VPADDD          Z6, Z8, Z8
-	VBROADCASTI64X4 224(R12), Z6
-	VPSRLVD         Z1, Z6, Z6
-	VPANDD          Z2, Z6, Z6
-	VPXORD          Z9, Z9, Z9
-	VPDPBUSD        384(DI)(R10*8), Z6, Z9
-	VBROADCASTI64X4 256(R12), Z6
-	VPSRLVD         Z1, Z6, Z6
-	VPANDD          Z2, Z6, Z6
+	VPDPBUSD        128(DI)(R10*8), Z7, Z9
+	VBROADCASTI64X4 112(R11), Z7
+	VPSRLVD         Z2, Z7, Z7
+	VPANDD          Z3, Z7, Z7
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        448(DI)(R10*8), Z6, Z10
-	VPUNPCKLDQ      Z10, Z9, Z6
+	VPDPBUSD        192(DI)(R10*8), Z7, Z10
+	VPUNPCKLDQ      Z10, Z9, Z7
 	VPUNPCKHDQ      Z10, Z9, Z9
-	VPADDD          Z6, Z9, Z9
-	VPUNPCKLQDQ     Z9, Z8, Z6
+	VPADDD          Z7, Z9, Z9
+	VPUNPCKLQDQ     Z9, Z8, Z7
 	VPUNPCKHQDQ     Z9, Z8, Z8
-	VPADDD          Z6, Z8, Z8
-	VSHUFI32X4      $0x88, Z8, Z7, Z6
-	VSHUFI32X4      $0xdd, Z8, Z7, Z7
-	VPADDD          Z7, Z6, Z6
-	VPERMD          Z6, Z3, Z6
-	VBROADCASTI32X4 (R12), Y7
-	VINSERTI32X4    $0x01, 144(R12), Y7, Y7
-	VPSHUFD         $0xed, Y7, Y8
-	VPSRLVD         constant0<>+0(SB), Y8, Y8
-	VPANDD          constant1<>+0(SB), Y8, Y9
-	VPSHUFD         $0x84, Y7, Y8
-	VPSRLD          $0x02, Y8, Y8
-	VPANDD          constant2<>+0(SB), Y8, Y8
-	VPORD           Y8, Y9, Y8
-	VPERMQ          $0xd8, Y8, Y8
-	VEXTRACTI32X4   $0x01, Y8, X9
-	VCVTPH2PS       Y7, Z7
-	VPERMPS         Z7, Z4, Z10
-	VPERMPS         Z7, Z5, Z7
-	VPMOVZXBD       X8, Z8
+	VPADDD          Z7, Z8, Z8
+	VBROADCASTI64X4 160(R11), Z7
+	VPSRLVD         Z2, Z7, Z7
+	VPANDD          Z3, Z7, Z7
+	VPXORD          Z9, Z9, Z9
+	VPDPBUSD        256(DI)(R10*8), Z7, Z9
+	VBROADCASTI64X4 192(R11), Z7
+	VPSRLVD         Z2, Z7, Z7
+	VPANDD          Z3, Z7, Z7
+	VPXORD          Z10, Z10, Z10
+	VPDPBUSD        320(DI)(R10*8), Z7, Z10
+	VPUNPCKLDQ      Z10, Z9, Z7
+	VPUNPCKHDQ      Z10, Z9, Z9
+	VPADDD          Z7, Z9, Z9
+	VBROADCASTI64X4 224(R11), Z7
+	VPSRLVD         Z2, Z7, Z7
+	VPANDD          Z3, Z7, Z7
+	VPXORD          Z10, Z10, Z10
+	VPDPBUSD        384(DI)(R10*8), Z7, Z10
+	VBROADCASTI64X4 256(R11), Z7
+	VPSRLVD         Z2, Z7, Z7
+	VPANDD          Z3, Z7, Z7
+	VPXORD          Z11, Z11, Z11
+	VPDPBUSD        448(DI)(R10*8), Z7, Z11
+	VPUNPCKLDQ      Z11, Z10, Z7
+	VPUNPCKHDQ      Z11, Z10, Z10
+	VPADDD          Z7, Z10, Z10
+	VPUNPCKLQDQ     Z10, Z9, Z7
+	VPUNPCKHQDQ     Z10, Z9, Z9
+	VPADDD          Z7, Z9, Z9
+	VSHUFI32X4      $0x88, Z9, Z8, Z7
+	VSHUFI32X4      $0xdd, Z9, Z8, Z8
+	VPADDD          Z8, Z7, Z7
+	VPERMD          Z7, Z4, Z7
+	VBROADCASTI32X4 (R11), Y8
+	VINSERTI32X4    $0x01, 144(R11), Y8, Y8
+	VPSHUFD         $0xed, Y8, Y9
+	VPSRLVD         constant2<>+0(SB), Y9, Y9
+	VPANDD          constant3<>+0(SB), Y9, Y10
+	VPSHUFD         $0x84, Y8, Y9
+	VPSRLD          $0x02, Y9, Y9
+	VPANDD          constant4<>+0(SB), Y9, Y9
+	VPORD           Y9, Y10, Y9
+	VPERMQ          $0xd8, Y9, Y9
+	VEXTRACTI32X4   $0x01, Y9, X10
+	VCVTPH2PS       Y8, Z8
+	VPERMPS         Z8, Z5, Z11
+	VPERMPS         Z8, Z6, Z8
 	VPMOVZXBD       X9, Z9
-	VCVTDQ2PS       Z8, Z8
+	VPMOVZXBD       X10, Z10
 	VCVTDQ2PS       Z9, Z9
+	VCVTDQ2PS       Z10, Z10
+	VMULPS          Z8, Z9, Z9
+	VMULPS          Z11, Z10, Z10
+	VMOVDQU32       (R8)(R10*1), Z8
+	VCVTDQ2PS       Z7, Z7
+	VMULPS          Z8, Z9, Z9
+	VFMADD231PS     Z9, Z7, Z1
+	VCVTDQ2PS       (R9)(R10*1), Z7
 	VMULPS          Z7, Z8, Z8
-	VMULPS          Z10, Z9, Z9
-	VMOVDQU32       (R8)(R10*1), Z7
-	VCVTDQ2PS       Z6, Z6
-	VMULPS          Z7, Z8, Z8
-	VFMADD231PS     Z8, Z6, Z0
-	VCVTDQ2PS       (R9)(R10*1), Z6
-	VMULPS          Z6, Z7, Z7
-	VFNMADD231PS    Z7, Z9, Z0
-	ADDQ            $+288, R12
+	VFNMADD231PS    Z8, Z10, Z1
+	ADDQ            $+288, R11
 	ADDQ            $+64, R10
 	JMP             group
 
 rest:
-	MOVQ R11, R13
-	LEAQ (SP), R14
+	CMPQ R12, $0x00
+	JE   done
+	CMPQ R11, (SP)
+	JLS  inPlace
+	MOVQ R12, R13
+	LEAQ 8(SP), R14
 
 copy:
-	SUBQ      $+8, R13
-	JL        copied
-	VMOVDQU32 (R12), X6
-	VMOVDQU32 X6, (R14)
-	ADDQ      $+16, R12
+	VMOVDQU32 (R11), X7
+	VMOVDQU32 X7, (R14)
+	ADDQ      $+16, R11
 	ADDQ      $+16, R14
-	VMOVDQU32 (R12), Y6
-	VMOVDQU32 Y6, (R14)
-	ADDQ      $+32, R12
+	VMOVDQU32 (R11), Y7
+	VMOVDQU32 Y7, (R14)
+	ADDQ      $+32, R11
 	ADDQ      $+32, R14
-	VMOVDQU32 (R12), Y6
-	VMOVDQU32 Y6, (R14)
-	ADDQ      $+32, R12
+	VMOVDQU32 (R11), Y7
+	VMOVDQU32 Y7, (R14)
+	ADDQ      $+32, R11
 	ADDQ      $+32, R14
-	VMOVDQU32 (R12), Y6
-	VMOVDQU32 Y6, (R14)
-	ADDQ      $+32, R12
+	VMOVDQU32 (R11), Y7
+	VMOVDQU32 Y7, (R14)
+	ADDQ      $+32, R11
 	ADDQ      $+32, R14
-	VMOVDQU32 (R12), Y6
-	VMOVDQU32 Y6, (R14)
-	ADDQ      $+32, R12
+	VMOVDQU32 (R11), Y7
+	VMOVDQU32 Y7, (R14)
+	ADDQ      $+32, R11
 	ADDQ      $+32, R14
-	JMP       copy
+	SUBQ      $+8, R13
+	JG        copy
+	LEAQ      8(SP), R11
 
-copied:
-	CMPQ            R11, $0x00
-	JE              done
-	LEAQ            (SP), R12
-	VBROADCASTI64X4 16(R12), Z6
-	VPSRLVD         Z1, Z6, Z6
-	VPANDD          Z2, Z6, Z6
-	VPXORD          Z7, Z7, Z7
-	VPDPBUSD        (DI)(R10*8), Z6, Z7
-	VBROADCASTI64X4 48(R12), Z6
-	VPSRLVD         Z1, Z6, Z6
-	VPANDD          Z2, Z6, Z6
+inPlace:
+	VBROADCASTI64X4 16(R11), Z7
+	VPSRLVD         Z2, Z7, Z7
+	VPANDD          Z3, Z7, Z7
 	VPXORD          Z8, Z8, Z8
-	VPDPBUSD        64(DI)(R10*8), Z6, Z8
-	VPUNPCKLDQ      Z8, Z7, Z6
-	VPUNPCKHDQ      Z8, Z7, Z7
-	VPADDD          Z6, Z7, Z7
-	VBROADCASTI64X4 80(R12), Z6
-	VPSRLVD         Z1, Z6, Z6
-	VPANDD          Z2, Z6, Z6
-	VPXORD          Z8, Z8, Z8
-	VPDPBUSD        128(DI)(R10*8), Z6, Z8
-	VBROADCASTI64X4 112(R12), Z6
-	VPSRLVD         Z1, Z6, Z6
-	VPANDD          Z2, Z6, Z6
+	VPDPBUSD        (DI)(R10*8), Z7, Z8
+	VBROADCASTI64X4 48(R11), Z7
+	VPSRLVD         Z2, Z7, Z7
+	VPANDD          Z3, Z7, Z7
 	VPXORD          Z9, Z9, Z9
-	VPDPBUSD        192(DI)(R10*8), Z6, Z9
-	VPUNPCKLDQ      Z9, Z8, Z6
+	VPDPBUSD        64(DI)(R10*8), Z7, Z9
+	VPUNPCKLDQ      Z9, Z8, Z7
 	VPUNPCKHDQ      Z9, Z8, Z8
-	VPADDD          Z6, Z8, Z8
-	VPUNPCKLQDQ     Z8, Z7, Z6
-	VPUNPCKHQDQ     Z8, Z7, Z7
-	VPADDD          Z6, Z7, Z7
-	VBROADCASTI64X4 160(R12), Z6
-	VPSRLVD         Z1, Z6, Z6
-	VPANDD          Z2, Z6, Z6
-	VPXORD          Z8, Z8, Z8
-	VPDPBUSD        256(DI)(R10*8), Z6, Z8
-	VBROADCASTI64X4 192(R12), Z6
-	VPSRLVD         Z1, Z6, Z6
-	VPANDD          Z2, Z6, Z6
+	VPADDD          Z7, Z8, Z8
+	VBROADCASTI64X4 80(R11), Z7
+	VPSRLVD         Z2, Z7, Z7
+	VPANDD          Z3, Z7, Z7
 	VPXORD          Z9, Z9, Z9
-	VPDPBUSD        320(DI)(R10*8), Z6, Z9
-	VPUNPCKLDQ      Z9, Z8, Z6
-	VPUNPCKHDQ      Z9, Z8, Z8
-	VPADDD          Z6, Z8, Z8
-	VBROADCASTI64X4 224(R12), Z6
-	VPSRLVD         Z1, Z6, Z6
-	VPANDD          Z2, Z6, Z6
-	VPXORD          Z9, Z9, Z9
-	VPDPBUSD        384(DI)(R10*8), Z6, Z9
-	VBROADCASTI64X4 256(R12), Z6
-	VPSRLVD         Z1, Z6, Z6
-	VPANDD          Z2, Z6, Z6
+	VPDPBUSD        128(DI)(R10*8), Z7, Z9
+	VBROADCASTI64X4 112(R11), Z7
+	VPSRLVD         Z2, Z7, Z7
+	VPANDD          Z3, Z7, Z7
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        448(DI)(R10*8), Z6, Z10
-	VPUNPCKLDQ      Z10, Z9, Z6
+	VPDPBUSD        192(DI)(R10*8), Z7, Z10
+	VPUNPCKLDQ      Z10, Z9, Z7
 	VPUNPCKHDQ      Z10, Z9, Z9
-	VPADDD          Z6, Z9, Z9
-	VPUNPCKLQDQ     Z9, Z8, Z6
+	VPADDD          Z7, Z9, Z9
+	VPUNPCKLQDQ     Z9, Z8, Z7
 	VPUNPCKHQDQ     Z9, Z8, Z8
-	VPADDD          Z6, Z8, Z8
-	VSHUFI32X4      $0x88, Z8, Z7, Z6
-	VSHUFI32X4      $0xdd, Z8, Z7, Z7
-	VPADDD          Z7, Z6, Z6
-	VPERMD          Z6, Z3, Z6
-	VBROADCASTI32X4 (R12), Y7
-	VINSERTI32X4    $0x01, 144(R12), Y7, Y7
-	VPSHUFD         $0xed, Y7, Y8
-	VPSRLVD         constant0<>+0(SB), Y8, Y8
-	VPANDD          constant1<>+0(SB), Y8, Y9
-	VPSHUFD         $0x84, Y7, Y8
-	VPSRLD          $0x02, Y8, Y8
-	VPANDD          constant2<>+0(SB), Y8, Y8
-	VPORD           Y8, Y9, Y8
-	VPERMQ          $0xd8, Y8, Y8
-	VEXTRACTI32X4   $0x01, Y8, X9
-	VCVTPH2PS       Y7, Z7
-	VPERMPS         Z7, Z4, Z10
-	VPERMPS         Z7, Z5, Z7
-	VPMOVZXBD       X8, Z8
+	VPADDD          Z7, Z8, Z8
+	VBROADCASTI64X4 160(R11), Z7
+	VPSRLVD         Z2, Z7, Z7
+	VPANDD          Z3, Z7, Z7
+	VPXORD          Z9, Z9, Z9
+	VPDPBUSD        256(DI)(R10*8), Z7, Z9
+	VBROADCASTI64X4 192(R11), Z7
+	VPSRLVD         Z2, Z7, Z7
+	VPANDD          Z3, Z7, Z7
+	VPXORD          Z10, Z10, Z10
+	VPDPBUSD        320(DI)(R10*8), Z7, Z10
+	VPUNPCKLDQ      Z10, Z9, Z7
+	VPUNPCKHDQ      Z10, Z9, Z9
+	VPADDD          Z7, Z9, Z9
+	VBROADCASTI64X4 224(R11), Z7
+	VPSRLVD         Z2, Z7, Z7
+	VPANDD          Z3, Z7, Z7
+	VPXORD          Z10, Z10, Z10
+	VPDPBUSD        384(DI)(R10*8), Z7, Z10
+	VBROADCASTI64X4 256(R11), Z7
+	VPSRLVD         Z2, Z7, Z7
+	VPANDD          Z3, Z7, Z7
+	VPXORD          Z11, Z11, Z11
+	VPDPBUSD        448(DI)(R10*8), Z7, Z11
+	VPUNPCKLDQ      Z11, Z10, Z7
+	VPUNPCKHDQ      Z11, Z10, Z10
+	VPADDD          Z7, Z10, Z10
+	VPUNPCKLQDQ     Z10, Z9, Z7
+	VPUNPCKHQDQ     Z10, Z9, Z9
+	VPADDD          Z7, Z9, Z9
+	VSHUFI32X4      $0x88, Z9, Z8, Z7
+	VSHUFI32X4      $0xdd, Z9, Z8, Z8
+	VPADDD          Z8, Z7, Z7
+	VPERMD          Z7, Z4, Z7
+	VBROADCASTI32X4 (R11), Y8
+	VINSERTI32X4    $0x01, 144(R11), Y8, Y8
+	VPSHUFD         $0xed, Y8, Y9
+	VPSRLVD         constant2<>+0(SB), Y9, Y9
+	VPANDD          constant3<>+0(SB), Y9, Y10
+	VPSHUFD         $0x84, Y8, Y9
+	VPSRLD          $0x02, Y9, Y9
+	VPANDD          constant4<>+0(SB), Y9, Y9
+	VPORD           Y9, Y10, Y9
+	VPERMQ          $0xd8, Y9, Y9
+	VEXTRACTI32X4   $0x01, Y9, X10
+	VCVTPH2PS       Y8, Z8
+	VPERMPS         Z8, Z5, Z11
+	VPERMPS         Z8, Z6, Z8
 	VPMOVZXBD       X9, Z9
-	VCVTDQ2PS       Z8, Z8
+	VPMOVZXBD       X10, Z10
 	VCVTDQ2PS       Z9, Z9
+	VCVTDQ2PS       Z10, Z10
+	VMULPS          Z8, Z9, Z9
+	VMULPS          Z11, Z10, Z10
+	VPANDD          Z0, Z9, Z9
+	VPANDD          Z0, Z10, Z10
+	VMOVDQU32       (R8)(R10*1), Z8
+	VCVTDQ2PS       Z7, Z7
+	VMULPS          Z8, Z9, Z9
+	VFMADD231PS     Z9, Z7, Z1
+	VCVTDQ2PS       (R9)(R10*1), Z7
 	VMULPS          Z7, Z8, Z8
-	VMULPS          Z10, Z9, Z9
-	VMOVDQU32       (R8)(R10*1), Z7
-	VCVTDQ2PS       Z6, Z6
-	VMULPS          Z7, Z8, Z8
-	VFMADD231PS     Z8, Z6, Z0
-	VCVTDQ2PS       (R9)(R10*1), Z6
-	VMULPS          Z6, Z7, Z7
-	VFNMADD231PS    Z7, Z9, Z0
+	VFNMADD231PS    Z8, Z10, Z1
 
 done:
-	VPERMILPS     $0x4e, Z0, Z6
-	VADDPS        Z0, Z6, Z6
-	VPERMILPS     $0xb1, Z6, Z0
-	VADDPS        Z0, Z6, Z6
-	VSHUFF32X4    $0xb1, Z6, Z6, Z0
-	VADDPS        Z6, Z0, Z0
-	VEXTRACTI32X4 $0x02, Z0, X6
-	VADDPS        X0, X6, X6
-	VMOVSS        X6, (AX)
+	VPERMILPS     $0x4e, Z1, Z7
+	VADDPS        Z1, Z7, Z7
+	VPERMILPS     $0xb1, Z7, Z1
+	VADDPS        Z1, Z7, Z7
+	VSHUFF32X4    $0xb1, Z7, Z7, Z1
+	VADDPS        Z7, Z1, Z1
+	VEXTRACTI32X4 $0x02, Z1, X7
+	VADDPS        X1, X7, X7
+	VMOVSS        X7, (AX)
 	ADDQ          $0x04, AX
 	ADDQ          DX, CX
 	DECQ          BX
@@ -281,80 +295,104 @@ done:
 	RET
 
 constants:
-	VMOVDQU32 constant3<>+0(SB), Z1
-	VMOVDQU32 constant4<>+0(SB), Z5
-	VMOVDQU32 constant5<>+0(SB), Z3
-	VMOVDQU32 constant6<>+0(SB), Z4
-	VMOVDQU32 constant7<>+0(SB), Z2
+	VMOVDQU32 constant5<>+0(SB), Z2
+	VMOVDQU32 constant6<>+0(SB), Z6
+	VMOVDQU32 constant7<>+0(SB), Z4
+	VMOVDQU32 constant8<>+0(SB), Z5
+	VMOVDQU32 constant9<>+0(SB), Z3
 	JMP       begin
 
-DATA constant0<>+0(SB)/8, $0x0000000000000000
-DATA constant0<>+8(SB)/8, $0x0000000400000000
-DATA constant0<>+16(SB)/8, $0x0000000000000000
-DATA constant0<>+24(SB)/8, $0x0000000400000000
-GLOBL constant0<>(SB), RODATA|NOPTR, $32
+DATA constant0<>+0(SB)/8, $0xffffffffffffffff
+DATA constant0<>+8(SB)/8, $0xffffffffffffffff
+DATA constant0<>+16(SB)/8, $0xffffffffffffffff
+DATA constant0<>+24(SB)/8, $0xffffffffffffffff
+DATA constant0<>+32(SB)/8, $0xffffffffffffffff
+DATA constant0<>+40(SB)/8, $0xffffffffffffffff
+DATA constant0<>+48(SB)/8, $0xffffffffffffffff
+DATA constant0<>+56(SB)/8, $0xffffffffffffffff
+DATA constant0<>+64(SB)/8, $0x0000000000000000
+DATA constant0<>+72(SB)/8, $0x0000000000000000
+DATA constant0<>+80(SB)/8, $0x0000000000000000
+DATA constant0<>+88(SB)/8, $0x0000000000000000
+DATA constant0<>+96(SB)/8, $0x0000000000000000
+DATA constant0<>+104(SB)/8, $0x0000000000000000
+DATA constant0<>+112(SB)/8, $0x0000000000000000
+DATA constant0<>+120(SB)/8, $0x0000000000000000
+GLOBL constant0<>(SB), RODATA|NOPTR, $128
 
-DATA constant1<>+0(SB)/8, $0x0f0f0f0f3f3f3f3f
-DATA constant1<>+8(SB)/8, $0x0f0f0f0f3f3f3f3f
-DATA constant1<>+16(SB)/8, $0x0f0f0f0f3f3f3f3f
-DATA constant1<>+24(SB)/8, $0x0f0f0f0f3f3f3f3f
+DATA constant1<>+0(SB)/8, $0x4040404040404040
+DATA constant1<>+8(SB)/8, $0x4040404040404040
+DATA constant1<>+16(SB)/8, $0x4040404040404040
+DATA constant1<>+24(SB)/8, $0x4040404040404040
 GLOBL constant1<>(SB), RODATA|NOPTR, $32
 
-DATA constant2<>+0(SB)/8, $0x3030303000000000
-DATA constant2<>+8(SB)/8, $0x3030303000000000
-DATA constant2<>+16(SB)/8, $0x3030303000000000
-DATA constant2<>+24(SB)/8, $0x3030303000000000
+DATA constant2<>+0(SB)/8, $0x0000000000000000
+DATA constant2<>+8(SB)/8, $0x0000000400000000
+DATA constant2<>+16(SB)/8, $0x0000000000000000
+DATA constant2<>+24(SB)/8, $0x0000000400000000
 GLOBL constant2<>(SB), RODATA|NOPTR, $32
 
-DATA constant3<>+0(SB)/8, $0x0000000000000000
-DATA constant3<>+8(SB)/8, $0x0000000000000000
-DATA constant3<>+16(SB)/8, $0x0000000000000000
-DATA constant3<>+24(SB)/8, $0x0000000000000000
-DATA constant3<>+32(SB)/8, $0x0000000400000004
-DATA constant3<>+40(SB)/8, $0x0000000400000004
-DATA constant3<>+48(SB)/8, $0x0000000400000004
-DATA constant3<>+56(SB)/8, $0x0000000400000004
-GLOBL constant3<>(SB), RODATA|NOPTR, $64
+DATA constant3<>+0(SB)/8, $0x0f0f0f0f3f3f3f3f
+DATA constant3<>+8(SB)/8, $0x0f0f0f0f3f3f3f3f
+DATA constant3<>+16(SB)/8, $0x0f0f0f0f3f3f3f3f
+DATA constant3<>+24(SB)/8, $0x0f0f0f0f3f3f3f3f
+GLOBL constant3<>(SB), RODATA|NOPTR, $32
 
-DATA constant4<>+0(SB)/8, $0x0000000000000000
-DATA constant4<>+8(SB)/8, $0x0000000000000000
-DATA constant4<>+16(SB)/8, $0x0000000000000000
-DATA constant4<>+24(SB)/8, $0x0000000000000000
-DATA constant4<>+32(SB)/8, $0x0000000800000008
-DATA constant4<>+40(SB)/8, $0x0000000800000008
-DATA constant4<>+48(SB)/8, $0x0000000800000008
-DATA constant4<>+56(SB)/8, $0x0000000800000008
-GLOBL constant4<>(SB), RODATA|NOPTR, $64
+DATA constant4<>+0(SB)/8, $0x3030303000000000
+DATA constant4<>+8(SB)/8, $0x3030303000000000
+DATA constant4<>+16(SB)/8, $0x3030303000000000
+DATA constant4<>+24(SB)/8, $0x3030303000000000
+GLOBL constant4<>(SB), RODATA|NOPTR, $32
 
-DATA constant5<>+0(SB)/8, $0x0000000400000000
-DATA constant5<>+8(SB)/8, $0x0000000500000001
-DATA constant5<>+16(SB)/8, $0x0000000600000002
-DATA constant5<>+24(SB)/8, $0x0000000700000003
-DATA constant5<>+32(SB)/8, $0x0000000c00000008
-DATA constant5<>+40(SB)/8, $0x0000000d00000009
-DATA constant5<>+48(SB)/8, $0x0000000e0000000a
-DATA constant5<>+56(SB)/8, $0x0000000f0000000b
+DATA constant5<>+0(SB)/8, $0x0000000000000000
+DATA constant5<>+8(SB)/8, $0x0000000000000000
+DATA constant5<>+16(SB)/8, $0x0000000000000000
+DATA constant5<>+24(SB)/8, $0x0000000000000000
+DATA constant5<>+32(SB)/8, $0x0000000400000004
+DATA constant5<>+40(SB)/8, $0x0000000400000004
+DATA constant5<>+48(SB)/8, $0x0000000400000004
+DATA constant5<>+56(SB)/8, $0x0000000400000004
 GLOBL constant5<>(SB), RODATA|NOPTR, $64
 
-DATA constant6<>+0(SB)/8, $0x0000000100000001
-DATA constant6<>+8(SB)/8, $0x0000000100000001
-DATA constant6<>+16(SB)/8, $0x0000000100000001
-DATA constant6<>+24(SB)/8, $0x0000000100000001
-DATA constant6<>+32(SB)/8, $0x0000000900000009
-DATA constant6<>+40(SB)/8, $0x0000000900000009
-DATA constant6<>+48(SB)/8, $0x0000000900000009
-DATA constant6<>+56(SB)/8, $0x0000000900000009
+DATA constant6<>+0(SB)/8, $0x0000000000000000
+DATA constant6<>+8(SB)/8, $0x0000000000000000
+DATA constant6<>+16(SB)/8, $0x0000000000000000
+DATA constant6<>+24(SB)/8, $0x0000000000000000
+DATA constant6<>+32(SB)/8, $0x0000000800000008
+DATA constant6<>+40(SB)/8, $0x0000000800000008
+DATA constant6<>+48(SB)/8, $0x0000000800000008
+DATA constant6<>+56(SB)/8, $0x0000000800000008
 GLOBL constant6<>(SB), RODATA|NOPTR, $64
 
-DATA constant7<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant7<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant7<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant7<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant7<>+32(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant7<>+40(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant7<>+48(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant7<>+56(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant7<>+0(SB)/8, $0x0000000400000000
+DATA constant7<>+8(SB)/8, $0x0000000500000001
+DATA constant7<>+16(SB)/8, $0x0000000600000002
+DATA constant7<>+24(SB)/8, $0x0000000700000003
+DATA constant7<>+32(SB)/8, $0x0000000c00000008
+DATA constant7<>+40(SB)/8, $0x0000000d00000009
+DATA constant7<>+48(SB)/8, $0x0000000e0000000a
+DATA constant7<>+56(SB)/8, $0x0000000f0000000b
 GLOBL constant7<>(SB), RODATA|NOPTR, $64
+
+DATA constant8<>+0(SB)/8, $0x0000000100000001
+DATA constant8<>+8(SB)/8, $0x0000000100000001
+DATA constant8<>+16(SB)/8, $0x0000000100000001
+DATA constant8<>+24(SB)/8, $0x0000000100000001
+DATA constant8<>+32(SB)/8, $0x0000000900000009
+DATA constant8<>+40(SB)/8, $0x0000000900000009
+DATA constant8<>+48(SB)/8, $0x0000000900000009
+DATA constant8<>+56(SB)/8, $0x0000000900000009
+GLOBL constant8<>(SB), RODATA|NOPTR, $64
+
+DATA constant9<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant9<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant9<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant9<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant9<>+32(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant9<>+40(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant9<>+48(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant9<>+56(SB)/8, $0x0f0f0f0f0f0f0f0f
+GLOBL constant9<>(SB), RODATA|NOPTR, $64
 
 // func q4_kPackAVX512(t *uint8, a *float32, b *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX2, AVX512F, AVX512VL
@@ -437,11 +475,11 @@ tile:
 	VBROADCASTI32X4 (R11), Y0
 	VINSERTI32X4    $0x01, 144(R11), Y0, Y0
 	VPSHUFD         $0xed, Y0, Y1
-	VPSRLVD         constant0<>+0(SB), Y1, Y1
-	VPANDD          constant1<>+0(SB), Y1, Y2
+	VPSRLVD         constant2<>+0(SB), Y1, Y1
+	VPANDD          constant3<>+0(SB), Y1, Y2
 	VPSHUFD         $0x84, Y0, Y1
 	VPSRLD          $0x02, Y1, Y1
-	VPANDD          constant2<>+0(SB), Y1, Y1
+	VPANDD          constant4<>+0(SB), Y1, Y1
 	VPORD           Y1, Y2, Y1
 	VPERMQ          $0xd8, Y1, Y1
 	VEXTRACTI32X4   $0x01, Y1, X2
@@ -470,21 +508,21 @@ tile:
 	RET
 
 constants:
-	VMOVDQU32 constant4<>+0(SB), Z6
-	VMOVDQU32 constant8<>+0(SB), Z3
-	VMOVDQU32 constant6<>+0(SB), Z5
-	VMOVDQU32 constant7<>+0(SB), Z4
+	VMOVDQU32 constant6<>+0(SB), Z6
+	VMOVDQU32 constant10<>+0(SB), Z3
+	VMOVDQU32 constant8<>+0(SB), Z5
+	VMOVDQU32 constant9<>+0(SB), Z4
 	JMP       begin
 
-DATA constant8<>+0(SB)/8, $0x0000000400000000
-DATA constant8<>+8(SB)/8, $0x0000000400000000
-DATA constant8<>+16(SB)/8, $0x0000000400000000
-DATA constant8<>+24(SB)/8, $0x0000000400000000
-DATA constant8<>+32(SB)/8, $0x0000000400000000
-DATA constant8<>+40(SB)/8, $0x0000000400000000
-DATA constant8<>+48(SB)/8, $0x0000000400000000
-DATA constant8<>+56(SB)/8, $0x0000000400000000
-GLOBL constant8<>(SB), RODATA|NOPTR, $64
+DATA constant10<>+0(SB)/8, $0x0000000400000000
+DATA constant10<>+8(SB)/8, $0x0000000400000000
+DATA constant10<>+16(SB)/8, $0x0000000400000000
+DATA constant10<>+24(SB)/8, $0x0000000400000000
+DATA constant10<>+32(SB)/8, $0x0000000400000000
+DATA constant10<>+40(SB)/8, $0x0000000400000000
+DATA constant10<>+48(SB)/8, $0x0000000400000000
+DATA constant10<>+56(SB)/8, $0x0000000400000000
+GLOBL constant10<>(SB), RODATA|NOPTR, $64
 
 // func q4_kRowAVX2(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 // Requires: AVX, AVX2, F16C, FMA3, MMX+
@@ -514,8 +552,8 @@ group:
 	PREFETCHT0     4224(R11)
 	VMOVDQU        16(R11), Y1
 	VPSRLD         $0x04, Y1, Y2
-	VPAND          constant9<>+0(SB), Y1, Y1
-	VPAND          constant9<>+0(SB), Y2, Y2
+	VPAND          constant11<>+0(SB), Y1, Y1
+	VPAND          constant11<>+0(SB), Y2, Y2
 	VPMADDUBSW     (DI)(R10*8), Y1, Y1
 	VPMADDUBSW     32(DI)(R10*8), Y2, Y2
 	VPUNPCKLWD     Y2, Y1, Y3
@@ -523,8 +561,8 @@ group:
 	VPADDW         Y3, Y1, Y1
 	VMOVDQU        48(R11), Y2
 	VPSRLD         $0x04, Y2, Y3
-	VPAND          constant9<>+0(SB), Y2, Y2
-	VPAND          constant9<>+0(SB), Y3, Y3
+	VPAND          constant11<>+0(SB), Y2, Y2
+	VPAND          constant11<>+0(SB), Y3, Y3
 	VPMADDUBSW     64(DI)(R10*8), Y2, Y2
 	VPMADDUBSW     96(DI)(R10*8), Y3, Y3
 	VPUNPCKLWD     Y3, Y2, Y4
@@ -535,8 +573,8 @@ group:
 	VPADDW         Y3, Y1, Y1
 	VMOVDQU        80(R11), Y2
 	VPSRLD         $0x04, Y2, Y3
-	VPAND          constant9<>+0(SB), Y2, Y2
-	VPAND          constant9<>+0(SB), Y3, Y3
+	VPAND          constant11<>+0(SB), Y2, Y2
+	VPAND          constant11<>+0(SB), Y3, Y3
 	VPMADDUBSW     128(DI)(R10*8), Y2, Y2
 	VPMADDUBSW     160(DI)(R10*8), Y3, Y3
 	VPUNPCKLWD     Y3, Y2, Y4
@@ -544,8 +582,8 @@ group:
 	VPADDW         Y4, Y2, Y2
 	VMOVDQU        112(R11), Y3
 	VPSRLD         $0x04, Y3, Y4
-	VPAND          constant9<>+0(SB), Y3, Y3
-	VPAND          constant9<>+0(SB), Y4, Y4
+	VPAND          constant11<>+0(SB), Y3, Y3
+	VPAND          constant11<>+0(SB), Y4, Y4
 	VPMADDUBSW     192(DI)(R10*8), Y3, Y3
 	VPMADDUBSW     224(DI)(R10*8), Y4, Y4
 	VPUNPCKLWD     Y4, Y3, Y5
@@ -563,11 +601,11 @@ group:
 	VPADDD         Y1, Y2, Y2
 	VBROADCASTI128 (R11), Y1
 	VPSHUFD        $0xed, Y1, Y3
-	VPSRLVD        constant0<>+0(SB), Y3, Y3
-	VPAND          constant1<>+0(SB), Y3, Y4
+	VPSRLVD        constant2<>+0(SB), Y3, Y3
+	VPAND          constant3<>+0(SB), Y3, Y4
 	VPSHUFD        $0x84, Y1, Y3
 	VPSRLD         $0x02, Y3, Y3
-	VPAND          constant2<>+0(SB), Y3, Y3
+	VPAND          constant4<>+0(SB), Y3, Y3
 	VPOR           Y3, Y4, Y3
 	VPERMQ         $0xd8, Y3, Y3
 	VEXTRACTI128   $0x01, Y3, X4
@@ -607,11 +645,11 @@ rest:
 	VZEROUPPER
 	RET
 
-DATA constant9<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant9<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant9<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant9<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
-GLOBL constant9<>(SB), RODATA|NOPTR, $32
+DATA constant11<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant11<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant11<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant11<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
+GLOBL constant11<>(SB), RODATA|NOPTR, $32
 
 // func q4_kPackAVX2(t *uint8, a *float32, b *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX2, F16C
@@ -644,17 +682,17 @@ tile:
 	VPUNPCKHQDQ    Y3, Y2, Y2
 	VPUNPCKLQDQ    Y1, Y0, Y3
 	VPUNPCKHQDQ    Y1, Y0, Y0
-	VPSRLVD        constant10<>+0(SB), Y4, Y1
-	VPAND          constant9<>+0(SB), Y1, Y1
+	VPSRLVD        constant12<>+0(SB), Y4, Y1
+	VPAND          constant11<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, (AX)(R10*8)
-	VPSRLVD        constant10<>+0(SB), Y2, Y1
-	VPAND          constant9<>+0(SB), Y1, Y1
+	VPSRLVD        constant12<>+0(SB), Y2, Y1
+	VPAND          constant11<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 64(AX)(R10*8)
-	VPSRLVD        constant10<>+0(SB), Y3, Y1
-	VPAND          constant9<>+0(SB), Y1, Y1
+	VPSRLVD        constant12<>+0(SB), Y3, Y1
+	VPAND          constant11<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 128(AX)(R10*8)
-	VPSRLVD        constant10<>+0(SB), Y0, Y0
-	VPAND          constant9<>+0(SB), Y0, Y0
+	VPSRLVD        constant12<>+0(SB), Y0, Y0
+	VPAND          constant11<>+0(SB), Y0, Y0
 	VMOVDQU        Y0, 192(AX)(R10*8)
 	VBROADCASTI128 32(R11), Y0
 	VINSERTI128    $0x01, 96(R11), Y0, Y0
@@ -668,25 +706,25 @@ tile:
 	VPUNPCKHQDQ    Y3, Y2, Y2
 	VPUNPCKLQDQ    Y1, Y0, Y3
 	VPUNPCKHQDQ    Y1, Y0, Y0
-	VPSRLVD        constant10<>+0(SB), Y4, Y1
-	VPAND          constant9<>+0(SB), Y1, Y1
+	VPSRLVD        constant12<>+0(SB), Y4, Y1
+	VPAND          constant11<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 256(AX)(R10*8)
-	VPSRLVD        constant10<>+0(SB), Y2, Y1
-	VPAND          constant9<>+0(SB), Y1, Y1
+	VPSRLVD        constant12<>+0(SB), Y2, Y1
+	VPAND          constant11<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 320(AX)(R10*8)
-	VPSRLVD        constant10<>+0(SB), Y3, Y1
-	VPAND          constant9<>+0(SB), Y1, Y1
+	VPSRLVD        constant12<>+0(SB), Y3, Y1
+	VPAND          constant11<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 384(AX)(R10*8)
-	VPSRLVD        constant10<>+0(SB), Y0, Y0
-	VPAND          constant9<>+0(SB), Y0, Y0
+	VPSRLVD        constant12<>+0(SB), Y0, Y0
+	VPAND          constant11<>+0(SB), Y0, Y0
 	VMOVDQU        Y0, 448(AX)(R10*8)
 	VBROADCASTI128 (R11), Y0
 	VPSHUFD        $0xed, Y0, Y1
-	VPSRLVD        constant0<>+0(SB), Y1, Y1
-	VPAND          constant1<>+0(SB), Y1, Y2
+	VPSRLVD        constant2<>+0(SB), Y1, Y1
+	VPAND          constant3<>+0(SB), Y1, Y2
 	VPSHUFD        $0x84, Y0, Y1
 	VPSRLD         $0x02, Y1, Y1
-	VPAND          constant2<>+0(SB), Y1, Y1
+	VPAND          constant4<>+0(SB), Y1, Y1
 	VPOR           Y1, Y2, Y1
 	VPERMQ         $0xd8, Y1, Y1
 	VEXTRACTI128   $0x01, Y1, X2
@@ -715,17 +753,17 @@ tile:
 	VPUNPCKHQDQ    Y3, Y2, Y2
 	VPUNPCKLQDQ    Y1, Y0, Y3
 	VPUNPCKHQDQ    Y1, Y0, Y0
-	VPSRLVD        constant10<>+0(SB), Y4, Y1
-	VPAND          constant9<>+0(SB), Y1, Y1
+	VPSRLVD        constant12<>+0(SB), Y4, Y1
+	VPAND          constant11<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 32(AX)(R10*8)
-	VPSRLVD        constant10<>+0(SB), Y2, Y1
-	VPAND          constant9<>+0(SB), Y1, Y1
+	VPSRLVD        constant12<>+0(SB), Y2, Y1
+	VPAND          constant11<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 96(AX)(R10*8)
-	VPSRLVD        constant10<>+0(SB), Y3, Y1
-	VPAND          constant9<>+0(SB), Y1, Y1
+	VPSRLVD        constant12<>+0(SB), Y3, Y1
+	VPAND          constant11<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 160(AX)(R10*8)
-	VPSRLVD        constant10<>+0(SB), Y0, Y0
-	VPAND          constant9<>+0(SB), Y0, Y0
+	VPSRLVD        constant12<>+0(SB), Y0, Y0
+	VPAND          constant11<>+0(SB), Y0, Y0
 	VMOVDQU        Y0, 224(AX)(R10*8)
 	VBROADCASTI128 32(R11), Y0
 	VINSERTI128    $0x01, 96(R11), Y0, Y0
@@ -739,25 +777,25 @@ tile:
 	VPUNPCKHQDQ    Y3, Y2, Y2
 	VPUNPCKLQDQ    Y1, Y0, Y3
 	VPUNPCKHQDQ    Y1, Y0, Y0
-	VPSRLVD        constant10<>+0(SB), Y4, Y1
-	VPAND          constant9<>+0(SB), Y1, Y1
+	VPSRLVD        constant12<>+0(SB), Y4, Y1
+	VPAND          constant11<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 288(AX)(R10*8)
-	VPSRLVD        constant10<>+0(SB), Y2, Y1
-	VPAND          constant9<>+0(SB), Y1, Y1
+	VPSRLVD        constant12<>+0(SB), Y2, Y1
+	VPAND          constant11<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 352(AX)(R10*8)
-	VPSRLVD        constant10<>+0(SB), Y3, Y1
-	VPAND          constant9<>+0(SB), Y1, Y1
+	VPSRLVD        constant12<>+0(SB), Y3, Y1
+	VPAND          constant11<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 416(AX)(R10*8)
-	VPSRLVD        constant10<>+0(SB), Y0, Y0
-	VPAND          constant9<>+0(SB), Y0, Y0
+	VPSRLVD        constant12<>+0(SB), Y0, Y0
+	VPAND          constant11<>+0(SB), Y0, Y0
 	VMOVDQU        Y0, 480(AX)(R10*8)
 	VBROADCASTI128 (R11), Y0
 	VPSHUFD        $0xed, Y0, Y1
-	VPSRLVD        constant0<>+0(SB), Y1, Y1
-	VPAND          constant1<>+0(SB), Y1, Y2
+	VPSRLVD        constant2<>+0(SB), Y1, Y1
+	VPAND          constant3<>+0(SB), Y1, Y2
 	VPSHUFD        $0x84, Y0, Y1
 	VPSRLD         $0x02, Y1, Y1
-	VPAND          constant2<>+0(SB), Y1, Y1
+	VPAND          constant4<>+0(SB), Y1, Y1
 	VPOR           Y1, Y2, Y1
 	VPERMQ         $0xd8, Y1, Y1
 	VEXTRACTI128   $0x01, Y1, X2
@@ -786,8 +824,8 @@ tile:
 	VZEROUPPER
 	RET
 
-DATA constant10<>+0(SB)/8, $0x0000000400000000
-DATA constant10<>+8(SB)/8, $0x0000000400000000
-DATA constant10<>+16(SB)/8, $0x0000000400000000
-DATA constant10<>+24(SB)/8, $0x0000000400000000
-GLOBL constant10<>(SB), RODATA|NOPTR, $32
+DATA constant12<>+0(SB)/8, $0x0000000400000000
+DATA constant12<>+8(SB)/8, $0x0000000400000000
+DATA constant12<>+16(SB)/8, $0x0000000400000000
+DATA constant12<>+24(SB)/8, $0x0000000400000000
+GLOBL constant12<>(SB), RODATA|NOPTR, $32

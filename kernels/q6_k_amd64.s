@@ -6,7 +6,7 @@
 
 // func q6_kRowAVX512(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 // Requires: AVX, AVX2, AVX512F, AVX512VL, AVX512VNNI, MMX+
-TEXT ·q6_kRowAVX512(SB), NOSPLIT, $448-72
+TEXT ·q6_kRowAVX512(SB), NOSPLIT, $456-72
 	MOVQ dst+0(FP), AX
 	MOVQ w+8(FP), CX
 	MOVQ stride+16(FP), DX
@@ -19,307 +19,321 @@ TEXT ·q6_kRowAVX512(SB), NOSPLIT, $448-72
 	JMP  constants
 
 begin:
-	VPXORD    Y0, Y0, Y0
-	VMOVDQU32 Y0, (SP)
-	VMOVDQU32 Y0, 32(SP)
-	VMOVDQU32 Y0, 64(SP)
-	VMOVDQU32 Y0, 96(SP)
-	VMOVDQU32 Y0, 128(SP)
-	VMOVDQU32 Y0, 160(SP)
-	VMOVDQU32 Y0, 192(SP)
-	VMOVDQU32 Y0, 224(SP)
-	VMOVDQU32 Y0, 256(SP)
-	VMOVDQU32 Y0, 288(SP)
-	VMOVDQU32 Y0, 320(SP)
-	VMOVDQU32 Y0, 352(SP)
-	VMOVDQU32 Y0, 384(SP)
-	VMOVDQU32 Y0, 416(SP)
-	MOVQ      SI, R12
-	ANDQ      $+15, R12
+	MOVQ      w+8(FP), R11
+	MOVQ      DX, R12
+	IMULQ     BX, R12
+	ADDQ      R12, R11
+	SUBQ      $+420, R11
+	MOVQ      R11, (SP)
+	MOVQ      SI, R13
+	ANDQ      $+15, R13
+	LEAQ      constant0<>+0(SB), R11
+	SHLQ      $0x02, R13
+	SUBQ      R13, R11
+	VMOVDQU32 64(R11), Z0
+	SHRQ      $0x02, R13
+	VMOVDQU32 constant1<>+0(SB), Y1
+	VMOVDQU32 Y1, 8(SP)
+	VMOVDQU32 Y1, 40(SP)
+	VMOVDQU32 Y1, 72(SP)
+	VMOVDQU32 Y1, 104(SP)
+	VMOVDQU32 Y1, 136(SP)
+	VMOVDQU32 Y1, 168(SP)
+	VMOVDQU32 Y1, 200(SP)
+	VMOVDQU32 Y1, 232(SP)
+	VMOVDQU32 Y1, 264(SP)
+	VMOVDQU32 Y1, 296(SP)
+	VMOVDQU32 Y1, 328(SP)
+	VMOVDQU32 Y1, 360(SP)
+	VMOVDQU32 Y1, 392(SP)
+	VMOVDQU32 Y1, 424(SP)
 	ANDQ      $-16, SI
 	SHLQ      $0x02, SI
 
 row:
-	VPXORD Z0, Z0, Z0
-	MOVQ   CX, R13
+	VPXORD Z1, Z1, Z1
+	MOVQ   CX, R12
 	XORQ   R11, R11
 
 group:
 	CMPQ            R11, SI
 	JGE             rest
-	PREFETCHT0      4096(R13)
-	PREFETCHT0      4160(R13)
-	PREFETCHT0      4224(R13)
-	PREFETCHT0      4288(R13)
-	PREFETCHT0      4352(R13)
-	PREFETCHT0      4416(R13)
-	PREFETCHT0      4480(R13)
-	VMOVDQU32       (R13), Z6
-	VBROADCASTI64X4 128(R13), Z7
-	VPSLLVD         Z1, Z7, Z8
-	VPSRLVD         Z2, Z7, Z9
-	VPSRLD          $0x04, Z6, Z7
-	VPTERNLOGD      $0xd8, Z3, Z6, Z8
-	VPANDD          Z4, Z8, Z6
-	VPXORD          Z8, Z8, Z8
-	VPDPBUSD        (DI)(R11*8), Z6, Z8
-	VPTERNLOGD      $0xd8, Z3, Z7, Z9
-	VPANDD          Z4, Z9, Z6
-	VPXORD          Z7, Z7, Z7
-	VPDPBUSD        64(DI)(R11*8), Z6, Z7
-	VPUNPCKLDQ      Z7, Z8, Z6
-	VPUNPCKHDQ      Z7, Z8, Z7
-	VPADDD          Z6, Z7, Z7
-	VMOVDQU32       64(R13), Z6
-	VBROADCASTI64X4 160(R13), Z8
-	VPSLLVD         Z1, Z8, Z9
-	VPSRLVD         Z2, Z8, Z10
-	VPSRLD          $0x04, Z6, Z8
-	VPTERNLOGD      $0xd8, Z3, Z6, Z9
-	VPANDD          Z4, Z9, Z6
+	PREFETCHT0      4096(R12)
+	PREFETCHT0      4160(R12)
+	PREFETCHT0      4224(R12)
+	PREFETCHT0      4288(R12)
+	PREFETCHT0      4352(R12)
+	PREFETCHT0      4416(R12)
+	PREFETCHT0      4480(R12)
+	VMOVDQU32       (R12), Z7
+	VBROADCASTI64X4 128(R12), Z8
+	VPSLLVD         Z2, Z8, Z9
+	VPSRLVD         Z3, Z8, Z10
+	VPSRLD          $0x04, Z7, Z8
+	VPTERNLOGD      $0xd8, Z4, Z7, Z9
+	VPANDD          Z5, Z9, Z7
 	VPXORD          Z9, Z9, Z9
-	VPDPBUSD        128(DI)(R11*8), Z6, Z9
-	VPTERNLOGD      $0xd8, Z3, Z8, Z10
-	VPANDD          Z4, Z10, Z6
+	VPDPBUSD        (DI)(R11*8), Z7, Z9
+	VPTERNLOGD      $0xd8, Z4, Z8, Z10
+	VPANDD          Z5, Z10, Z7
 	VPXORD          Z8, Z8, Z8
-	VPDPBUSD        192(DI)(R11*8), Z6, Z8
-	VPUNPCKLDQ      Z8, Z9, Z6
+	VPDPBUSD        64(DI)(R11*8), Z7, Z8
+	VPUNPCKLDQ      Z8, Z9, Z7
 	VPUNPCKHDQ      Z8, Z9, Z8
-	VPADDD          Z6, Z8, Z8
-	VPUNPCKLQDQ     Z8, Z7, Z6
-	VPUNPCKHQDQ     Z8, Z7, Z7
-	VPADDD          Z6, Z7, Z7
-	VMOVDQU32       210(R13), Z6
-	VBROADCASTI64X4 338(R13), Z8
-	VPSLLVD         Z1, Z8, Z9
-	VPSRLVD         Z2, Z8, Z10
-	VPSRLD          $0x04, Z6, Z8
-	VPTERNLOGD      $0xd8, Z3, Z6, Z9
-	VPANDD          Z4, Z9, Z6
-	VPXORD          Z9, Z9, Z9
-	VPDPBUSD        256(DI)(R11*8), Z6, Z9
-	VPTERNLOGD      $0xd8, Z3, Z8, Z10
-	VPANDD          Z4, Z10, Z6
-	VPXORD          Z8, Z8, Z8
-	VPDPBUSD        320(DI)(R11*8), Z6, Z8
-	VPUNPCKLDQ      Z8, Z9, Z6
-	VPUNPCKHDQ      Z8, Z9, Z8
-	VPADDD          Z6, Z8, Z8
-	VMOVDQU32       274(R13), Z6
-	VBROADCASTI64X4 370(R13), Z9
-	VPSLLVD         Z1, Z9, Z10
-	VPSRLVD         Z2, Z9, Z11
-	VPSRLD          $0x04, Z6, Z9
-	VPTERNLOGD      $0xd8, Z3, Z6, Z10
-	VPANDD          Z4, Z10, Z6
+	VPADDD          Z7, Z8, Z8
+	VMOVDQU32       64(R12), Z7
+	VBROADCASTI64X4 160(R12), Z9
+	VPSLLVD         Z2, Z9, Z10
+	VPSRLVD         Z3, Z9, Z11
+	VPSRLD          $0x04, Z7, Z9
+	VPTERNLOGD      $0xd8, Z4, Z7, Z10
+	VPANDD          Z5, Z10, Z7
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        384(DI)(R11*8), Z6, Z10
-	VPTERNLOGD      $0xd8, Z3, Z9, Z11
-	VPANDD          Z4, Z11, Z6
+	VPDPBUSD        128(DI)(R11*8), Z7, Z10
+	VPTERNLOGD      $0xd8, Z4, Z9, Z11
+	VPANDD          Z5, Z11, Z7
 	VPXORD          Z9, Z9, Z9
-	VPDPBUSD        448(DI)(R11*8), Z6, Z9
-	VPUNPCKLDQ      Z9, Z10, Z6
+	VPDPBUSD        192(DI)(R11*8), Z7, Z9
+	VPUNPCKLDQ      Z9, Z10, Z7
 	VPUNPCKHDQ      Z9, Z10, Z9
-	VPADDD          Z6, Z9, Z9
-	VPUNPCKLQDQ     Z9, Z8, Z6
+	VPADDD          Z7, Z9, Z9
+	VPUNPCKLQDQ     Z9, Z8, Z7
 	VPUNPCKHQDQ     Z9, Z8, Z8
-	VPADDD          Z6, Z8, Z8
-	VSHUFI32X4      $0x88, Z8, Z7, Z6
-	VSHUFI32X4      $0xdd, Z8, Z7, Z7
-	VPERMD          Z7, Z5, Z7
-	VPERMD          Z6, Z5, Z6
-	VMOVDQU32       (R10)(R11*1), Z8
-	VMOVDQU32       (R9)(R11*1), Z9
-	VPSUBD          Z8, Z9, Z9
-	VPSLLD          $0x05, Z8, Z8
-	VPSUBD          Z8, Z6, Z6
+	VPADDD          Z7, Z8, Z8
+	VMOVDQU32       210(R12), Z7
+	VBROADCASTI64X4 338(R12), Z9
+	VPSLLVD         Z2, Z9, Z10
+	VPSRLVD         Z3, Z9, Z11
+	VPSRLD          $0x04, Z7, Z9
+	VPTERNLOGD      $0xd8, Z4, Z7, Z10
+	VPANDD          Z5, Z10, Z7
+	VPXORD          Z10, Z10, Z10
+	VPDPBUSD        256(DI)(R11*8), Z7, Z10
+	VPTERNLOGD      $0xd8, Z4, Z9, Z11
+	VPANDD          Z5, Z11, Z7
+	VPXORD          Z9, Z9, Z9
+	VPDPBUSD        320(DI)(R11*8), Z7, Z9
+	VPUNPCKLDQ      Z9, Z10, Z7
+	VPUNPCKHDQ      Z9, Z10, Z9
+	VPADDD          Z7, Z9, Z9
+	VMOVDQU32       274(R12), Z7
+	VBROADCASTI64X4 370(R12), Z10
+	VPSLLVD         Z2, Z10, Z11
+	VPSRLVD         Z3, Z10, Z12
+	VPSRLD          $0x04, Z7, Z10
+	VPTERNLOGD      $0xd8, Z4, Z7, Z11
+	VPANDD          Z5, Z11, Z7
+	VPXORD          Z11, Z11, Z11
+	VPDPBUSD        384(DI)(R11*8), Z7, Z11
+	VPTERNLOGD      $0xd8, Z4, Z10, Z12
+	VPANDD          Z5, Z12, Z7
+	VPXORD          Z10, Z10, Z10
+	VPDPBUSD        448(DI)(R11*8), Z7, Z10
+	VPUNPCKLDQ      Z10, Z11, Z7
+	VPUNPCKHDQ      Z10, Z11, Z10
+	VPADDD          Z7, Z10, Z10
+	VPUNPCKLQDQ     Z10, Z9, Z7
+	VPUNPCKHQDQ     Z10, Z9, Z9
+	VPADDD          Z7, Z9, Z9
+	VSHUFI32X4      $0x88, Z9, Z8, Z7
+	VSHUFI32X4      $0xdd, Z9, Z8, Z8
+	VPERMD          Z8, Z6, Z8
+	VPERMD          Z7, Z6, Z7
+	VMOVDQU32       (R10)(R11*1), Z9
+	VMOVDQU32       (R9)(R11*1), Z10
+	VPSUBD          Z9, Z10, Z10
 	VPSLLD          $0x05, Z9, Z9
 	VPSUBD          Z9, Z7, Z7
-	VBROADCASTI32X4 192(R13), Y9
-	VPBROADCASTW    208(R13), Y8
-	VINSERTI32X4    $0x01, 402(R13), Y9, Y9
-	VPBROADCASTW    418(R13), X10
-	VINSERTI32X4    $0x01, X10, Y8, Y8
-	VPMOVZXWD       Y9, Z9
-	VCVTPH2PS       Y8, Z10
-	VPSLLD          $0x18, Z9, Z8
-	VPSLLD          $0x10, Z9, Z9
-	VPSRAD          $0x18, Z8, Z8
-	VCVTDQ2PS       Z8, Z8
-	VMULPS          Z10, Z8, Z8
+	VPSLLD          $0x05, Z10, Z10
+	VPSUBD          Z10, Z8, Z8
+	VBROADCASTI32X4 192(R12), Y10
+	VPBROADCASTW    208(R12), Y9
+	VINSERTI32X4    $0x01, 402(R12), Y10, Y10
+	VPBROADCASTW    418(R12), X11
+	VINSERTI32X4    $0x01, X11, Y9, Y9
+	VPMOVZXWD       Y10, Z10
+	VCVTPH2PS       Y9, Z11
+	VPSLLD          $0x18, Z10, Z9
+	VPSLLD          $0x10, Z10, Z10
 	VPSRAD          $0x18, Z9, Z9
 	VCVTDQ2PS       Z9, Z9
-	VMULPS          Z10, Z9, Z9
-	VMOVDQU32       (R8)(R11*1), Z10
-	VCVTDQ2PS       Z6, Z6
-	VMULPS          Z10, Z8, Z8
-	VFMADD231PS     Z8, Z6, Z0
+	VMULPS          Z11, Z9, Z9
+	VPSRAD          $0x18, Z10, Z10
+	VCVTDQ2PS       Z10, Z10
+	VMULPS          Z11, Z10, Z10
+	VMOVDQU32       (R8)(R11*1), Z11
 	VCVTDQ2PS       Z7, Z7
-	VMULPS          Z10, Z9, Z9
-	VFMADD231PS     Z9, Z7, Z0
-	ADDQ            $+420, R13
+	VMULPS          Z11, Z9, Z9
+	VFMADD231PS     Z9, Z7, Z1
+	VCVTDQ2PS       Z8, Z8
+	VMULPS          Z11, Z10, Z10
+	VFMADD231PS     Z10, Z8, Z1
+	ADDQ            $+420, R12
 	ADDQ            $+64, R11
 	JMP             group
 
 rest:
-	MOVQ R12, R14
-	LEAQ (SP), R15
+	CMPQ R13, $0x00
+	JE   done
+	CMPQ R12, (SP)
+	JLS  inPlace
+	MOVQ R13, R14
+	LEAQ 8(SP), R15
 
 copy:
-	SUBQ      $+8, R14
-	JL        copied
-	VMOVDQU32 (R13), Y6
-	VMOVDQU32 Y6, (R15)
-	ADDQ      $+32, R13
+	VMOVDQU32 (R12), Y7
+	VMOVDQU32 Y7, (R15)
+	ADDQ      $+32, R12
 	ADDQ      $+32, R15
-	VMOVDQU32 (R13), Y6
-	VMOVDQU32 Y6, (R15)
-	ADDQ      $+32, R13
+	VMOVDQU32 (R12), Y7
+	VMOVDQU32 Y7, (R15)
+	ADDQ      $+32, R12
 	ADDQ      $+32, R15
-	VMOVDQU32 (R13), Y6
-	VMOVDQU32 Y6, (R15)
-	ADDQ      $+32, R13
+	VMOVDQU32 (R12), Y7
+	VMOVDQU32 Y7, (R15)
+	ADDQ      $+32, R12
 	ADDQ      $+32, R15
-	VMOVDQU32 (R13), Y6
-	VMOVDQU32 Y6, (R15)
-	ADDQ      $+32, R13
+	VMOVDQU32 (R12), Y7
+	VMOVDQU32 Y7, (R15)
+	ADDQ      $+32, R12
 	ADDQ      $+32, R15
-	VMOVDQU32 (R13), Y6
-	VMOVDQU32 Y6, (R15)
-	ADDQ      $+32, R13
+	VMOVDQU32 (R12), Y7
+	VMOVDQU32 Y7, (R15)
+	ADDQ      $+32, R12
 	ADDQ      $+32, R15
-	VMOVDQU32 (R13), Y6
-	VMOVDQU32 Y6, (R15)
-	ADDQ      $+32, R13
+	VMOVDQU32 (R12), Y7
+	VMOVDQU32 Y7, (R15)
+	ADDQ      $+32, R12
 	ADDQ      $+32, R15
-	VMOVDQU32 (R13), X6
-	VMOVDQU32 X6, (R15)
-	ADDQ      $+16, R13
+	VMOVDQU32 (R12), X7
+	VMOVDQU32 X7, (R15)
+	ADDQ      $+16, R12
 	ADDQ      $+16, R15
-	MOVWLZX   (R13), BP
+	MOVWLZX   (R12), BP
 	MOVW      BP, (R15)
-	ADDQ      $+2, R13
+	ADDQ      $+2, R12
 	ADDQ      $+2, R15
-	JMP       copy
+	SUBQ      $+8, R14
+	JG        copy
+	LEAQ      8(SP), R12
 
-copied:
-	CMPQ            R12, $0x00
-	JE              done
-	LEAQ            (SP), R13
-	VMOVDQU32       (R13), Z6
-	VBROADCASTI64X4 128(R13), Z7
-	VPSLLVD         Z1, Z7, Z8
-	VPSRLVD         Z2, Z7, Z9
-	VPSRLD          $0x04, Z6, Z7
-	VPTERNLOGD      $0xd8, Z3, Z6, Z8
-	VPANDD          Z4, Z8, Z6
-	VPXORD          Z8, Z8, Z8
-	VPDPBUSD        (DI)(R11*8), Z6, Z8
-	VPTERNLOGD      $0xd8, Z3, Z7, Z9
-	VPANDD          Z4, Z9, Z6
-	VPXORD          Z7, Z7, Z7
-	VPDPBUSD        64(DI)(R11*8), Z6, Z7
-	VPUNPCKLDQ      Z7, Z8, Z6
-	VPUNPCKHDQ      Z7, Z8, Z7
-	VPADDD          Z6, Z7, Z7
-	VMOVDQU32       64(R13), Z6
-	VBROADCASTI64X4 160(R13), Z8
-	VPSLLVD         Z1, Z8, Z9
-	VPSRLVD         Z2, Z8, Z10
-	VPSRLD          $0x04, Z6, Z8
-	VPTERNLOGD      $0xd8, Z3, Z6, Z9
-	VPANDD          Z4, Z9, Z6
+inPlace:
+	VMOVDQU32       (R12), Z7
+	VBROADCASTI64X4 128(R12), Z8
+	VPSLLVD         Z2, Z8, Z9
+	VPSRLVD         Z3, Z8, Z10
+	VPSRLD          $0x04, Z7, Z8
+	VPTERNLOGD      $0xd8, Z4, Z7, Z9
+	VPANDD          Z5, Z9, Z7
 	VPXORD          Z9, Z9, Z9
-	VPDPBUSD        128(DI)(R11*8), Z6, Z9
-	VPTERNLOGD      $0xd8, Z3, Z8, Z10
-	VPANDD          Z4, Z10, Z6
+	VPDPBUSD        (DI)(R11*8), Z7, Z9
+	VPTERNLOGD      $0xd8, Z4, Z8, Z10
+	VPANDD          Z5, Z10, Z7
 	VPXORD          Z8, Z8, Z8
-	VPDPBUSD        192(DI)(R11*8), Z6, Z8
-	VPUNPCKLDQ      Z8, Z9, Z6
+	VPDPBUSD        64(DI)(R11*8), Z7, Z8
+	VPUNPCKLDQ      Z8, Z9, Z7
 	VPUNPCKHDQ      Z8, Z9, Z8
-	VPADDD          Z6, Z8, Z8
-	VPUNPCKLQDQ     Z8, Z7, Z6
-	VPUNPCKHQDQ     Z8, Z7, Z7
-	VPADDD          Z6, Z7, Z7
-	VMOVDQU32       210(R13), Z6
-	VBROADCASTI64X4 338(R13), Z8
-	VPSLLVD         Z1, Z8, Z9
-	VPSRLVD         Z2, Z8, Z10
-	VPSRLD          $0x04, Z6, Z8
-	VPTERNLOGD      $0xd8, Z3, Z6, Z9
-	VPANDD          Z4, Z9, Z6
-	VPXORD          Z9, Z9, Z9
-	VPDPBUSD        256(DI)(R11*8), Z6, Z9
-	VPTERNLOGD      $0xd8, Z3, Z8, Z10
-	VPANDD          Z4, Z10, Z6
-	VPXORD          Z8, Z8, Z8
-	VPDPBUSD        320(DI)(R11*8), Z6, Z8
-	VPUNPCKLDQ      Z8, Z9, Z6
-	VPUNPCKHDQ      Z8, Z9, Z8
-	VPADDD          Z6, Z8, Z8
-	VMOVDQU32       274(R13), Z6
-	VBROADCASTI64X4 370(R13), Z9
-	VPSLLVD         Z1, Z9, Z10
-	VPSRLVD         Z2, Z9, Z11
-	VPSRLD          $0x04, Z6, Z9
-	VPTERNLOGD      $0xd8, Z3, Z6, Z10
-	VPANDD          Z4, Z10, Z6
+	VPADDD          Z7, Z8, Z8
+	VMOVDQU32       64(R12), Z7
+	VBROADCASTI64X4 160(R12), Z9
+	VPSLLVD         Z2, Z9, Z10
+	VPSRLVD         Z3, Z9, Z11
+	VPSRLD          $0x04, Z7, Z9
+	VPTERNLOGD      $0xd8, Z4, Z7, Z10
+	VPANDD          Z5, Z10, Z7
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        384(DI)(R11*8), Z6, Z10
-	VPTERNLOGD      $0xd8, Z3, Z9, Z11
-	VPANDD          Z4, Z11, Z6
+	VPDPBUSD        128(DI)(R11*8), Z7, Z10
+	VPTERNLOGD      $0xd8, Z4, Z9, Z11
+	VPANDD          Z5, Z11, Z7
 	VPXORD          Z9, Z9, Z9
-	VPDPBUSD        448(DI)(R11*8), Z6, Z9
-	VPUNPCKLDQ      Z9, Z10, Z6
+	VPDPBUSD        192(DI)(R11*8), Z7, Z9
+	VPUNPCKLDQ      Z9, Z10, Z7
 	VPUNPCKHDQ      Z9, Z10, Z9
-	VPADDD          Z6, Z9, Z9
-	VPUNPCKLQDQ     Z9, Z8, Z6
+	VPADDD          Z7, Z9, Z9
+	VPUNPCKLQDQ     Z9, Z8, Z7
 	VPUNPCKHQDQ     Z9, Z8, Z8
-	VPADDD          Z6, Z8, Z8
-	VSHUFI32X4      $0x88, Z8, Z7, Z6
-	VSHUFI32X4      $0xdd, Z8, Z7, Z7
-	VPERMD          Z7, Z5, Z7
-	VPERMD          Z6, Z5, Z6
-	VMOVDQU32       (R10)(R11*1), Z8
-	VMOVDQU32       (R9)(R11*1), Z9
-	VPSUBD          Z8, Z9, Z9
-	VPSLLD          $0x05, Z8, Z8
-	VPSUBD          Z8, Z6, Z6
+	VPADDD          Z7, Z8, Z8
+	VMOVDQU32       210(R12), Z7
+	VBROADCASTI64X4 338(R12), Z9
+	VPSLLVD         Z2, Z9, Z10
+	VPSRLVD         Z3, Z9, Z11
+	VPSRLD          $0x04, Z7, Z9
+	VPTERNLOGD      $0xd8, Z4, Z7, Z10
+	VPANDD          Z5, Z10, Z7
+	VPXORD          Z10, Z10, Z10
+	VPDPBUSD        256(DI)(R11*8), Z7, Z10
+	VPTERNLOGD      $0xd8, Z4, Z9, Z11
+	VPANDD          Z5, Z11, Z7
+	VPXORD          Z9, Z9, Z9
+	VPDPBUSD        320(DI)(R11*8), Z7, Z9
+	VPUNPCKLDQ      Z9, Z10, Z7
+	VPUNPCKHDQ      Z9, Z10, Z9
+	VPADDD          Z7, Z9, Z9
+	VMOVDQU32       274(R12), Z7
+	VBROADCASTI64X4 370(R12), Z10
+	VPSLLVD         Z2, Z10, Z11
+	VPSRLVD         Z3, Z10, Z12
+	VPSRLD          $0x04, Z7, Z10
+	VPTERNLOGD      $0xd8, Z4, Z7, Z11
+	VPANDD          Z5, Z11, Z7
+	VPXORD          Z11, Z11, Z11
+	VPDPBUSD        384(DI)(R11*8), Z7, Z11
+	VPTERNLOGD      $0xd8, Z4, Z10, Z12
+	VPANDD          Z5, Z12, Z7
+	VPXORD          Z10, Z10, Z10
+	VPDPBUSD        448(DI)(R11*8), Z7, Z10
+	VPUNPCKLDQ      Z10, Z11, Z7
+	VPUNPCKHDQ      Z10, Z11, Z10
+	VPADDD          Z7, Z10, Z10
+	VPUNPCKLQDQ     Z10, Z9, Z7
+	VPUNPCKHQDQ     Z10, Z9, Z9
+	VPADDD          Z7, Z9, Z9
+	VSHUFI32X4      $0x88, Z9, Z8, Z7
+	VSHUFI32X4      $0xdd, Z9, Z8, Z8
+	VPERMD          Z8, Z6, Z8
+	VPERMD          Z7, Z6, Z7
+	VMOVDQU32       (R10)(R11*1), Z9
+	VMOVDQU32       (R9)(R11*1), Z10
+	VPSUBD          Z9, Z10, Z10
 	VPSLLD          $0x05, Z9, Z9
 	VPSUBD          Z9, Z7, Z7
-	VBROADCASTI32X4 192(R13), Y9
-	VPBROADCASTW    208(R13), Y8
-	VINSERTI32X4    $0x01, 402(R13), Y9, Y9
-	VPBROADCASTW    418(R13), X10
-	VINSERTI32X4    $0x01, X10, Y8, Y8
-	VPMOVZXWD       Y9, Z9
-	VCVTPH2PS       Y8, Z10
-	VPSLLD          $0x18, Z9, Z8
-	VPSLLD          $0x10, Z9, Z9
-	VPSRAD          $0x18, Z8, Z8
-	VCVTDQ2PS       Z8, Z8
-	VMULPS          Z10, Z8, Z8
+	VPSLLD          $0x05, Z10, Z10
+	VPSUBD          Z10, Z8, Z8
+	VBROADCASTI32X4 192(R12), Y10
+	VPBROADCASTW    208(R12), Y9
+	VINSERTI32X4    $0x01, 402(R12), Y10, Y10
+	VPBROADCASTW    418(R12), X11
+	VINSERTI32X4    $0x01, X11, Y9, Y9
+	VPMOVZXWD       Y10, Z10
+	VCVTPH2PS       Y9, Z11
+	VPSLLD          $0x18, Z10, Z9
+	VPSLLD          $0x10, Z10, Z10
 	VPSRAD          $0x18, Z9, Z9
 	VCVTDQ2PS       Z9, Z9
-	VMULPS          Z10, Z9, Z9
-	VMOVDQU32       (R8)(R11*1), Z10
-	VCVTDQ2PS       Z6, Z6
-	VMULPS          Z10, Z8, Z8
-	VFMADD231PS     Z8, Z6, Z0
+	VMULPS          Z11, Z9, Z9
+	VPSRAD          $0x18, Z10, Z10
+	VCVTDQ2PS       Z10, Z10
+	VMULPS          Z11, Z10, Z10
+	VPANDD          Z0, Z9, Z9
+	VPANDD          Z0, Z10, Z10
+	VMOVDQU32       (R8)(R11*1), Z11
 	VCVTDQ2PS       Z7, Z7
-	VMULPS          Z10, Z9, Z9
-	VFMADD231PS     Z9, Z7, Z0
+	VMULPS          Z11, Z9, Z9
+	VFMADD231PS     Z9, Z7, Z1
+	VCVTDQ2PS       Z8, Z8
+	VMULPS          Z11, Z10, Z10
+	VFMADD231PS     Z10, Z8, Z1
 
 done:
-	VPERMILPS     $0x4e, Z0, Z6
-	VADDPS        Z0, Z6, Z6
-	VPERMILPS     $0xb1, Z6, Z0
-	VADDPS        Z0, Z6, Z6
-	VSHUFF32X4    $0xb1, Z6, Z6, Z0
-	VADDPS        Z6, Z0, Z0
-	VEXTRACTI32X4 $0x02, Z0, X6
-	VADDPS        X0, X6, X6
-	VMOVSS        X6, (AX)
+	VPERMILPS     $0x4e, Z1, Z7
+	VADDPS        Z1, Z7, Z7
+	VPERMILPS     $0xb1, Z7, Z1
+	VADDPS        Z1, Z7, Z7
+	VSHUFF32X4    $0xb1, Z7, Z7, Z1
+	VADDPS        Z7, Z1, Z1
+	VEXTRACTI32X4 $0x02, Z1, X7
+	VADDPS        X1, X7, X7
+	VMOVSS        X7, (AX)
 	ADDQ          $0x04, AX
 	ADDQ          DX, CX
 	DECQ          BX
@@ -328,62 +342,86 @@ done:
 	RET
 
 constants:
-	VMOVDQU32 constant0<>+0(SB), Z2
-	VMOVDQU32 constant1<>+0(SB), Z5
-	VMOVDQU32 constant2<>+0(SB), Z1
-	VMOVDQU32 constant3<>+0(SB), Z3
-	VMOVDQU32 constant4<>+0(SB), Z4
+	VMOVDQU32 constant2<>+0(SB), Z3
+	VMOVDQU32 constant3<>+0(SB), Z6
+	VMOVDQU32 constant4<>+0(SB), Z2
+	VMOVDQU32 constant5<>+0(SB), Z4
+	VMOVDQU32 constant6<>+0(SB), Z5
 	JMP       begin
 
-DATA constant0<>+0(SB)/8, $0x0000000000000000
-DATA constant0<>+8(SB)/8, $0x0000000000000000
-DATA constant0<>+16(SB)/8, $0x0000000000000000
-DATA constant0<>+24(SB)/8, $0x0000000000000000
-DATA constant0<>+32(SB)/8, $0x0000000200000002
-DATA constant0<>+40(SB)/8, $0x0000000200000002
-DATA constant0<>+48(SB)/8, $0x0000000200000002
-DATA constant0<>+56(SB)/8, $0x0000000200000002
-GLOBL constant0<>(SB), RODATA|NOPTR, $64
+DATA constant0<>+0(SB)/8, $0xffffffffffffffff
+DATA constant0<>+8(SB)/8, $0xffffffffffffffff
+DATA constant0<>+16(SB)/8, $0xffffffffffffffff
+DATA constant0<>+24(SB)/8, $0xffffffffffffffff
+DATA constant0<>+32(SB)/8, $0xffffffffffffffff
+DATA constant0<>+40(SB)/8, $0xffffffffffffffff
+DATA constant0<>+48(SB)/8, $0xffffffffffffffff
+DATA constant0<>+56(SB)/8, $0xffffffffffffffff
+DATA constant0<>+64(SB)/8, $0x0000000000000000
+DATA constant0<>+72(SB)/8, $0x0000000000000000
+DATA constant0<>+80(SB)/8, $0x0000000000000000
+DATA constant0<>+88(SB)/8, $0x0000000000000000
+DATA constant0<>+96(SB)/8, $0x0000000000000000
+DATA constant0<>+104(SB)/8, $0x0000000000000000
+DATA constant0<>+112(SB)/8, $0x0000000000000000
+DATA constant0<>+120(SB)/8, $0x0000000000000000
+GLOBL constant0<>(SB), RODATA|NOPTR, $128
 
-DATA constant1<>+0(SB)/8, $0x0000000400000000
-DATA constant1<>+8(SB)/8, $0x0000000500000001
-DATA constant1<>+16(SB)/8, $0x0000000600000002
-DATA constant1<>+24(SB)/8, $0x0000000700000003
-DATA constant1<>+32(SB)/8, $0x0000000c00000008
-DATA constant1<>+40(SB)/8, $0x0000000d00000009
-DATA constant1<>+48(SB)/8, $0x0000000e0000000a
-DATA constant1<>+56(SB)/8, $0x0000000f0000000b
-GLOBL constant1<>(SB), RODATA|NOPTR, $64
+DATA constant1<>+0(SB)/8, $0x4040404040404040
+DATA constant1<>+8(SB)/8, $0x4040404040404040
+DATA constant1<>+16(SB)/8, $0x4040404040404040
+DATA constant1<>+24(SB)/8, $0x4040404040404040
+GLOBL constant1<>(SB), RODATA|NOPTR, $32
 
-DATA constant2<>+0(SB)/8, $0x0000000400000004
-DATA constant2<>+8(SB)/8, $0x0000000400000004
-DATA constant2<>+16(SB)/8, $0x0000000400000004
-DATA constant2<>+24(SB)/8, $0x0000000400000004
+DATA constant2<>+0(SB)/8, $0x0000000000000000
+DATA constant2<>+8(SB)/8, $0x0000000000000000
+DATA constant2<>+16(SB)/8, $0x0000000000000000
+DATA constant2<>+24(SB)/8, $0x0000000000000000
 DATA constant2<>+32(SB)/8, $0x0000000200000002
 DATA constant2<>+40(SB)/8, $0x0000000200000002
 DATA constant2<>+48(SB)/8, $0x0000000200000002
 DATA constant2<>+56(SB)/8, $0x0000000200000002
 GLOBL constant2<>(SB), RODATA|NOPTR, $64
 
-DATA constant3<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant3<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant3<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant3<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant3<>+32(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant3<>+40(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant3<>+48(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant3<>+56(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant3<>+0(SB)/8, $0x0000000400000000
+DATA constant3<>+8(SB)/8, $0x0000000500000001
+DATA constant3<>+16(SB)/8, $0x0000000600000002
+DATA constant3<>+24(SB)/8, $0x0000000700000003
+DATA constant3<>+32(SB)/8, $0x0000000c00000008
+DATA constant3<>+40(SB)/8, $0x0000000d00000009
+DATA constant3<>+48(SB)/8, $0x0000000e0000000a
+DATA constant3<>+56(SB)/8, $0x0000000f0000000b
 GLOBL constant3<>(SB), RODATA|NOPTR, $64
 
-DATA constant4<>+0(SB)/8, $0x3f3f3f3f3f3f3f3f
-DATA constant4<>+8(SB)/8, $0x3f3f3f3f3f3f3f3f
-DATA constant4<>+16(SB)/8, $0x3f3f3f3f3f3f3f3f
-DATA constant4<>+24(SB)/8, $0x3f3f3f3f3f3f3f3f
-DATA constant4<>+32(SB)/8, $0x3f3f3f3f3f3f3f3f
-DATA constant4<>+40(SB)/8, $0x3f3f3f3f3f3f3f3f
-DATA constant4<>+48(SB)/8, $0x3f3f3f3f3f3f3f3f
-DATA constant4<>+56(SB)/8, $0x3f3f3f3f3f3f3f3f
+DATA constant4<>+0(SB)/8, $0x0000000400000004
+DATA constant4<>+8(SB)/8, $0x0000000400000004
+DATA constant4<>+16(SB)/8, $0x0000000400000004
+DATA constant4<>+24(SB)/8, $0x0000000400000004
+DATA constant4<>+32(SB)/8, $0x0000000200000002
+DATA constant4<>+40(SB)/8, $0x0000000200000002
+DATA constant4<>+48(SB)/8, $0x0000000200000002
+DATA constant4<>+56(SB)/8, $0x0000000200000002
 GLOBL constant4<>(SB), RODATA|NOPTR, $64
+
+DATA constant5<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant5<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant5<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant5<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant5<>+32(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant5<>+40(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant5<>+48(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant5<>+56(SB)/8, $0x0f0f0f0f0f0f0f0f
+GLOBL constant5<>(SB), RODATA|NOPTR, $64
+
+DATA constant6<>+0(SB)/8, $0x3f3f3f3f3f3f3f3f
+DATA constant6<>+8(SB)/8, $0x3f3f3f3f3f3f3f3f
+DATA constant6<>+16(SB)/8, $0x3f3f3f3f3f3f3f3f
+DATA constant6<>+24(SB)/8, $0x3f3f3f3f3f3f3f3f
+DATA constant6<>+32(SB)/8, $0x3f3f3f3f3f3f3f3f
+DATA constant6<>+40(SB)/8, $0x3f3f3f3f3f3f3f3f
+DATA constant6<>+48(SB)/8, $0x3f3f3f3f3f3f3f3f
+DATA constant6<>+56(SB)/8, $0x3f3f3f3f3f3f3f3f
+GLOBL constant6<>(SB), RODATA|NOPTR, $64
 
 // func q6_kPackAVX512(t *uint8, a *float32, b *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX2, AVX512F, AVX512VL
@@ -534,42 +572,42 @@ tile:
 	RET
 
 constants:
-	VMOVDQU32 constant5<>+0(SB), Z8
-	VMOVDQU32 constant6<>+0(SB), Z6
-	VMOVDQU32 constant7<>+0(SB), Z7
-	VMOVDQU32 constant3<>+0(SB), Z9
-	VMOVDQU32 constant4<>+0(SB), Z10
+	VMOVDQU32 constant7<>+0(SB), Z8
+	VMOVDQU32 constant8<>+0(SB), Z6
+	VMOVDQU32 constant9<>+0(SB), Z7
+	VMOVDQU32 constant5<>+0(SB), Z9
+	VMOVDQU32 constant6<>+0(SB), Z10
 	JMP       begin
 
-DATA constant5<>+0(SB)/8, $0x0000000000000000
-DATA constant5<>+8(SB)/8, $0x0000000200000000
-DATA constant5<>+16(SB)/8, $0x0000000000000000
-DATA constant5<>+24(SB)/8, $0x0000000200000000
-DATA constant5<>+32(SB)/8, $0x0000000000000000
-DATA constant5<>+40(SB)/8, $0x0000000200000000
-DATA constant5<>+48(SB)/8, $0x0000000000000000
-DATA constant5<>+56(SB)/8, $0x0000000200000000
-GLOBL constant5<>(SB), RODATA|NOPTR, $64
-
-DATA constant6<>+0(SB)/8, $0x0000000000000000
-DATA constant6<>+8(SB)/8, $0x0000000400000004
-DATA constant6<>+16(SB)/8, $0x0000000000000000
-DATA constant6<>+24(SB)/8, $0x0000000400000004
-DATA constant6<>+32(SB)/8, $0x0000000000000000
-DATA constant6<>+40(SB)/8, $0x0000000400000004
-DATA constant6<>+48(SB)/8, $0x0000000000000000
-DATA constant6<>+56(SB)/8, $0x0000000400000004
-GLOBL constant6<>(SB), RODATA|NOPTR, $64
-
-DATA constant7<>+0(SB)/8, $0x0000000200000004
-DATA constant7<>+8(SB)/8, $0x0000000000000000
-DATA constant7<>+16(SB)/8, $0x0000000200000004
-DATA constant7<>+24(SB)/8, $0x0000000000000000
-DATA constant7<>+32(SB)/8, $0x0000000200000004
-DATA constant7<>+40(SB)/8, $0x0000000000000000
-DATA constant7<>+48(SB)/8, $0x0000000200000004
-DATA constant7<>+56(SB)/8, $0x0000000000000000
+DATA constant7<>+0(SB)/8, $0x0000000000000000
+DATA constant7<>+8(SB)/8, $0x0000000200000000
+DATA constant7<>+16(SB)/8, $0x0000000000000000
+DATA constant7<>+24(SB)/8, $0x0000000200000000
+DATA constant7<>+32(SB)/8, $0x0000000000000000
+DATA constant7<>+40(SB)/8, $0x0000000200000000
+DATA constant7<>+48(SB)/8, $0x0000000000000000
+DATA constant7<>+56(SB)/8, $0x0000000200000000
 GLOBL constant7<>(SB), RODATA|NOPTR, $64
+
+DATA constant8<>+0(SB)/8, $0x0000000000000000
+DATA constant8<>+8(SB)/8, $0x0000000400000004
+DATA constant8<>+16(SB)/8, $0x0000000000000000
+DATA constant8<>+24(SB)/8, $0x0000000400000004
+DATA constant8<>+32(SB)/8, $0x0000000000000000
+DATA constant8<>+40(SB)/8, $0x0000000400000004
+DATA constant8<>+48(SB)/8, $0x0000000000000000
+DATA constant8<>+56(SB)/8, $0x0000000400000004
+GLOBL constant8<>(SB), RODATA|NOPTR, $64
+
+DATA constant9<>+0(SB)/8, $0x0000000200000004
+DATA constant9<>+8(SB)/8, $0x0000000000000000
+DATA constant9<>+16(SB)/8, $0x0000000200000004
+DATA constant9<>+24(SB)/8, $0x0000000000000000
+DATA constant9<>+32(SB)/8, $0x0000000200000004
+DATA constant9<>+40(SB)/8, $0x0000000000000000
+DATA constant9<>+48(SB)/8, $0x0000000200000004
+DATA constant9<>+56(SB)/8, $0x0000000000000000
+GLOBL constant9<>(SB), RODATA|NOPTR, $64
 
 // func q6_kRowAVX2(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 // Requires: AVX, AVX2, F16C, FMA3, MMX+
@@ -601,39 +639,39 @@ group:
 	VMOVDQU        (R12), Y1
 	VMOVDQU        128(R12), Y2
 	VPSLLD         $0x04, Y2, Y2
-	VPAND          constant8<>+0(SB), Y1, Y1
-	VPAND          constant9<>+0(SB), Y2, Y2
+	VPAND          constant10<>+0(SB), Y1, Y1
+	VPAND          constant11<>+0(SB), Y2, Y2
 	VPOR           Y1, Y2, Y1
 	VPMADDUBSW     (DI)(R11*8), Y1, Y1
-	VPMADDWD       constant10<>+0(SB), Y1, Y1
+	VPMADDWD       constant12<>+0(SB), Y1, Y1
 	VMOVDQU        32(R12), Y2
 	VMOVDQU        128(R12), Y3
 	VPSLLD         $0x02, Y3, Y3
-	VPAND          constant8<>+0(SB), Y2, Y2
-	VPAND          constant9<>+0(SB), Y3, Y3
+	VPAND          constant10<>+0(SB), Y2, Y2
+	VPAND          constant11<>+0(SB), Y3, Y3
 	VPOR           Y2, Y3, Y2
 	VPMADDUBSW     32(DI)(R11*8), Y2, Y2
-	VPMADDWD       constant10<>+0(SB), Y2, Y2
+	VPMADDWD       constant12<>+0(SB), Y2, Y2
 	VPUNPCKLDQ     Y2, Y1, Y3
 	VPUNPCKHDQ     Y2, Y1, Y1
 	VPADDD         Y3, Y1, Y1
 	VMOVDQU        (R12), Y2
 	VMOVDQU        128(R12), Y3
 	VPSRLD         $0x04, Y2, Y2
-	VPAND          constant8<>+0(SB), Y2, Y2
-	VPAND          constant9<>+0(SB), Y3, Y3
+	VPAND          constant10<>+0(SB), Y2, Y2
+	VPAND          constant11<>+0(SB), Y3, Y3
 	VPOR           Y2, Y3, Y2
 	VPMADDUBSW     64(DI)(R11*8), Y2, Y2
-	VPMADDWD       constant10<>+0(SB), Y2, Y2
+	VPMADDWD       constant12<>+0(SB), Y2, Y2
 	VMOVDQU        32(R12), Y3
 	VMOVDQU        128(R12), Y4
 	VPSRLD         $0x02, Y4, Y4
 	VPSRLD         $0x04, Y3, Y3
-	VPAND          constant8<>+0(SB), Y3, Y3
-	VPAND          constant9<>+0(SB), Y4, Y4
+	VPAND          constant10<>+0(SB), Y3, Y3
+	VPAND          constant11<>+0(SB), Y4, Y4
 	VPOR           Y3, Y4, Y3
 	VPMADDUBSW     96(DI)(R11*8), Y3, Y3
-	VPMADDWD       constant10<>+0(SB), Y3, Y3
+	VPMADDWD       constant12<>+0(SB), Y3, Y3
 	VPUNPCKLDQ     Y3, Y2, Y4
 	VPUNPCKHDQ     Y3, Y2, Y2
 	VPADDD         Y4, Y2, Y2
@@ -643,39 +681,39 @@ group:
 	VMOVDQU        64(R12), Y2
 	VMOVDQU        160(R12), Y3
 	VPSLLD         $0x04, Y3, Y3
-	VPAND          constant8<>+0(SB), Y2, Y2
-	VPAND          constant9<>+0(SB), Y3, Y3
+	VPAND          constant10<>+0(SB), Y2, Y2
+	VPAND          constant11<>+0(SB), Y3, Y3
 	VPOR           Y2, Y3, Y2
 	VPMADDUBSW     128(DI)(R11*8), Y2, Y2
-	VPMADDWD       constant10<>+0(SB), Y2, Y2
+	VPMADDWD       constant12<>+0(SB), Y2, Y2
 	VMOVDQU        96(R12), Y3
 	VMOVDQU        160(R12), Y4
 	VPSLLD         $0x02, Y4, Y4
-	VPAND          constant8<>+0(SB), Y3, Y3
-	VPAND          constant9<>+0(SB), Y4, Y4
+	VPAND          constant10<>+0(SB), Y3, Y3
+	VPAND          constant11<>+0(SB), Y4, Y4
 	VPOR           Y3, Y4, Y3
 	VPMADDUBSW     160(DI)(R11*8), Y3, Y3
-	VPMADDWD       constant10<>+0(SB), Y3, Y3
+	VPMADDWD       constant12<>+0(SB), Y3, Y3
 	VPUNPCKLDQ     Y3, Y2, Y4
 	VPUNPCKHDQ     Y3, Y2, Y2
 	VPADDD         Y4, Y2, Y2
 	VMOVDQU        64(R12), Y3
 	VMOVDQU        160(R12), Y4
 	VPSRLD         $0x04, Y3, Y3
-	VPAND          constant8<>+0(SB), Y3, Y3
-	VPAND          constant9<>+0(SB), Y4, Y4
+	VPAND          constant10<>+0(SB), Y3, Y3
+	VPAND          constant11<>+0(SB), Y4, Y4
 	VPOR           Y3, Y4, Y3
 	VPMADDUBSW     192(DI)(R11*8), Y3, Y3
-	VPMADDWD       constant10<>+0(SB), Y3, Y3
+	VPMADDWD       constant12<>+0(SB), Y3, Y3
 	VMOVDQU        96(R12), Y4
 	VMOVDQU        160(R12), Y5
 	VPSRLD         $0x02, Y5, Y5
 	VPSRLD         $0x04, Y4, Y4
-	VPAND          constant8<>+0(SB), Y4, Y4
-	VPAND          constant9<>+0(SB), Y5, Y5
+	VPAND          constant10<>+0(SB), Y4, Y4
+	VPAND          constant11<>+0(SB), Y5, Y5
 	VPOR           Y4, Y5, Y4
 	VPMADDUBSW     224(DI)(R11*8), Y4, Y4
-	VPMADDWD       constant10<>+0(SB), Y4, Y4
+	VPMADDWD       constant12<>+0(SB), Y4, Y4
 	VPUNPCKLDQ     Y4, Y3, Y5
 	VPUNPCKHDQ     Y4, Y3, Y3
 	VPADDD         Y5, Y3, Y3
@@ -729,23 +767,23 @@ rest:
 	VZEROUPPER
 	RET
 
-DATA constant8<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant8<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant8<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant8<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
-GLOBL constant8<>(SB), RODATA|NOPTR, $32
-
-DATA constant9<>+0(SB)/8, $0x3030303030303030
-DATA constant9<>+8(SB)/8, $0x3030303030303030
-DATA constant9<>+16(SB)/8, $0x3030303030303030
-DATA constant9<>+24(SB)/8, $0x3030303030303030
-GLOBL constant9<>(SB), RODATA|NOPTR, $32
-
-DATA constant10<>+0(SB)/8, $0x0001000100010001
-DATA constant10<>+8(SB)/8, $0x0001000100010001
-DATA constant10<>+16(SB)/8, $0x0001000100010001
-DATA constant10<>+24(SB)/8, $0x0001000100010001
+DATA constant10<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant10<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant10<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant10<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
 GLOBL constant10<>(SB), RODATA|NOPTR, $32
+
+DATA constant11<>+0(SB)/8, $0x3030303030303030
+DATA constant11<>+8(SB)/8, $0x3030303030303030
+DATA constant11<>+16(SB)/8, $0x3030303030303030
+DATA constant11<>+24(SB)/8, $0x3030303030303030
+GLOBL constant11<>(SB), RODATA|NOPTR, $32
+
+DATA constant12<>+0(SB)/8, $0x0001000100010001
+DATA constant12<>+8(SB)/8, $0x0001000100010001
+DATA constant12<>+16(SB)/8, $0x0001000100010001
+DATA constant12<>+24(SB)/8, $0x0001000100010001
+GLOBL constant12<>(SB), RODATA|NOPTR, $32
 
 // func q6_kPackAVX2(t *uint8, a *float32, b *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX2, F16C
@@ -780,36 +818,36 @@ tile:
 	VPUNPCKHQDQ    Y5, Y3, Y3
 	VPUNPCKLQDQ    Y0, Y4, Y5
 	VPUNPCKHQDQ    Y0, Y4, Y0
-	VPSRLVD        constant11<>+0(SB), Y1, Y1
+	VPSRLVD        constant13<>+0(SB), Y1, Y1
 	VPSHUFD        $0x00, Y2, Y4
-	VPSLLVD        constant12<>+0(SB), Y4, Y4
-	VPSRLVD        constant13<>+0(SB), Y4, Y4
-	VPAND          constant8<>+0(SB), Y1, Y1
-	VPAND          constant9<>+0(SB), Y4, Y4
+	VPSLLVD        constant14<>+0(SB), Y4, Y4
+	VPSRLVD        constant15<>+0(SB), Y4, Y4
+	VPAND          constant10<>+0(SB), Y1, Y1
+	VPAND          constant11<>+0(SB), Y4, Y4
 	VPOR           Y1, Y4, Y1
 	VMOVDQU        Y1, (AX)(R10*8)
-	VPSRLVD        constant11<>+0(SB), Y3, Y3
+	VPSRLVD        constant13<>+0(SB), Y3, Y3
 	VPSHUFD        $0x55, Y2, Y1
-	VPSLLVD        constant12<>+0(SB), Y1, Y1
-	VPSRLVD        constant13<>+0(SB), Y1, Y1
-	VPAND          constant8<>+0(SB), Y3, Y3
-	VPAND          constant9<>+0(SB), Y1, Y1
+	VPSLLVD        constant14<>+0(SB), Y1, Y1
+	VPSRLVD        constant15<>+0(SB), Y1, Y1
+	VPAND          constant10<>+0(SB), Y3, Y3
+	VPAND          constant11<>+0(SB), Y1, Y1
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 64(AX)(R10*8)
-	VPSRLVD        constant11<>+0(SB), Y5, Y5
+	VPSRLVD        constant13<>+0(SB), Y5, Y5
 	VPSHUFD        $0xaa, Y2, Y1
-	VPSLLVD        constant12<>+0(SB), Y1, Y1
-	VPSRLVD        constant13<>+0(SB), Y1, Y1
-	VPAND          constant8<>+0(SB), Y5, Y3
-	VPAND          constant9<>+0(SB), Y1, Y1
+	VPSLLVD        constant14<>+0(SB), Y1, Y1
+	VPSRLVD        constant15<>+0(SB), Y1, Y1
+	VPAND          constant10<>+0(SB), Y5, Y3
+	VPAND          constant11<>+0(SB), Y1, Y1
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 128(AX)(R10*8)
-	VPSRLVD        constant11<>+0(SB), Y0, Y0
+	VPSRLVD        constant13<>+0(SB), Y0, Y0
 	VPSHUFD        $0xff, Y2, Y1
-	VPSLLVD        constant12<>+0(SB), Y1, Y1
-	VPSRLVD        constant13<>+0(SB), Y1, Y1
-	VPAND          constant8<>+0(SB), Y0, Y0
-	VPAND          constant9<>+0(SB), Y1, Y1
+	VPSLLVD        constant14<>+0(SB), Y1, Y1
+	VPSRLVD        constant15<>+0(SB), Y1, Y1
+	VPAND          constant10<>+0(SB), Y0, Y0
+	VPAND          constant11<>+0(SB), Y1, Y1
 	VPOR           Y0, Y1, Y0
 	VMOVDQU        Y0, 192(AX)(R10*8)
 	VBROADCASTI128 16(R11), Y0
@@ -826,36 +864,36 @@ tile:
 	VPUNPCKHQDQ    Y5, Y3, Y3
 	VPUNPCKLQDQ    Y0, Y4, Y5
 	VPUNPCKHQDQ    Y0, Y4, Y0
-	VPSRLVD        constant11<>+0(SB), Y1, Y1
+	VPSRLVD        constant13<>+0(SB), Y1, Y1
 	VPSHUFD        $0x00, Y2, Y4
-	VPSLLVD        constant12<>+0(SB), Y4, Y4
-	VPSRLVD        constant13<>+0(SB), Y4, Y4
-	VPAND          constant8<>+0(SB), Y1, Y1
-	VPAND          constant9<>+0(SB), Y4, Y4
+	VPSLLVD        constant14<>+0(SB), Y4, Y4
+	VPSRLVD        constant15<>+0(SB), Y4, Y4
+	VPAND          constant10<>+0(SB), Y1, Y1
+	VPAND          constant11<>+0(SB), Y4, Y4
 	VPOR           Y1, Y4, Y1
 	VMOVDQU        Y1, 256(AX)(R10*8)
-	VPSRLVD        constant11<>+0(SB), Y3, Y3
+	VPSRLVD        constant13<>+0(SB), Y3, Y3
 	VPSHUFD        $0x55, Y2, Y1
-	VPSLLVD        constant12<>+0(SB), Y1, Y1
-	VPSRLVD        constant13<>+0(SB), Y1, Y1
-	VPAND          constant8<>+0(SB), Y3, Y3
-	VPAND          constant9<>+0(SB), Y1, Y1
+	VPSLLVD        constant14<>+0(SB), Y1, Y1
+	VPSRLVD        constant15<>+0(SB), Y1, Y1
+	VPAND          constant10<>+0(SB), Y3, Y3
+	VPAND          constant11<>+0(SB), Y1, Y1
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 320(AX)(R10*8)
-	VPSRLVD        constant11<>+0(SB), Y5, Y5
+	VPSRLVD        constant13<>+0(SB), Y5, Y5
 	VPSHUFD        $0xaa, Y2, Y1
-	VPSLLVD        constant12<>+0(SB), Y1, Y1
-	VPSRLVD        constant13<>+0(SB), Y1, Y1
-	VPAND          constant8<>+0(SB), Y5, Y3
-	VPAND          constant9<>+0(SB), Y1, Y1
+	VPSLLVD        constant14<>+0(SB), Y1, Y1
+	VPSRLVD        constant15<>+0(SB), Y1, Y1
+	VPAND          constant10<>+0(SB), Y5, Y3
+	VPAND          constant11<>+0(SB), Y1, Y1
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 384(AX)(R10*8)
-	VPSRLVD        constant11<>+0(SB), Y0, Y0
+	VPSRLVD        constant13<>+0(SB), Y0, Y0
 	VPSHUFD        $0xff, Y2, Y1
-	VPSLLVD        constant12<>+0(SB), Y1, Y1
-	VPSRLVD        constant13<>+0(SB), Y1, Y1
-	VPAND          constant8<>+0(SB), Y0, Y0
-	VPAND          constant9<>+0(SB), Y1, Y1
+	VPSLLVD        constant14<>+0(SB), Y1, Y1
+	VPSRLVD        constant15<>+0(SB), Y1, Y1
+	VPAND          constant10<>+0(SB), Y0, Y0
+	VPAND          constant11<>+0(SB), Y1, Y1
 	VPOR           Y0, Y1, Y0
 	VMOVDQU        Y0, 448(AX)(R10*8)
 	VBROADCASTI128 192(R11), Y1
@@ -887,36 +925,36 @@ tile:
 	VPUNPCKHQDQ    Y5, Y3, Y3
 	VPUNPCKLQDQ    Y0, Y4, Y5
 	VPUNPCKHQDQ    Y0, Y4, Y0
-	VPSRLVD        constant11<>+0(SB), Y1, Y1
+	VPSRLVD        constant13<>+0(SB), Y1, Y1
 	VPSHUFD        $0x00, Y2, Y4
-	VPSLLVD        constant12<>+0(SB), Y4, Y4
-	VPSRLVD        constant13<>+0(SB), Y4, Y4
-	VPAND          constant8<>+0(SB), Y1, Y1
-	VPAND          constant9<>+0(SB), Y4, Y4
+	VPSLLVD        constant14<>+0(SB), Y4, Y4
+	VPSRLVD        constant15<>+0(SB), Y4, Y4
+	VPAND          constant10<>+0(SB), Y1, Y1
+	VPAND          constant11<>+0(SB), Y4, Y4
 	VPOR           Y1, Y4, Y1
 	VMOVDQU        Y1, 32(AX)(R10*8)
-	VPSRLVD        constant11<>+0(SB), Y3, Y3
+	VPSRLVD        constant13<>+0(SB), Y3, Y3
 	VPSHUFD        $0x55, Y2, Y1
-	VPSLLVD        constant12<>+0(SB), Y1, Y1
-	VPSRLVD        constant13<>+0(SB), Y1, Y1
-	VPAND          constant8<>+0(SB), Y3, Y3
-	VPAND          constant9<>+0(SB), Y1, Y1
+	VPSLLVD        constant14<>+0(SB), Y1, Y1
+	VPSRLVD        constant15<>+0(SB), Y1, Y1
+	VPAND          constant10<>+0(SB), Y3, Y3
+	VPAND          constant11<>+0(SB), Y1, Y1
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 96(AX)(R10*8)
-	VPSRLVD        constant11<>+0(SB), Y5, Y5
+	VPSRLVD        constant13<>+0(SB), Y5, Y5
 	VPSHUFD        $0xaa, Y2, Y1
-	VPSLLVD        constant12<>+0(SB), Y1, Y1
-	VPSRLVD        constant13<>+0(SB), Y1, Y1
-	VPAND          constant8<>+0(SB), Y5, Y3
-	VPAND          constant9<>+0(SB), Y1, Y1
+	VPSLLVD        constant14<>+0(SB), Y1, Y1
+	VPSRLVD        constant15<>+0(SB), Y1, Y1
+	VPAND          constant10<>+0(SB), Y5, Y3
+	VPAND          constant11<>+0(SB), Y1, Y1
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 160(AX)(R10*8)
-	VPSRLVD        constant11<>+0(SB), Y0, Y0
+	VPSRLVD        constant13<>+0(SB), Y0, Y0
 	VPSHUFD        $0xff, Y2, Y1
-	VPSLLVD        constant12<>+0(SB), Y1, Y1
-	VPSRLVD        constant13<>+0(SB), Y1, Y1
-	VPAND          constant8<>+0(SB), Y0, Y0
-	VPAND          constant9<>+0(SB), Y1, Y1
+	VPSLLVD        constant14<>+0(SB), Y1, Y1
+	VPSRLVD        constant15<>+0(SB), Y1, Y1
+	VPAND          constant10<>+0(SB), Y0, Y0
+	VPAND          constant11<>+0(SB), Y1, Y1
 	VPOR           Y0, Y1, Y0
 	VMOVDQU        Y0, 224(AX)(R10*8)
 	VBROADCASTI128 16(R11), Y0
@@ -933,36 +971,36 @@ tile:
 	VPUNPCKHQDQ    Y5, Y3, Y3
 	VPUNPCKLQDQ    Y0, Y4, Y5
 	VPUNPCKHQDQ    Y0, Y4, Y0
-	VPSRLVD        constant11<>+0(SB), Y1, Y1
+	VPSRLVD        constant13<>+0(SB), Y1, Y1
 	VPSHUFD        $0x00, Y2, Y4
-	VPSLLVD        constant12<>+0(SB), Y4, Y4
-	VPSRLVD        constant13<>+0(SB), Y4, Y4
-	VPAND          constant8<>+0(SB), Y1, Y1
-	VPAND          constant9<>+0(SB), Y4, Y4
+	VPSLLVD        constant14<>+0(SB), Y4, Y4
+	VPSRLVD        constant15<>+0(SB), Y4, Y4
+	VPAND          constant10<>+0(SB), Y1, Y1
+	VPAND          constant11<>+0(SB), Y4, Y4
 	VPOR           Y1, Y4, Y1
 	VMOVDQU        Y1, 288(AX)(R10*8)
-	VPSRLVD        constant11<>+0(SB), Y3, Y3
+	VPSRLVD        constant13<>+0(SB), Y3, Y3
 	VPSHUFD        $0x55, Y2, Y1
-	VPSLLVD        constant12<>+0(SB), Y1, Y1
-	VPSRLVD        constant13<>+0(SB), Y1, Y1
-	VPAND          constant8<>+0(SB), Y3, Y3
-	VPAND          constant9<>+0(SB), Y1, Y1
+	VPSLLVD        constant14<>+0(SB), Y1, Y1
+	VPSRLVD        constant15<>+0(SB), Y1, Y1
+	VPAND          constant10<>+0(SB), Y3, Y3
+	VPAND          constant11<>+0(SB), Y1, Y1
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 352(AX)(R10*8)
-	VPSRLVD        constant11<>+0(SB), Y5, Y5
+	VPSRLVD        constant13<>+0(SB), Y5, Y5
 	VPSHUFD        $0xaa, Y2, Y1
-	VPSLLVD        constant12<>+0(SB), Y1, Y1
-	VPSRLVD        constant13<>+0(SB), Y1, Y1
-	VPAND          constant8<>+0(SB), Y5, Y3
-	VPAND          constant9<>+0(SB), Y1, Y1
+	VPSLLVD        constant14<>+0(SB), Y1, Y1
+	VPSRLVD        constant15<>+0(SB), Y1, Y1
+	VPAND          constant10<>+0(SB), Y5, Y3
+	VPAND          constant11<>+0(SB), Y1, Y1
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 416(AX)(R10*8)
-	VPSRLVD        constant11<>+0(SB), Y0, Y0
+	VPSRLVD        constant13<>+0(SB), Y0, Y0
 	VPSHUFD        $0xff, Y2, Y1
-	VPSLLVD        constant12<>+0(SB), Y1, Y1
-	VPSRLVD        constant13<>+0(SB), Y1, Y1
-	VPAND          constant8<>+0(SB), Y0, Y0
-	VPAND          constant9<>+0(SB), Y1, Y1
+	VPSLLVD        constant14<>+0(SB), Y1, Y1
+	VPSRLVD        constant15<>+0(SB), Y1, Y1
+	VPAND          constant10<>+0(SB), Y0, Y0
+	VPAND          constant11<>+0(SB), Y1, Y1
 	VPOR           Y0, Y1, Y0
 	VMOVDQU        Y0, 480(AX)(R10*8)
 	VBROADCASTI128 192(R11), Y1
@@ -992,20 +1030,20 @@ tile:
 	VZEROUPPER
 	RET
 
-DATA constant11<>+0(SB)/8, $0x0000000000000000
-DATA constant11<>+8(SB)/8, $0x0000000400000004
-DATA constant11<>+16(SB)/8, $0x0000000000000000
-DATA constant11<>+24(SB)/8, $0x0000000400000004
-GLOBL constant11<>(SB), RODATA|NOPTR, $32
-
-DATA constant12<>+0(SB)/8, $0x0000000200000004
-DATA constant12<>+8(SB)/8, $0x0000000000000000
-DATA constant12<>+16(SB)/8, $0x0000000200000004
-DATA constant12<>+24(SB)/8, $0x0000000000000000
-GLOBL constant12<>(SB), RODATA|NOPTR, $32
-
 DATA constant13<>+0(SB)/8, $0x0000000000000000
-DATA constant13<>+8(SB)/8, $0x0000000200000000
+DATA constant13<>+8(SB)/8, $0x0000000400000004
 DATA constant13<>+16(SB)/8, $0x0000000000000000
-DATA constant13<>+24(SB)/8, $0x0000000200000000
+DATA constant13<>+24(SB)/8, $0x0000000400000004
 GLOBL constant13<>(SB), RODATA|NOPTR, $32
+
+DATA constant14<>+0(SB)/8, $0x0000000200000004
+DATA constant14<>+8(SB)/8, $0x0000000000000000
+DATA constant14<>+16(SB)/8, $0x0000000200000004
+DATA constant14<>+24(SB)/8, $0x0000000000000000
+GLOBL constant14<>(SB), RODATA|NOPTR, $32
+
+DATA constant15<>+0(SB)/8, $0x0000000000000000
+DATA constant15<>+8(SB)/8, $0x0000000200000000
+DATA constant15<>+16(SB)/8, $0x0000000000000000
+DATA constant15<>+24(SB)/8, $0x0000000200000000
+GLOBL constant15<>(SB), RODATA|NOPTR, $32
