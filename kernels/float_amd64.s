@@ -559,7 +559,7 @@ done28:
 	RET
 
 // func f16RowAVX512(dst *float32, w *byte, stride int, n int, x *float32, cols int)
-// Requires: AVX, AVX512F, BMI2
+// Requires: AVX, AVX512F, BMI2, MMX+
 TEXT ·f16RowAVX512(SB), NOSPLIT, $0-48
 	MOVQ  dst+0(FP), AX
 	MOVQ  w+8(FP), CX
@@ -590,6 +590,8 @@ row30:
 	JL     tail32
 
 step31:
+	PREFETCHT0  2048(SI)
+	PREFETCHT0  2112(SI)
 	VCVTPH2PS   (SI), Z4
 	VFMADD231PS (BX)(DI*4), Z4, Z0
 	VCVTPH2PS   32(SI), Z4
@@ -637,7 +639,7 @@ done33:
 	RET
 
 // func f16RowsAVX512(args *byte, w *byte, stride int, n int, cols int)
-// Requires: AVX, AVX512F, BMI2
+// Requires: AVX, AVX512F, BMI2, MMX+
 TEXT ·f16RowsAVX512(SB), NOSPLIT, $0-40
 	MOVQ  args+0(FP), AX
 	XORQ  CX, CX
@@ -684,6 +686,8 @@ row34:
 	JL     tail36
 
 step35:
+	PREFETCHT0  2048(R10)
+	PREFETCHT0  2112(R10)
 	VCVTPH2PS   (R10), Z16
 	VFMADD231PS (SI)(R11*4), Z16, Z0
 	VFMADD231PS (DI)(R11*4), Z16, Z4
@@ -776,7 +780,7 @@ done37:
 	RET
 
 // func f16RowAVX2(dst *float32, w *byte, stride int, n int, x *float32, cols int)
-// Requires: AVX, AVX2, F16C, FMA3
+// Requires: AVX, AVX2, F16C, FMA3, MMX+
 TEXT ·f16RowAVX2(SB), NOSPLIT, $256-48
 	MOVQ    dst+0(FP), AX
 	MOVQ    w+8(FP), CX
@@ -816,6 +820,7 @@ row40:
 	JL    tail42
 
 step41:
+	PREFETCHT0  2048(SI)
 	VCVTPH2PS   (SI), Y4
 	VFMADD231PS (BX)(DI*4), Y4, Y0
 	VCVTPH2PS   16(SI), Y4
@@ -872,7 +877,7 @@ done43:
 	RET
 
 // func f16RowsAVX2(args *byte, w *byte, stride int, n int, cols int)
-// Requires: AVX, AVX2, F16C, FMA3
+// Requires: AVX, AVX2, F16C, FMA3, MMX+
 TEXT ·f16RowsAVX2(SB), NOSPLIT, $640-40
 	MOVQ    args+0(FP), AX
 	XORQ    CX, CX
@@ -960,6 +965,7 @@ row50:
 	JL    tail52
 
 step51:
+	PREFETCHT0  2048(R8)
 	VCVTPH2PS   (R8), Y8
 	VFMADD231PS (SI)(R9*4), Y8, Y0
 	VFMADD231PS (DI)(R9*4), Y8, Y4
@@ -1028,6 +1034,7 @@ done53:
 	JL     tail56
 
 step55:
+	PREFETCHT0  2048(R8)
 	VCVTPH2PS   (R8), Y10
 	VFMADD231PS (SI)(R9*4), Y10, Y1
 	VFMADD231PS (DI)(R9*4), Y10, Y6
@@ -1107,7 +1114,7 @@ done57:
 	RET
 
 // func bf16RowAVX512(dst *float32, w *byte, stride int, n int, x *float32, cols int)
-// Requires: AVX, AVX512F, BMI2
+// Requires: AVX, AVX512F, BMI2, MMX+
 TEXT ·bf16RowAVX512(SB), NOSPLIT, $0-48
 	MOVQ  dst+0(FP), AX
 	MOVQ  w+8(FP), CX
@@ -1138,6 +1145,8 @@ row59:
 	JL     tail61
 
 step60:
+	PREFETCHT0  2048(SI)
+	PREFETCHT0  2112(SI)
 	VPMOVZXWD   (SI), Z4
 	VPSLLD      $0x10, Z4, Z4
 	VFMADD231PS (BX)(DI*4), Z4, Z0
@@ -1193,7 +1202,7 @@ done62:
 	RET
 
 // func bf16RowsAVX512(args *byte, w *byte, stride int, n int, cols int)
-// Requires: AVX, AVX512F, BMI2
+// Requires: AVX, AVX512F, BMI2, MMX+
 TEXT ·bf16RowsAVX512(SB), NOSPLIT, $0-40
 	MOVQ  args+0(FP), AX
 	XORQ  CX, CX
@@ -1240,6 +1249,8 @@ row63:
 	JL     tail65
 
 step64:
+	PREFETCHT0  2048(R10)
+	PREFETCHT0  2112(R10)
 	VPMOVZXWD   (R10), Z16
 	VPSLLD      $0x10, Z16, Z16
 	VFMADD231PS (SI)(R11*4), Z16, Z0
@@ -1340,7 +1351,7 @@ done66:
 	RET
 
 // func bf16RowAVX2(dst *float32, w *byte, stride int, n int, x *float32, cols int)
-// Requires: AVX, AVX2, FMA3
+// Requires: AVX, AVX2, FMA3, MMX+
 TEXT ·bf16RowAVX2(SB), NOSPLIT, $256-48
 	MOVQ    dst+0(FP), AX
 	MOVQ    w+8(FP), CX
@@ -1380,6 +1391,7 @@ row69:
 	JL    tail71
 
 step70:
+	PREFETCHT0  2048(SI)
 	VPMOVZXWD   (SI), Y4
 	VPSLLD      $0x10, Y4, Y4
 	VFMADD231PS (BX)(DI*4), Y4, Y0
@@ -1444,7 +1456,7 @@ done72:
 	RET
 
 // func bf16RowsAVX2(args *byte, w *byte, stride int, n int, cols int)
-// Requires: AVX, AVX2, FMA3
+// Requires: AVX, AVX2, FMA3, MMX+
 TEXT ·bf16RowsAVX2(SB), NOSPLIT, $640-40
 	MOVQ    args+0(FP), AX
 	XORQ    CX, CX
@@ -1532,6 +1544,7 @@ row79:
 	JL    tail81
 
 step80:
+	PREFETCHT0  2048(R8)
 	VPMOVZXWD   (R8), Y8
 	VPSLLD      $0x10, Y8, Y8
 	VFMADD231PS (SI)(R9*4), Y8, Y0
@@ -1608,6 +1621,7 @@ done82:
 	JL     tail85
 
 step84:
+	PREFETCHT0  2048(R8)
 	VPMOVZXWD   (R8), Y10
 	VPSLLD      $0x10, Y10, Y10
 	VFMADD231PS (SI)(R9*4), Y10, Y1

@@ -5,7 +5,7 @@
 #include "textflag.h"
 
 // func i8RowAVX512(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
-// Requires: AVX, AVX2, AVX512F, AVX512VL, AVX512VNNI, CMOV
+// Requires: AVX, AVX2, AVX512F, AVX512VL, AVX512VNNI, CMOV, MMX+
 TEXT ·i8RowAVX512(SB), NOSPLIT, $8-72
 	MOVQ         dst+0(FP), AX
 	MOVQ         w+8(FP), CX
@@ -26,6 +26,14 @@ row1:
 	JL     tail3
 
 step2:
+	PREFETCHT0   2048(R8)
+	PREFETCHT0   2112(R8)
+	PREFETCHT0   2176(R8)
+	PREFETCHT0   2240(R8)
+	PREFETCHT0   2304(R8)
+	PREFETCHT0   2368(R8)
+	PREFETCHT0   2432(R8)
+	PREFETCHT0   2496(R8)
 	VMOVDQU32    (R8), Y3
 	VINSERTI64X4 $0x01, 32(R8), Z3, Z3
 	VPXORD       Z0, Z3, Z3
@@ -400,7 +408,7 @@ step7:
 	RET
 
 // func i8RowAVX2(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
-// Requires: AVX, AVX2, CMOV, FMA3
+// Requires: AVX, AVX2, CMOV, FMA3, MMX+
 TEXT ·i8RowAVX2(SB), NOSPLIT, $0-72
 	MOVQ         dst+0(FP), AX
 	MOVQ         w+8(FP), CX
@@ -420,6 +428,10 @@ row8:
 	JL    tail10
 
 step9:
+	PREFETCHT0   2048(DI)
+	PREFETCHT0   2112(DI)
+	PREFETCHT0   2176(DI)
+	PREFETCHT0   2240(DI)
 	VMOVDQU      (DI), Y2
 	VPABSB       Y2, Y4
 	VMOVDQU      (R8), Y3

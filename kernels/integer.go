@@ -15,7 +15,7 @@ func (s *scheme) best(f format.Format, limit isa) (isa, matmulFunc) {
 	if impls := integerKernels[f]; impls != nil {
 		if i, k := best(*impls, limit); k != nil {
 			return i, func(dst []float32, ldd int, w []byte, stride, n int, x *Input, rows []int32) {
-				s.matmul(k, f, dst, ldd, w, stride, n, x, rows)
+				k.matmul(f, dst, ldd, w, stride, n, x, rows)
 			}
 		}
 	}
@@ -63,8 +63,8 @@ func dotInt8(a, b []int8) (sum int32) {
 }
 
 // matmul gives one activation row to k.row; of several it gives fours to k.tile, over panels of packed weight rows.
-func (s *scheme) matmul(k *integerKernel, f format.Format, dst []float32, ldd int, w []byte, stride, n int, x *Input, rows []int32) {
-	if len(rows) < 3 || k.tile == nil {
+func (k *integerKernel) matmul(f format.Format, dst []float32, ldd int, w []byte, stride, n int, x *Input, rows []int32) {
+	if len(rows) < 3 { // packing would not pay
 		for j, r := range rows {
 			k.one(f, dst[j*ldd:], w, stride, n, x, r)
 		}
@@ -81,7 +81,7 @@ func (s *scheme) matmul(k *integerKernel, f format.Format, dst []float32, ldd in
 	for i := 0; i < n; i += step {
 		count := min(step, n-i)
 		w := w[i*stride:][:count*stride]
-		s.pack(k, f, p, w, stride, count, x.Cols)
+		k.packRows(f, p, w, stride, count, x.Cols)
 		a.n = count &^ 1
 		for j := 0; j < len(rows) && a.n > 0; j += 4 {
 			if j == len(rows)-1 {
@@ -126,12 +126,8 @@ func (k *integerKernel) one(f format.Format, dst []float32, w []byte, stride, n 
 	}
 }
 
-// pack fills the panel with n weight rows. The blocks after the last whole tile are packed from a copy with zeros behind.
-func (s *scheme) pack(k *integerKernel, f format.Format, p *panel, w []byte, stride, n, cols int) {
-	if k.pack == nil {
-		s.packCodes(k, p, w, stride, n, cols)
-		return
-	}
+// packRows fills the panel with n weight rows. The blocks after the last whole tile are packed from a copy with zeros behind.
+func (k *integerKernel) packRows(f format.Format, p *panel, w []byte, stride, n, cols int) {
 	tiles := roundUp(cols, tileCols) / tileCols
 	whole := cols / tileCols
 	if whole > 0 {
@@ -151,32 +147,4 @@ func (s *scheme) pack(k *integerKernel, f format.Format, p *panel, w []byte, str
 		copy(p.pad[i*size+in.RowHead:], row[in.RowHead+whole*tileBytes:])
 	}
 	k.pack(&p.t[whole*tileCols], &p.a[whole*tileLanes], &p.b[whole*tileLanes], tiles, &p.pad[0], size, n, 1)
-}
-
-// packCodes packs n rows in Go.
-func (s *scheme) packCodes(k *integerKernel, p *panel, w []byte, stride, n, cols int) {
-	pad := roundUp(cols, tileCols)
-	clear(p.a)
-	clear(p.b)
-	p.codes.reset(cols)
-	for i := range n {
-		s.unpack(&p.codes, w[i*stride:][:stride])
-		t, a, b := p.t[i*pad:][:pad], p.a[i*pad/block:], p.b[i*pad/block:]
-		for j := range t {
-			t[j] = byte(k.bias)
-		}
-		for j, q := range p.codes.q {
-			t[tileIndex(j)] = byte(int(q) + k.bias)
-		}
-		for j, v := range p.codes.a {
-			if j%2 == 0 {
-				a[j/2] = v
-			} else if s.kind == halves {
-				b[j/2] = v
-			}
-		}
-		if s.kind == withMin {
-			copy(b, p.codes.m)
-		}
-	}
 }

@@ -361,39 +361,71 @@ func TestMatMulChecks(t *testing.T) {
 	}
 }
 
-// BenchmarkMatMul reports the best time of a product whose weights stay in the L2 cache, as bytes of weights and multiply-adds a second.
+// measure reports the best time of f, as others disturb the average, in bytes of weights and multiply-adds a second.
+func measure(b *testing.B, bytes, macs int, f func()) {
+	best := time.Hour
+	for b.Loop() {
+		start := time.Now()
+		f()
+		best = min(best, time.Since(start))
+	}
+	b.ReportMetric(float64(bytes)/best.Seconds()/1e9, "GB/s")
+	b.ReportMetric(float64(macs)/best.Seconds()/1e9, "GMAC/s")
+}
+
+// BenchmarkMatMul has matrices that stay in the L2 cache: one activation row is decode, 32 are prefill.
 func BenchmarkMatMul(b *testing.B) {
-	const n, cols = 256, 2048
-	for i := detect(); ; i-- {
-		s := newSet(i)
+	for _, shape := range [][2]int{{256, 2048}, {128, 320}, {320, 128}} {
+		n, cols := shape[0], shape[1]
 		for _, f := range format.All() {
-			k := s.kernels[f]
-			rng := rand.New(rand.NewPCG(1, 2))
-			row := randomRow(b, rng, f, cols)
-			w := slices.Repeat(row, n)
-			for _, rows := range []int{1, 2, 4, 32} {
-				var in Input
-				in.Set(randomFloats(rng, rows*cols), rows, cols)
-				var pick []int32
-				for r := range rows {
-					in.quantize(s.vector, r)
-					pick = append(pick, int32(r))
-				}
-				dst := make([]float32, rows*n)
-				b.Run(fmt.Sprintf("%s/%s/rows=%d", f, i, rows), func(b *testing.B) {
-					best := time.Hour // other programs disturb the average
-					for b.Loop() {
-						start := time.Now()
-						k.MatMul(dst, n, w, n, &in, pick)
-						best = min(best, time.Since(start))
+			if cols%f.Info().Block != 0 {
+				continue
+			}
+			for i := range detect() + 1 {
+				s := newSet(i)
+				rng := rand.New(rand.NewPCG(1, 2))
+				w := slices.Repeat(randomRow(b, rng, f, cols), n)
+				for _, rows := range []int{1, 2, 4, 32} {
+					var in Input
+					in.Set(randomFloats(rng, rows*cols), rows, cols)
+					var pick []int32
+					for r := range rows {
+						in.quantize(s.vector, r)
+						pick = append(pick, int32(r))
 					}
-					b.ReportMetric(float64(len(w))/best.Seconds()/1e9, "GB/s")
-					b.ReportMetric(float64(n*cols*rows)/best.Seconds()/1e9, "GMAC/s")
-				})
+					dst := make([]float32, rows*n)
+					b.Run(fmt.Sprintf("%dx%d/%s/%s/rows=%d", n, cols, f, i, rows), func(b *testing.B) {
+						measure(b, len(w), n*cols*rows, func() { s.kernels[f].MatMul(dst, n, w, n, &in, pick) })
+					})
+				}
 			}
 		}
-		if i == generic {
-			break
+	}
+}
+
+// BenchmarkStream has one activation row and more weights than any cache holds.
+func BenchmarkStream(b *testing.B) {
+	const cols = 2048
+	buf := make([]byte, 600<<20)
+	for _, f := range format.All() {
+		rng := rand.New(rand.NewPCG(1, 2))
+		row := randomRow(b, rng, f, cols)
+		n := len(buf) / len(row)
+		for i := range n {
+			copy(buf[i*len(row):], row)
+		}
+		dst := make([]float32, n)
+		for i := avx2; i <= detect(); i++ {
+			s := newSet(i)
+			if !s.kernels[f].Direct {
+				continue
+			}
+			var in Input
+			in.Set(randomFloats(rng, cols), 1, cols)
+			in.quantize(s.vector, 0)
+			b.Run(fmt.Sprintf("%s/%s", f, i), func(b *testing.B) {
+				measure(b, n*len(row), n*cols, func() { s.kernels[f].MatMul(dst, n, buf, n, &in, []int32{0}) })
+			})
 		}
 	}
 }

@@ -63,9 +63,9 @@ func tileIndex(i int) int {
 // integerKernel is one instruction set's part of a format's integer form.
 type integerKernel struct {
 	row  rowFunc
-	pack packFunc // nil: packed in Go
+	pack packFunc
 	tile tileFunc
-	bias int // of packed codes, a power of two or 0
+	bias int // of packed codes, a power of two; 0 if they have none
 }
 
 // rowFunc sets dst[i] for n weight rows, stride bytes apart, and one activation row. q, d, s and half point to that row in the
@@ -76,7 +76,7 @@ type rowFunc func(dst *float32, w *byte, stride, n int, q *int8, d *float32, s, 
 // its minima or, for halves, the scales of the second halves, to b + i·tstride·16 (counted in elements).
 type packFunc func(t *uint8, a, b *float32, tstride int, w *byte, stride, n, tiles int)
 
-// tileFunc multiplies n packed weight rows, an even number, with four activation rows. args points to a tileArgs, whose dst it advances.
+// tileFunc multiplies n packed weight rows, an even number, with four activation rows. args points to a tileArgs.
 type tileFunc func(args *byte)
 
 // tileArgs is read by the assembly, which knows its layout (gen/tile.go); avo can give it no type of this package.

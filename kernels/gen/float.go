@@ -128,6 +128,9 @@ func (f *floatFormat) product(w, count int, pointer func(g int) reg.GPVirtual, s
 		SUBQ(Imm(uint64(step)), left)
 		JL(LabelRef(tail))
 		Label(nextStep)
+		for line := 0; line < step*f.size && f.size == 2; line += 64 { // from DRAM +20 % with AVX-512, +30 % with AVX2; with F32 -6 %, +5 %
+			PREFETCHT0(off(w32, ahead+line))
+		}
 		for v := range 4 {
 			t := vec(w)
 			f.load(off(w32, v*lanes*f.size), nil, t)

@@ -43,15 +43,17 @@ func init() {
 	})
 }
 
-// tilePointers are the general registers of a tile function.
+// tilePointers are the general registers of a tile function: pointers to the weight row, its scales and the activations, the number of
+// the row and the byte of it.
 type tilePointers struct {
-	args, w, a, b, i, n, rowBytes, tmp reg.GPVirtual
-	x                                  [4]reg.GPVirtual
+	args, w, a, b, row, i, rowBytes, tmp reg.GPVirtual
+	x                                    [4]reg.GPVirtual
 }
 
 func newTilePointers(name string, w int) *tilePointers {
 	function(name, w, "func(args *byte)")
-	p := &tilePointers{args: param("args"), i: GP64(), tmp: GP64()}
+	p := &tilePointers{args: param("args"), row: GP64(), i: GP64(), tmp: GP64()}
+	XORQ(p.row, p.row)
 	word := func(disp int) reg.GPVirtual {
 		r := GP64()
 		MOVQ(off(p.args, disp), r)
@@ -60,7 +62,7 @@ func newTilePointers(name string, w int) *tilePointers {
 	for g := range p.x {
 		p.x[g] = word(tileX + 8*g)
 	}
-	p.w, p.a, p.b, p.n = word(tileW), word(tileA), word(tileB), word(tileN)
+	p.w, p.a, p.b = word(tileW), word(tileA), word(tileB)
 	p.rowBytes = word(tileTiles)
 	SHLQ(Imm(9), p.rowBytes)
 	return p
@@ -174,18 +176,17 @@ func tile512(name string, k kind) {
 	for g, v := range []reg.VecVirtual{lo, lo, hi, hi} {
 		MOVQ(off(p.args, tileDst+8*g), p.tmp)
 		if g%2 == 0 {
-			VMOVLPS(v, off(p.tmp, 0))
+			VMOVLPS(v, at(p.tmp, p.row, 4, 0))
 		} else {
-			VMOVHPS(v, off(p.tmp, 0))
+			VMOVHPS(v, at(p.tmp, p.row, 4, 0))
 		}
-		ADDQ(Imm(8), p.tmp)
-		MOVQ(p.tmp, off(p.args, tileDst+8*g))
 	}
 	LEAQ(at(p.w, p.rowBytes, 2, 0), p.w)
 	LEAQ(at(p.a, a2, 2, 0), p.a)
 	LEAQ(at(p.b, a2, 2, 0), p.b)
-	SUBQ(Imm(2), p.n)
-	JG(LabelRef(nextRows))
+	ADDQ(Imm(2), p.row)
+	CMPQ(p.row, off(p.args, tileN))
+	JL(LabelRef(nextRows))
 	VZEROUPPER()
 	RET()
 }
@@ -291,17 +292,16 @@ func tile256(name string, k kind, signed bool, batch int) {
 	r := sumFour(acc[0], acc[1], acc[2], acc[3])
 	for g := range 4 {
 		MOVQ(off(p.args, tileDst+8*g), p.tmp)
-		VEXTRACTPS(Imm(uint64(g)), r, off(p.tmp, 0))
-		ADDQ(Imm(4), p.tmp)
-		MOVQ(p.tmp, off(p.args, tileDst+8*g))
+		VEXTRACTPS(Imm(uint64(g)), r, at(p.tmp, p.row, 4, 0))
 	}
 	ADDQ(p.rowBytes, p.w)
 	MOVQ(p.rowBytes, j)
 	SHRQ(Imm(3), j)
 	ADDQ(j, p.a)
 	ADDQ(j, p.b)
-	DECQ(p.n)
-	JNE(LabelRef(nextRow))
+	INCQ(p.row)
+	CMPQ(p.row, off(p.args, tileN))
+	JL(LabelRef(nextRow))
 	VZEROUPPER()
 	RET()
 }
