@@ -126,7 +126,9 @@ func (k *integerKernel) one(f format.Format, dst []float32, w []byte, stride, n 
 	}
 }
 
-// packRows fills the panel with n weight rows. The blocks after the last whole tile are packed from a copy with zeros behind.
+// packRows fills the panel with n weight rows. The blocks after the last whole tile are packed from a copy that is filled
+// up with 0x40: absent blocks count for nothing, but must have a scale that is an ordinary number in every format, as multiplying a
+// subnormal one (MXFP4's 0) is slow.
 func (k *integerKernel) packRows(f format.Format, p *panel, w []byte, stride, n, cols int) {
 	tiles := roundUp(cols, tileCols) / tileCols
 	whole := cols / tileCols
@@ -140,7 +142,9 @@ func (k *integerKernel) packRows(f format.Format, p *panel, w []byte, stride, n,
 	tileBytes := tileCols / in.Block * in.BlockBytes
 	size := in.RowHead + tileBytes
 	p.pad = grow(p.pad, n*size)
-	clear(p.pad)
+	for i := range p.pad {
+		p.pad[i] = 0x40
+	}
 	for i := range n {
 		row := w[i*stride:][:stride]
 		copy(p.pad[i*size:], row[:in.RowHead])
