@@ -203,7 +203,8 @@ func (t *Tokenizer) setGPT2(v *Vocab) (addBOS bool, err error) {
 	name := v.Pre
 	if name == "" {
 		name = "default"
-		t.warnings = append(t.warnings, "the file does not say how to cut text into pieces (tokenizer.ggml.pre): a newer conversion of the model may answer better")
+		t.warnings = append(t.warnings, "the file does not say how to cut text into pieces (tokenizer.ggml.pre), so a usual way is taken: "+
+			"a newer conversion of the model may answer better")
 	}
 	pre, ok := preTokenizers[name]
 	if !ok {
@@ -246,12 +247,10 @@ func (t *Tokenizer) addTokens(v *Vocab) error {
 	}
 	t.vocab = newVocab(len(v.Tokens), total)
 	for i, s := range v.Tokens {
-		switch kind := v.typeOf(i); kind {
-		case TypeControl, TypeUnknown, TypeUserDefined:
-			if s == "" {
-				break
-			}
-			control := kind != TypeUserDefined
+		kind := v.typeOf(i)
+		// Converters used to give tokens such as <|im_end|> the type of a user-defined one, or none.
+		control := kind == TypeControl || kind == TypeUnknown || enclosed(s, "<|", "|>") || enclosed(s, "<｜", "｜>")
+		if s != "" && (control || kind == TypeUserDefined) {
 			t.addAdded(addedToken{content: s, id: int32(i), control: control, guarded: control || tagged(s)})
 		}
 		if err := t.addKey(int32(i), []byte(s), t.model.byteFallback || v.typeOf(i) == TypeByte); err != nil {
@@ -259,6 +258,11 @@ func (t *Tokenizer) addTokens(v *Vocab) error {
 		}
 	}
 	return nil
+}
+
+// enclosed reports whether s has something between open and end.
+func enclosed(s, open, end string) bool {
+	return len(s) > len(open)+len(end) && strings.HasPrefix(s, open) && strings.HasSuffix(s, end)
 }
 
 // spaceMark is how SentencePiece spells a space.
@@ -272,7 +276,7 @@ func (t *Tokenizer) setSPM(v *Vocab) error {
 	t.model.byteFallback = true
 	t.model.scores = make([]uint32, len(v.Tokens))
 	for i, x := range v.Scores[:len(v.Tokens)] {
-		if x != x {
+		if math.IsNaN(float64(x)) {
 			return fmt.Errorf("scores[%d]: not a number", i)
 		}
 		t.model.scores[i] = descending(x)

@@ -9,10 +9,12 @@
 //
 // # Control tokens
 //
-// A control token (Hugging Face's "special": true, GGUF's types control and unknown) steers the model. It is recognised only in text that the
-// caller declares special, never in text a user typed, and no merge may produce one. An added token that is not a control token but is
-// spelled like a tag, as "<think>" or "<tool_call>", is recognised under the same condition. All other added tokens (runs of spaces,
-// words) are ordinary vocabulary and are recognised everywhere.
+// A control token (Hugging Face's "special": true, GGUF's types control and unknown, and whatever a GGUF file spells like "<|this|>") steers
+// the model. It is recognised only in text that the caller declares special, never in text a user typed, and no merge may produce one. An
+// added token that is not a control token but is spelled like a tag, as "<think>" or "<tool_call>", is recognised under the same condition.
+// All other added tokens (runs of spaces, words) are ordinary vocabulary and are recognised everywhere.
+//
+// Texts may have up to 2 GiB.
 package tokenizer
 
 import (
@@ -135,20 +137,18 @@ func (t *Tokenizer) Size() int { return len(t.info) }
 
 // ID returns the id of a token by its spelling in the vocabulary, as "<|endoftext|>" or "Ġthe".
 func (t *Tokenizer) ID(token string) (int32, bool) {
-	for _, set := range []*matchSet{&t.literal, &t.normal} {
-		if i, ok := set.byText[token]; ok {
-			return t.added[i].id, true
-		}
-	}
-	if b, ok := byteToken(token); ok && t.model.byteIDs[b] >= 0 && !t.model.byteLevel {
-		return t.model.byteIDs[b], true
+	if i := slices.IndexFunc(t.added, func(a addedToken) bool { return a.content == token }); i >= 0 {
+		return t.added[i].id, true
 	}
 	if t.model.byteLevel {
 		key, ok := unmapBytes(nil, token)
 		if !ok {
-			return 0, false
+			return -1, false
 		}
 		return t.vocab.lookupBytes(key)
+	}
+	if b, ok := byteToken(token); ok && t.model.byteIDs[b] >= 0 {
+		return t.model.byteIDs[b], true
 	}
 	return t.vocab.lookup(token)
 }

@@ -87,4 +87,3 @@ func compareWithLlamaCpp(t *testing.T, dir, name string) {
 		}
 	}
 }
-
