@@ -1,6 +1,7 @@
 package kernels
 
 import (
+	"bytes"
 	"math/bits"
 	"unsafe"
 
@@ -142,13 +143,14 @@ func (k *integerKernel) packRows(f format.Format, p *panel, w []byte, stride, n,
 	tileBytes := tileCols / in.Block * in.BlockBytes
 	size := in.RowHead + tileBytes
 	p.pad = grow(p.pad, n*size)
-	for i := range p.pad {
-		p.pad[i] = 0x40
-	}
 	for i := range n {
-		row := w[i*stride:][:stride]
-		copy(p.pad[i*size:], row[:in.RowHead])
-		copy(p.pad[i*size+in.RowHead:], row[in.RowHead+whole*tileBytes:])
+		row, pad := w[i*stride:][:stride], p.pad[i*size:][:size]
+		have := copy(pad, row[:in.RowHead])
+		have += copy(pad[have:], row[in.RowHead+whole*tileBytes:])
+		copy(pad[have:], filling[:])
 	}
 	k.pack(&p.t[whole*tileCols], &p.a[whole*tileLanes], &p.b[whole*tileLanes], tiles, &p.pad[0], size, n, 1)
 }
+
+// filling is as long as any tile of weights.
+var filling = [tileCols * 34 / block]byte(bytes.Repeat([]byte{0x40}, tileCols*34/block))
