@@ -27,7 +27,7 @@ import (
 	"github.com/coli-moe/coli/weights/format"
 )
 
-//go:generate sh -c "cd gen && go run . -out .."
+//go:generate go -C gen run .
 
 // Form says in which form a kernel reads the activations.
 type Form uint8
