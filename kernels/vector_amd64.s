@@ -142,7 +142,7 @@ TEXT ·axpyRowsAVX2(SB), NOSPLIT, $0-48
 	SHLQ $0x02, SI
 	XORQ R8, R8
 
-wide10:
+columns10:
 	CMPQ    BX, $0x40
 	JL      rest11
 	VMOVUPS (AX)(R8*4), Y0
@@ -181,33 +181,63 @@ rows12:
 	ADDQ         $+256, AX
 	ADDQ         $+256, DX
 	SUBQ         $+64, BX
-	JMP          wide10
+	JMP          columns10
 
 rest11:
+columns13:
+	CMPQ    BX, $0x20
+	JL      rest14
+	VMOVUPS (AX)(R8*4), Y0
+	VMOVUPS 32(AX)(R8*4), Y1
+	VMOVUPS 64(AX)(R8*4), Y2
+	VMOVUPS 96(AX)(R8*4), Y3
+	MOVQ    DX, R9
+	XORQ    R10, R10
+
+rows15:
+	VBROADCASTSS (CX)(R10*4), Y4
+	VFMADD231PS  (R9)(R8*4), Y4, Y0
+	VFMADD231PS  32(R9)(R8*4), Y4, Y1
+	VFMADD231PS  64(R9)(R8*4), Y4, Y2
+	VFMADD231PS  96(R9)(R8*4), Y4, Y3
+	ADDQ         SI, R9
+	INCQ         R10
+	CMPQ         R10, DI
+	JL           rows15
+	VMOVUPS      Y0, (AX)(R8*4)
+	VMOVUPS      Y1, 32(AX)(R8*4)
+	VMOVUPS      Y2, 64(AX)(R8*4)
+	VMOVUPS      Y3, 96(AX)(R8*4)
+	ADDQ         $+128, AX
+	ADDQ         $+128, DX
+	SUBQ         $+32, BX
+	JMP          columns13
+
+rest14:
 	XORQ R8, R8
 	SUBQ $0x08, BX
-	JL   tail14
+	JL   tail17
 
-next13:
+next16:
 	VMOVUPS (AX)(R8*4), Y0
 	MOVQ    DX, R9
 	XORQ    R10, R10
 
-rows16:
+rows19:
 	VBROADCASTSS (CX)(R10*4), Y1
 	VFMADD231PS  (R9)(R8*4), Y1, Y0
 	ADDQ         SI, R9
 	INCQ         R10
 	CMPQ         R10, DI
-	JL           rows16
+	JL           rows19
 	VMOVUPS      Y0, (AX)(R8*4)
 	ADDQ         $0x08, R8
 	SUBQ         $0x08, BX
-	JGE          next13
+	JGE          next16
 
-tail14:
+tail17:
 	ADDQ       $0x08, BX
-	JEQ        done15
+	JEQ        done18
 	LEAQ       lanes<>+0(SB), R10
 	MOVQ       $0x00000008, R9
 	SUBQ       BX, R9
@@ -215,17 +245,17 @@ tail14:
 	VMASKMOVPS (AX)(R8*4), Y0, Y1
 	XORQ       BX, BX
 
-rows17:
+rows20:
 	VBROADCASTSS (CX)(BX*4), Y2
 	VMASKMOVPS   (DX)(R8*4), Y0, Y3
 	VFMADD231PS  Y3, Y2, Y1
 	ADDQ         SI, DX
 	INCQ         BX
 	CMPQ         BX, DI
-	JL           rows17
+	JL           rows20
 	VMASKMOVPS   Y1, Y0, (AX)(R8*4)
 
-done15:
+done18:
 	VZEROUPPER
 	RET
 
@@ -240,9 +270,9 @@ TEXT ·dotAVX2(SB), NOSPLIT, $0-28
 	VPXOR Y2, Y2, Y2
 	VPXOR Y3, Y3, Y3
 
-next18:
+next21:
 	CMPQ        DX, $0x20
-	JL          rest19
+	JL          rest22
 	VMOVUPS     (AX), Y4
 	VFMADD231PS (CX), Y4, Y0
 	VMOVUPS     32(AX), Y4
@@ -254,24 +284,24 @@ next18:
 	ADDQ        $+128, AX
 	ADDQ        $+128, CX
 	SUBQ        $0x20, DX
-	JMP         next18
+	JMP         next21
 
-rest19:
+rest22:
 	XORQ BX, BX
 	SUBQ $0x08, DX
-	JL   tail21
+	JL   tail24
 
-next20:
+next23:
 	VMOVUPS     (AX)(BX*4), Y4
 	VMOVUPS     (CX)(BX*4), Y5
 	VFMADD231PS Y4, Y5, Y0
 	ADDQ        $0x08, BX
 	SUBQ        $0x08, DX
-	JGE         next20
+	JGE         next23
 
-tail21:
+tail24:
 	ADDQ        $0x08, DX
-	JEQ         done22
+	JEQ         done25
 	LEAQ        lanes<>+0(SB), DI
 	MOVQ        $0x00000008, SI
 	SUBQ        DX, SI
@@ -280,7 +310,7 @@ tail21:
 	VMASKMOVPS  (CX)(BX*4), Y4, Y4
 	VFMADD231PS Y5, Y4, Y0
 
-done22:
+done25:
 	VADDPS       Y1, Y0, Y0
 	VADDPS       Y3, Y2, Y2
 	VADDPS       Y2, Y0, Y0
@@ -303,20 +333,20 @@ TEXT ·axpyAVX2(SB), NOSPLIT, $0-32
 	VBROADCASTSS a+8(FP), Y0
 	XORQ         BX, BX
 	SUBQ         $0x08, DX
-	JL           tail24
+	JL           tail27
 
-next23:
+next26:
 	VMOVUPS     (CX)(BX*4), Y1
 	VMOVUPS     (AX)(BX*4), Y2
 	VFMADD231PS Y1, Y0, Y2
 	VMOVUPS     Y2, (AX)(BX*4)
 	ADDQ        $0x08, BX
 	SUBQ        $0x08, DX
-	JGE         next23
+	JGE         next26
 
-tail24:
+tail27:
 	ADDQ        $0x08, DX
-	JEQ         done25
+	JEQ         done28
 	LEAQ        lanes<>+0(SB), DI
 	MOVQ        $0x00000008, SI
 	SUBQ        DX, SI
@@ -326,7 +356,7 @@ tail24:
 	VFMADD231PS Y2, Y0, Y3
 	VMASKMOVPS  Y3, Y1, (AX)(BX*4)
 
-done25:
+done28:
 	VZEROUPPER
 	RET
 
@@ -338,19 +368,19 @@ TEXT ·scaleAVX2(SB), NOSPLIT, $0-24
 	VBROADCASTSS a+8(FP), Y0
 	XORQ         DX, DX
 	SUBQ         $0x08, CX
-	JL           tail27
+	JL           tail30
 
-next26:
+next29:
 	VMOVUPS (AX)(DX*4), Y1
 	VMULPS  Y0, Y1, Y1
 	VMOVUPS Y1, (AX)(DX*4)
 	ADDQ    $0x08, DX
 	SUBQ    $0x08, CX
-	JGE     next26
+	JGE     next29
 
-tail27:
+tail30:
 	ADDQ       $0x08, CX
-	JEQ        done28
+	JEQ        done31
 	LEAQ       lanes<>+0(SB), SI
 	MOVQ       $0x00000008, BX
 	SUBQ       CX, BX
@@ -359,7 +389,7 @@ tail27:
 	VMULPS     Y0, Y2, Y2
 	VMASKMOVPS Y2, Y1, (AX)(DX*4)
 
-done28:
+done31:
 	VZEROUPPER
 	RET
 
@@ -371,20 +401,20 @@ TEXT ·addAVX2(SB), NOSPLIT, $0-24
 	MOVQ n+16(FP), DX
 	XORQ BX, BX
 	SUBQ $0x08, DX
-	JL   tail30
+	JL   tail33
 
-next29:
+next32:
 	VMOVUPS (CX)(BX*4), Y0
 	VMOVUPS (AX)(BX*4), Y1
 	VADDPS  Y0, Y1, Y1
 	VMOVUPS Y1, (AX)(BX*4)
 	ADDQ    $0x08, BX
 	SUBQ    $0x08, DX
-	JGE     next29
+	JGE     next32
 
-tail30:
+tail33:
 	ADDQ       $0x08, DX
-	JEQ        done31
+	JEQ        done34
 	LEAQ       lanes<>+0(SB), DI
 	MOVQ       $0x00000008, SI
 	SUBQ       DX, SI
@@ -394,7 +424,7 @@ tail30:
 	VADDPS     Y1, Y2, Y2
 	VMASKMOVPS Y2, Y0, (AX)(BX*4)
 
-done31:
+done34:
 	VZEROUPPER
 	RET
 
@@ -409,9 +439,9 @@ TEXT ·mulScaledAVX2(SB), NOSPLIT, $0-40
 	VBROADCASTSS offset+28(FP), Y1
 	XORQ         SI, SI
 	SUBQ         $0x08, BX
-	JL           tail33
+	JL           tail36
 
-next32:
+next35:
 	VMOVUPS (DX)(SI*4), Y2
 	VADDPS  Y1, Y2, Y2
 	VMOVUPS (CX)(SI*4), Y3
@@ -420,11 +450,11 @@ next32:
 	VMOVUPS Y3, (AX)(SI*4)
 	ADDQ    $0x08, SI
 	SUBQ    $0x08, BX
-	JGE     next32
+	JGE     next35
 
-tail33:
+tail36:
 	ADDQ       $0x08, BX
-	JEQ        done34
+	JEQ        done37
 	LEAQ       lanes<>+0(SB), R8
 	MOVQ       $0x00000008, DI
 	SUBQ       BX, DI
@@ -436,7 +466,7 @@ tail33:
 	VMULPS     Y3, Y1, Y1
 	VMASKMOVPS Y1, Y2, (AX)(SI*4)
 
-done34:
+done37:
 	VZEROUPPER
 	RET
 
@@ -455,9 +485,9 @@ TEXT ·siluMulAVX2(SB), NOSPLIT, $0-32
 	VPBROADCASTD dword_3f800000<>+0(SB), Y5
 	XORQ         SI, SI
 	SUBQ         $0x08, BX
-	JL           tail36
+	JL           tail39
 
-next35:
+next38:
 	VMOVUPS      (CX)(SI*4), Y6
 	VMOVUPS      (DX)(SI*4), Y7
 	VPXOR        Y8, Y8, Y8
@@ -486,11 +516,11 @@ next35:
 	VMOVUPS      Y6, (AX)(SI*4)
 	ADDQ         $0x08, SI
 	SUBQ         $0x08, BX
-	JGE          next35
+	JGE          next38
 
-tail36:
+tail39:
 	ADDQ         $0x08, BX
-	JEQ          done37
+	JEQ          done40
 	LEAQ         lanes<>+0(SB), R8
 	MOVQ         $0x00000008, DI
 	SUBQ         BX, DI
@@ -522,7 +552,7 @@ tail36:
 	VMULPS       Y8, Y7, Y7
 	VMASKMOVPS   Y7, Y6, (AX)(SI*4)
 
-done37:
+done40:
 	VZEROUPPER
 	RET
 
@@ -596,9 +626,9 @@ TEXT ·expSumAVX2(SB), NOSPLIT, $0-28
 	VPXOR        Y8, Y8, Y8
 	XORQ         DX, DX
 	SUBQ         $0x08, CX
-	JL           tail39
+	JL           tail42
 
-next38:
+next41:
 	VMOVUPS      (AX)(DX*4), Y9
 	VSUBPS       Y0, Y9, Y9
 	VMOVAPS      Y9, Y10
@@ -626,11 +656,11 @@ next38:
 	VMOVUPS      Y10, (AX)(DX*4)
 	ADDQ         $0x08, DX
 	SUBQ         $0x08, CX
-	JGE          next38
+	JGE          next41
 
-tail39:
+tail42:
 	ADDQ         $0x08, CX
-	JEQ          done40
+	JEQ          done43
 	LEAQ         lanes<>+0(SB), SI
 	MOVQ         $0x00000008, BX
 	SUBQ         CX, BX
@@ -662,7 +692,7 @@ tail39:
 	VADDPS       Y0, Y8, Y8
 	VMASKMOVPS   Y0, Y9, (AX)(DX*4)
 
-done40:
+done43:
 	VPERMILPS    $0x4e, Y8, Y0
 	VADDPS       Y8, Y0, Y0
 	VPERMILPS    $0xb1, Y0, Y1
@@ -685,18 +715,18 @@ TEXT ·maximumAVX2(SB), NOSPLIT, $0-20
 	VMOVAPS      Y0, Y1
 	XORQ         DX, DX
 	SUBQ         $0x08, CX
-	JL           tail42
+	JL           tail45
 
-next41:
+next44:
 	VMOVUPS (AX)(DX*4), Y2
 	VMAXPS  Y1, Y2, Y1
 	ADDQ    $0x08, DX
 	SUBQ    $0x08, CX
-	JGE     next41
+	JGE     next44
 
-tail42:
+tail45:
 	ADDQ       $0x08, CX
-	JEQ        done43
+	JEQ        done46
 	LEAQ       lanes<>+0(SB), SI
 	MOVQ       $0x00000008, BX
 	SUBQ       CX, BX
@@ -705,7 +735,7 @@ tail42:
 	VBLENDVPS  Y2, Y3, Y0, Y3
 	VMAXPS     Y1, Y3, Y1
 
-done43:
+done46:
 	VEXTRACTI128 $0x01, Y1, X0
 	VMAXPS       X1, X0, X0
 	VPERMILPS    $0x4e, X0, X1
@@ -724,12 +754,12 @@ TEXT ·decodeF16AVX2(SB), NOSPLIT, $0-24
 	MOVQ n+16(FP), DX
 	XORQ BX, BX
 
-next44:
+next47:
 	VCVTPH2PS (CX)(BX*2), Y0
 	VMOVUPS   Y0, (AX)(BX*4)
 	ADDQ      $0x08, BX
 	CMPQ      BX, DX
-	JL        next44
+	JL        next47
 	VZEROUPPER
 	RET
 
@@ -741,13 +771,13 @@ TEXT ·decodeBF16AVX2(SB), NOSPLIT, $0-24
 	MOVQ n+16(FP), DX
 	XORQ BX, BX
 
-next45:
+next48:
 	VPMOVZXWD (CX)(BX*2), Y0
 	VPSLLD    $0x10, Y0, Y0
 	VMOVUPS   Y0, (AX)(BX*4)
 	ADDQ      $0x08, BX
 	CMPQ      BX, DX
-	JL        next45
+	JL        next48
 	VZEROUPPER
 	RET
 
@@ -767,7 +797,7 @@ TEXT ·quantizeAVX2(SB), NOSPLIT, $0-48
 	VMOVSS       f127<>+0(SB), X4
 	VMOVDQU      packed<>+0(SB), Y5
 
-block46:
+block49:
 	VMOVUPS      (SI), Y6
 	VMOVUPS      32(SI), Y7
 	VMOVUPS      64(SI), Y8
@@ -790,7 +820,7 @@ block46:
 	VMOVD        X10, R8
 	DECL         R8
 	CMPL         R8, $0x7f7fffff
-	JCC          nothing47
+	JCC          nothing50
 	VBROADCASTSS X10, Y10
 	VDIVPS       Y10, Y6, Y6
 	VCVTPS2DQ    Y6, Y6
@@ -818,22 +848,22 @@ block46:
 	MOVL         R8, (BX)
 	ADDL         R8, R9
 	MOVL         R9, (DX)
-	JMP          stored48
+	JMP          stored51
 
-nothing47:
+nothing50:
 	VPXOR   Y6, Y6, Y6
 	VMOVDQU Y6, (AX)
 	MOVL    $0x00000000, (BX)
 	MOVL    $0x00000000, (DX)
 
-stored48:
+stored51:
 	ADDQ $0x20, AX
 	ADDQ $0x04, CX
 	ADDQ $0x04, DX
 	ADDQ $0x04, BX
 	ADDQ $0x00000080, SI
 	DECQ DI
-	JNE  block46
+	JNE  block49
 	VZEROUPPER
 	RET
 
@@ -865,7 +895,7 @@ TEXT ·tilesAVX2(SB), NOSPLIT, $0-24
 	MOVQ q+8(FP), CX
 	MOVQ n+16(FP), DX
 
-tile49:
+tile52:
 	VMOVDQU     (CX), Y0
 	VMOVDQU     32(CX), Y1
 	VMOVDQU     64(CX), Y2
@@ -949,7 +979,7 @@ tile49:
 	ADDQ        $+512, CX
 	ADDQ        $+512, AX
 	DECQ        DX
-	JNE         tile49
+	JNE         tile52
 	VZEROUPPER
 	RET
 
@@ -964,9 +994,9 @@ TEXT ·dotRowsAVX512(SB), NOSPLIT, $0-48
 	MOVQ n+40(FP), DI
 	SHLQ $0x02, SI
 
-fours50:
+fours53:
 	CMPQ   DI, $0x04
-	JL     ones51
+	JL     ones54
 	LEAQ   (SI)(SI*2), R8
 	ADDQ   DX, R8
 	VPXORD Z0, Z0, Z0
@@ -978,9 +1008,9 @@ fours50:
 	XORQ   R11, R11
 	MOVQ   BX, R12
 	SUBQ   $0x10, R12
-	JL     tail54
+	JL     tail57
 
-next53:
+next56:
 	VMOVUPS     (CX)(R11*4), Z4
 	VFMADD231PS (DX)(R11*4), Z4, Z0
 	VFMADD231PS (R9)(R11*4), Z4, Z1
@@ -988,11 +1018,11 @@ next53:
 	VFMADD231PS (R8)(R11*4), Z4, Z3
 	ADDQ        $0x10, R11
 	SUBQ        $0x10, R12
-	JGE         next53
+	JGE         next56
 
-tail54:
+tail57:
 	ADDQ        $0x10, R12
-	JEQ         done55
+	JEQ         done58
 	MOVQ        $-1, R13
 	BZHIQ       R12, R13, R13
 	KMOVW       R13, K1
@@ -1006,7 +1036,7 @@ tail54:
 	VMOVUPS.Z   (R8)(R11*4), K1, Z5
 	VFMADD231PS Z5, Z4, Z3
 
-done55:
+done58:
 	VUNPCKLPS     Z1, Z0, Z4
 	VUNPCKHPS     Z1, Z0, Z0
 	VADDPS        Z0, Z4, Z4
@@ -1024,27 +1054,27 @@ done55:
 	LEAQ          (DX)(SI*4), DX
 	ADDQ          $0x10, AX
 	SUBQ          $0x04, DI
-	JMP           fours50
+	JMP           fours53
 
-ones51:
+ones54:
 	TESTQ  DI, DI
-	JEQ    done52
+	JEQ    done55
 	VPXORD Z0, Z0, Z0
 	XORQ   R8, R8
 	MOVQ   BX, R9
 	SUBQ   $0x10, R9
-	JL     tail57
+	JL     tail60
 
-next56:
+next59:
 	VMOVUPS     (CX)(R8*4), Z1
 	VFMADD231PS (DX)(R8*4), Z1, Z0
 	ADDQ        $0x10, R8
 	SUBQ        $0x10, R9
-	JGE         next56
+	JGE         next59
 
-tail57:
+tail60:
 	ADDQ        $0x10, R9
-	JEQ         done58
+	JEQ         done61
 	MOVQ        $-1, R10
 	BZHIQ       R9, R10, R10
 	KMOVW       R10, K1
@@ -1052,7 +1082,7 @@ tail57:
 	VMOVUPS.Z   (DX)(R8*4), K1, Z2
 	VFMADD231PS Z2, Z1, Z0
 
-done58:
+done61:
 	VPERMILPS     $0x4e, Z0, Z1
 	VADDPS        Z0, Z1, Z1
 	VPERMILPS     $0xb1, Z1, Z0
@@ -1065,9 +1095,9 @@ done58:
 	ADDQ          SI, DX
 	ADDQ          $0x04, AX
 	DECQ          DI
-	JMP           ones51
+	JMP           ones54
 
-done52:
+done55:
 	VZEROUPPER
 	RET
 
@@ -1083,9 +1113,9 @@ TEXT ·axpyRowsAVX512(SB), NOSPLIT, $0-48
 	SHLQ $0x02, SI
 	XORQ R8, R8
 
-wide59:
+columns62:
 	CMPQ    BX, $0x80
-	JL      rest60
+	JL      rest63
 	VMOVUPS (AX)(R8*4), Z0
 	VMOVUPS 64(AX)(R8*4), Z1
 	VMOVUPS 128(AX)(R8*4), Z2
@@ -1097,7 +1127,7 @@ wide59:
 	MOVQ    DX, R9
 	XORQ    R10, R10
 
-rows61:
+rows64:
 	VBROADCASTSS (CX)(R10*4), Z8
 	VFMADD231PS  (R9)(R8*4), Z8, Z0
 	VFMADD231PS  64(R9)(R8*4), Z8, Z1
@@ -1110,7 +1140,7 @@ rows61:
 	ADDQ         SI, R9
 	INCQ         R10
 	CMPQ         R10, DI
-	JL           rows61
+	JL           rows64
 	VMOVUPS      Z0, (AX)(R8*4)
 	VMOVUPS      Z1, 64(AX)(R8*4)
 	VMOVUPS      Z2, 128(AX)(R8*4)
@@ -1122,50 +1152,80 @@ rows61:
 	ADDQ         $+512, AX
 	ADDQ         $+512, DX
 	SUBQ         $+128, BX
-	JMP          wide59
+	JMP          columns62
 
-rest60:
+rest63:
+columns65:
+	CMPQ    BX, $0x40
+	JL      rest66
+	VMOVUPS (AX)(R8*4), Z0
+	VMOVUPS 64(AX)(R8*4), Z1
+	VMOVUPS 128(AX)(R8*4), Z2
+	VMOVUPS 192(AX)(R8*4), Z3
+	MOVQ    DX, R9
+	XORQ    R10, R10
+
+rows67:
+	VBROADCASTSS (CX)(R10*4), Z4
+	VFMADD231PS  (R9)(R8*4), Z4, Z0
+	VFMADD231PS  64(R9)(R8*4), Z4, Z1
+	VFMADD231PS  128(R9)(R8*4), Z4, Z2
+	VFMADD231PS  192(R9)(R8*4), Z4, Z3
+	ADDQ         SI, R9
+	INCQ         R10
+	CMPQ         R10, DI
+	JL           rows67
+	VMOVUPS      Z0, (AX)(R8*4)
+	VMOVUPS      Z1, 64(AX)(R8*4)
+	VMOVUPS      Z2, 128(AX)(R8*4)
+	VMOVUPS      Z3, 192(AX)(R8*4)
+	ADDQ         $+256, AX
+	ADDQ         $+256, DX
+	SUBQ         $+64, BX
+	JMP          columns65
+
+rest66:
 	XORQ R8, R8
 	SUBQ $0x10, BX
-	JL   tail63
+	JL   tail69
 
-next62:
+next68:
 	VMOVUPS (AX)(R8*4), Z0
 	MOVQ    DX, R9
 	XORQ    R10, R10
 
-rows65:
+rows71:
 	VBROADCASTSS (CX)(R10*4), Z1
 	VFMADD231PS  (R9)(R8*4), Z1, Z0
 	ADDQ         SI, R9
 	INCQ         R10
 	CMPQ         R10, DI
-	JL           rows65
+	JL           rows71
 	VMOVUPS      Z0, (AX)(R8*4)
 	ADDQ         $0x10, R8
 	SUBQ         $0x10, BX
-	JGE          next62
+	JGE          next68
 
-tail63:
+tail69:
 	ADDQ      $0x10, BX
-	JEQ       done64
+	JEQ       done70
 	MOVQ      $-1, R9
 	BZHIQ     BX, R9, R9
 	KMOVW     R9, K1
 	VMOVUPS.Z (AX)(R8*4), K1, Z0
 	XORQ      BX, BX
 
-rows66:
+rows72:
 	VBROADCASTSS (CX)(BX*4), Z1
 	VMOVUPS.Z    (DX)(R8*4), K1, Z2
 	VFMADD231PS  Z2, Z1, Z0
 	ADDQ         SI, DX
 	INCQ         BX
 	CMPQ         BX, DI
-	JL           rows66
+	JL           rows72
 	VMOVUPS      Z0, K1, (AX)(R8*4)
 
-done64:
+done70:
 	VZEROUPPER
 	RET
 
@@ -1180,9 +1240,9 @@ TEXT ·dotAVX512(SB), NOSPLIT, $0-28
 	VPXORD Z2, Z2, Z2
 	VPXORD Z3, Z3, Z3
 
-next67:
+next73:
 	CMPQ        DX, $0x40
-	JL          rest68
+	JL          rest74
 	VMOVUPS     (AX), Z4
 	VFMADD231PS (CX), Z4, Z0
 	VMOVUPS     64(AX), Z4
@@ -1194,24 +1254,24 @@ next67:
 	ADDQ        $+256, AX
 	ADDQ        $+256, CX
 	SUBQ        $0x40, DX
-	JMP         next67
+	JMP         next73
 
-rest68:
+rest74:
 	XORQ BX, BX
 	SUBQ $0x10, DX
-	JL   tail70
+	JL   tail76
 
-next69:
+next75:
 	VMOVUPS     (AX)(BX*4), Z4
 	VMOVUPS     (CX)(BX*4), Z5
 	VFMADD231PS Z4, Z5, Z0
 	ADDQ        $0x10, BX
 	SUBQ        $0x10, DX
-	JGE         next69
+	JGE         next75
 
-tail70:
+tail76:
 	ADDQ        $0x10, DX
-	JEQ         done71
+	JEQ         done77
 	MOVQ        $-1, SI
 	BZHIQ       DX, SI, SI
 	KMOVW       SI, K1
@@ -1219,7 +1279,7 @@ tail70:
 	VMOVUPS.Z   (CX)(BX*4), K1, Z5
 	VFMADD231PS Z4, Z5, Z0
 
-done71:
+done77:
 	VADDPS        Z1, Z0, Z0
 	VADDPS        Z3, Z2, Z2
 	VADDPS        Z2, Z0, Z0
@@ -1244,20 +1304,20 @@ TEXT ·axpyAVX512(SB), NOSPLIT, $0-32
 	VBROADCASTSS a+8(FP), Z0
 	XORQ         BX, BX
 	SUBQ         $0x10, DX
-	JL           tail73
+	JL           tail79
 
-next72:
+next78:
 	VMOVUPS     (CX)(BX*4), Z1
 	VMOVUPS     (AX)(BX*4), Z2
 	VFMADD231PS Z1, Z0, Z2
 	VMOVUPS     Z2, (AX)(BX*4)
 	ADDQ        $0x10, BX
 	SUBQ        $0x10, DX
-	JGE         next72
+	JGE         next78
 
-tail73:
+tail79:
 	ADDQ        $0x10, DX
-	JEQ         done74
+	JEQ         done80
 	MOVQ        $-1, SI
 	BZHIQ       DX, SI, SI
 	KMOVW       SI, K1
@@ -1266,7 +1326,7 @@ tail73:
 	VFMADD231PS Z1, Z0, Z2
 	VMOVUPS     Z2, K1, (AX)(BX*4)
 
-done74:
+done80:
 	VZEROUPPER
 	RET
 
@@ -1278,19 +1338,19 @@ TEXT ·scaleAVX512(SB), NOSPLIT, $0-24
 	VBROADCASTSS a+8(FP), Z0
 	XORQ         DX, DX
 	SUBQ         $0x10, CX
-	JL           tail76
+	JL           tail82
 
-next75:
+next81:
 	VMOVUPS (AX)(DX*4), Z1
 	VMULPS  Z0, Z1, Z1
 	VMOVUPS Z1, (AX)(DX*4)
 	ADDQ    $0x10, DX
 	SUBQ    $0x10, CX
-	JGE     next75
+	JGE     next81
 
-tail76:
+tail82:
 	ADDQ      $0x10, CX
-	JEQ       done77
+	JEQ       done83
 	MOVQ      $-1, BX
 	BZHIQ     CX, BX, BX
 	KMOVW     BX, K1
@@ -1298,7 +1358,7 @@ tail76:
 	VMULPS    Z0, Z1, Z1
 	VMOVUPS   Z1, K1, (AX)(DX*4)
 
-done77:
+done83:
 	VZEROUPPER
 	RET
 
@@ -1310,20 +1370,20 @@ TEXT ·addAVX512(SB), NOSPLIT, $0-24
 	MOVQ n+16(FP), DX
 	XORQ BX, BX
 	SUBQ $0x10, DX
-	JL   tail79
+	JL   tail85
 
-next78:
+next84:
 	VMOVUPS (CX)(BX*4), Z0
 	VMOVUPS (AX)(BX*4), Z1
 	VADDPS  Z0, Z1, Z1
 	VMOVUPS Z1, (AX)(BX*4)
 	ADDQ    $0x10, BX
 	SUBQ    $0x10, DX
-	JGE     next78
+	JGE     next84
 
-tail79:
+tail85:
 	ADDQ      $0x10, DX
-	JEQ       done80
+	JEQ       done86
 	MOVQ      $-1, SI
 	BZHIQ     DX, SI, SI
 	KMOVW     SI, K1
@@ -1332,7 +1392,7 @@ tail79:
 	VADDPS    Z0, Z1, Z1
 	VMOVUPS   Z1, K1, (AX)(BX*4)
 
-done80:
+done86:
 	VZEROUPPER
 	RET
 
@@ -1347,9 +1407,9 @@ TEXT ·mulScaledAVX512(SB), NOSPLIT, $0-40
 	VBROADCASTSS offset+28(FP), Z1
 	XORQ         SI, SI
 	SUBQ         $0x10, BX
-	JL           tail82
+	JL           tail88
 
-next81:
+next87:
 	VMOVUPS (DX)(SI*4), Z2
 	VADDPS  Z1, Z2, Z2
 	VMOVUPS (CX)(SI*4), Z3
@@ -1358,11 +1418,11 @@ next81:
 	VMOVUPS Z3, (AX)(SI*4)
 	ADDQ    $0x10, SI
 	SUBQ    $0x10, BX
-	JGE     next81
+	JGE     next87
 
-tail82:
+tail88:
 	ADDQ      $0x10, BX
-	JEQ       done83
+	JEQ       done89
 	MOVQ      $-1, DI
 	BZHIQ     BX, DI, DI
 	KMOVW     DI, K1
@@ -1373,7 +1433,7 @@ tail82:
 	VMULPS    Z2, Z1, Z1
 	VMOVUPS   Z1, K1, (AX)(SI*4)
 
-done83:
+done89:
 	VZEROUPPER
 	RET
 
@@ -1392,9 +1452,9 @@ TEXT ·siluMulAVX512(SB), NOSPLIT, $0-32
 	VPBROADCASTD dword_3f800000<>+0(SB), Z5
 	XORQ         SI, SI
 	SUBQ         $0x10, BX
-	JL           tail85
+	JL           tail91
 
-next84:
+next90:
 	VMOVUPS      (CX)(SI*4), Z6
 	VMOVUPS      (DX)(SI*4), Z7
 	VPXORD       Z8, Z8, Z8
@@ -1423,11 +1483,11 @@ next84:
 	VMOVUPS      Z6, (AX)(SI*4)
 	ADDQ         $0x10, SI
 	SUBQ         $0x10, BX
-	JGE          next84
+	JGE          next90
 
-tail85:
+tail91:
 	ADDQ         $0x10, BX
-	JEQ          done86
+	JEQ          done92
 	MOVQ         $-1, DI
 	BZHIQ        BX, DI, DI
 	KMOVW        DI, K1
@@ -1458,7 +1518,7 @@ tail85:
 	VMULPS       Z7, Z6, Z6
 	VMOVUPS      Z6, K1, (AX)(SI*4)
 
-done86:
+done92:
 	VZEROUPPER
 	RET
 
@@ -1538,9 +1598,9 @@ TEXT ·expSumAVX512(SB), NOSPLIT, $0-28
 	VPXORD       Z8, Z8, Z8
 	XORQ         DX, DX
 	SUBQ         $0x10, CX
-	JL           tail88
+	JL           tail94
 
-next87:
+next93:
 	VMOVUPS      (AX)(DX*4), Z9
 	VSUBPS       Z0, Z9, Z9
 	VMOVAPS      Z9, Z10
@@ -1568,11 +1628,11 @@ next87:
 	VMOVUPS      Z10, (AX)(DX*4)
 	ADDQ         $0x10, DX
 	SUBQ         $0x10, CX
-	JGE          next87
+	JGE          next93
 
-tail88:
+tail94:
 	ADDQ         $0x10, CX
-	JEQ          done89
+	JEQ          done95
 	MOVQ         $-1, BX
 	BZHIQ        CX, BX, BX
 	KMOVW        BX, K1
@@ -1603,7 +1663,7 @@ tail88:
 	VADDPS       Z0, Z8, Z8
 	VMOVUPS      Z0, K1, (AX)(DX*4)
 
-done89:
+done95:
 	VPERMILPS     $0x4e, Z8, Z0
 	VADDPS        Z8, Z0, Z0
 	VPERMILPS     $0xb1, Z0, Z1
@@ -1625,18 +1685,18 @@ TEXT ·maximumAVX512(SB), NOSPLIT, $0-20
 	VMOVAPS      Z0, Z1
 	XORQ         DX, DX
 	SUBQ         $0x10, CX
-	JL           tail91
+	JL           tail97
 
-next90:
+next96:
 	VMOVUPS (AX)(DX*4), Z2
 	VMAXPS  Z1, Z2, Z1
 	ADDQ    $0x10, DX
 	SUBQ    $0x10, CX
-	JGE     next90
+	JGE     next96
 
-tail91:
+tail97:
 	ADDQ      $0x10, CX
-	JEQ       done92
+	JEQ       done98
 	MOVQ      $-1, BX
 	BZHIQ     CX, BX, BX
 	KMOVW     BX, K1
@@ -1644,7 +1704,7 @@ tail91:
 	VBLENDMPS Z2, Z0, K1, Z2
 	VMAXPS    Z1, Z2, Z1
 
-done92:
+done98:
 	VEXTRACTF64X4 $0x01, Z1, Y0
 	VMAXPS        Y0, Y1, Y0
 	VEXTRACTI32X4 $0x01, Y0, X1
@@ -1665,12 +1725,12 @@ TEXT ·decodeF16AVX512(SB), NOSPLIT, $0-24
 	MOVQ n+16(FP), DX
 	XORQ BX, BX
 
-next93:
+next99:
 	VCVTPH2PS (CX)(BX*2), Z0
 	VMOVUPS   Z0, (AX)(BX*4)
 	ADDQ      $0x10, BX
 	CMPQ      BX, DX
-	JL        next93
+	JL        next99
 	VZEROUPPER
 	RET
 
@@ -1682,13 +1742,13 @@ TEXT ·decodeBF16AVX512(SB), NOSPLIT, $0-24
 	MOVQ n+16(FP), DX
 	XORQ BX, BX
 
-next94:
+next100:
 	VPMOVZXWD (CX)(BX*2), Z0
 	VPSLLD    $0x10, Z0, Z0
 	VMOVUPS   Z0, (AX)(BX*4)
 	ADDQ      $0x10, BX
 	CMPQ      BX, DX
-	JL        next94
+	JL        next100
 	VZEROUPPER
 	RET
 
@@ -1708,7 +1768,7 @@ TEXT ·quantizeAVX512(SB), NOSPLIT, $0-48
 	VMOVSS       f127<>+0(SB), X4
 	VMOVDQU      packed<>+0(SB), Y5
 
-block95:
+block101:
 	VMOVUPS       (SI), Z5
 	VMOVUPS       64(SI), Z6
 	VPANDD        Z5, Z0, Z7
@@ -1727,7 +1787,7 @@ block95:
 	VMOVD         X8, R8
 	DECL          R8
 	CMPL          R8, $0x7f7fffff
-	JCC           nothing96
+	JCC           nothing102
 	VBROADCASTSS  X8, Z7
 	VDIVPS        Z7, Z5, Z5
 	VCVTPS2DQ     Z5, Z5
@@ -1751,22 +1811,22 @@ block95:
 	MOVL          R8, (BX)
 	ADDL          R8, R9
 	MOVL          R9, (DX)
-	JMP           stored97
+	JMP           stored103
 
-nothing96:
+nothing102:
 	VPXORD    Y5, Y5, Y5
 	VMOVDQU32 Y5, (AX)
 	MOVL      $0x00000000, (BX)
 	MOVL      $0x00000000, (DX)
 
-stored97:
+stored103:
 	ADDQ $0x20, AX
 	ADDQ $0x04, CX
 	ADDQ $0x04, DX
 	ADDQ $0x04, BX
 	ADDQ $0x00000080, SI
 	DECQ DI
-	JNE  block95
+	JNE  block101
 	VZEROUPPER
 	RET
 
@@ -1777,7 +1837,7 @@ TEXT ·tilesAVX512(SB), NOSPLIT, $0-24
 	MOVQ q+8(FP), CX
 	MOVQ n+16(FP), DX
 
-tile98:
+tile104:
 	VMOVDQU32    (CX), Y0
 	VINSERTI64X4 $0x01, 128(CX), Z0, Z0
 	VMOVDQU32    32(CX), Y1
@@ -1829,6 +1889,6 @@ tile98:
 	ADDQ         $+512, CX
 	ADDQ         $+512, AX
 	DECQ         DX
-	JNE          tile98
+	JNE          tile104
 	VZEROUPPER
 	RET

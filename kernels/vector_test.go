@@ -249,14 +249,16 @@ func BenchmarkVector(b *testing.B) {
 	for i := generic; i <= detect(); i++ {
 		s := newSet(i)
 		for name, f := range map[string]func(){
-			"dot":        func() { s.dot(x, y) },
-			"siluMul":    func() { s.siluMul(z, x, y) },
-			"expSum":     func() { copy(z, x); s.expSum(z, 1) },
-			"quantize":   func() { in.quantize(s.vector, 0) },
-			"dotRows64":  func() { s.dotRows(z, x[:128], rows, 128, 64) },
-			"axpyRows64": func() { s.axpyRows(z[:128], x, rows, 128, 64) },
-			"decodeBF16": func() { s.decodeBF16(z, bits) },
-			"maximum":    func() { s.maximum(x) },
+			"dot":            func() { s.dot(x, y) },
+			"siluMul":        func() { s.siluMul(z, x, y) },
+			"expSum":         func() { copy(z, x); s.expSum(z, 1) },
+			"quantize":       func() { in.quantize(s.vector, 0) },
+			"maximum":        func() { s.maximum(x) },
+			"decodeBF16":     func() { s.decodeBF16(z, bits) },
+			"dotRows64x128":  func() { s.dotRows(z, x[:128], rows, 128, 64) },
+			"dotRows128x64":  func() { s.dotRows(z, x[:64], rows, 64, 128) },
+			"axpyRows64x128": func() { s.axpyRows(z[:128], x, rows, 128, 64) },
+			"axpyRows128x64": func() { s.axpyRows(z[:64], x, rows, 64, 128) },
 		} {
 			b.Run(name+"/"+i.String(), func(b *testing.B) {
 				for b.Loop() {

@@ -332,7 +332,7 @@ func dotRows(name string, w int) {
 	end()
 }
 
-// axpyRows keeps eight vectors of acc in registers while all rows pass, then single ones.
+// axpyRows keeps eight vectors of acc in registers while all rows pass, then four, then single ones.
 func axpyRows(name string, w int) {
 	function(name, w, "func(acc, p, v *float32, size, stride, n int)")
 	acc, p, v, size, stride, n := param("acc"), param("p"), param("v"), param("size"), param("stride"), param("n")
@@ -367,18 +367,20 @@ func axpyRows(name string, w int) {
 			m.store(sum[c], at0(acc, c))
 		}
 	}
-	wide, rest := label("wide"), label("rest")
 	zeroIndex := GP64()
 	XORQ(zeroIndex, zeroIndex)
-	Label(wide)
-	CMPQ(size, Imm(uint64(8*lanes)))
-	JL(LabelRef(rest))
-	columns(8, zeroIndex, mask{})
-	ADDQ(I32(int32(32*lanes)), acc)
-	ADDQ(I32(int32(32*lanes)), v)
-	SUBQ(I32(int32(8*lanes)), size)
-	JMP(LabelRef(wide))
-	Label(rest)
+	for _, count := range []int{8, 4} {
+		next, rest := label("columns"), label("rest")
+		Label(next)
+		CMPQ(size, Imm(uint64(count*lanes)))
+		JL(LabelRef(rest))
+		columns(count, zeroIndex, mask{})
+		ADDQ(I32(int32(4*count*lanes)), acc)
+		ADDQ(I32(int32(4*count*lanes)), v)
+		SUBQ(I32(int32(count*lanes)), size)
+		JMP(LabelRef(next))
+		Label(rest)
+	}
 	each(w, size, func(i reg.GPVirtual, m mask) { columns(1, i, m) })
 	end()
 }
