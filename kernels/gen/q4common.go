@@ -226,13 +226,12 @@ func (n interleave) of(v *simd, a, b reg.VecVirtual) (low, high reg.VecVirtual) 
 	return low, high
 }
 
-// reduction sums eight vectors' lanes so that one vector remains, with a lane for each block. It is fed the vectors one by one, and
-// merges two as soon as both are there, which takes the fewest registers.
+// reduction sums the lanes of eight vectors, down to two vectors in which each 128 bits have a lane or two for each of the blocks that
+// were there. It is fed the vectors one by one, and merges two as soon as both are there, which takes the fewest registers.
 type reduction struct {
-	v       *simd
 	merge   [2]func(a, b reg.VecVirtual) reg.VecVirtual
 	waiting [2]reg.VecVirtual
-	merged  []reg.VecVirtual // past both merges: lanes of 128 bits have sums of blocks 0 to 3, or 0 to 6 in twos, once or twice
+	merged  []reg.VecVirtual // two, past both merges: each has parts of the sums of half of the blocks
 }
 
 func (r *reduction) add(x reg.VecVirtual) {
@@ -259,7 +258,7 @@ func interleavedSum(v *simd, n interleave, add func(...Op)) func(a, b reg.VecVir
 // the blocks' first and second halves if the format has halves. The bias is still in them.
 func (f *unitFormat) dots(v *simd, w, q, o reg.Register) (i0, i1 reg.VecVirtual) {
 	short := !v.wide() && f.max*127*8 <= math.MaxInt16 // sums of eight products fit 16 bits
-	r := reduction{v: v}
+	var r reduction
 	r.merge[0], r.merge[1] = interleavedSum(v, dwords, VPADDD), interleavedSum(v, qwords, VPADDD)
 	if short {
 		r.merge[0], r.merge[1] = interleavedSum(v, words, VPADDW), interleavedSum(v, dwords, VPADDW)
@@ -269,11 +268,10 @@ func (f *unitFormat) dots(v *simd, w, q, o reg.Register) (i0, i1 reg.VecVirtual)
 		x := at(q, o, 8, k*v.w/8)
 		k++
 		y := v.new()
-		switch {
-		case v.wide():
+		if v.wide() {
 			zero(y)
 			vpdpbusd(x, u, y)
-		default:
+		} else {
 			VPMADDUBSW(x, u, y)
 			if !short {
 				VPMADDWD(v.words(1), y, y)
