@@ -214,6 +214,7 @@ func TestMatMul(t *testing.T) {
 func FuzzMatMul(f *testing.F) {
 	f.Add(uint64(1), uint8(8), uint8(3), uint16(320), uint8(5))
 	f.Add(uint64(2), uint8(12), uint8(1), uint16(256), uint8(1))
+	f.Add(uint64(2), uint8(12), uint8(1), uint16(256), uint8(0)) // one row, repeated
 	f.Fuzz(func(t *testing.T, seed uint64, id, n uint8, cols uint16, rows uint8) {
 		all := format.All()
 		fm := all[int(id)%len(all)]
