@@ -79,7 +79,7 @@ func (s promptSource) read() (string, error) {
 			given = append(given, p)
 		}
 	}
-	if len(given) == 0 && (!terminal || dash || len(parts) > 1 || s.args != nil) {
+	if len(given) == 0 && (!terminal || dash || len(parts) > 1 || len(s.args) > 0) {
 		return "", usageError{errNoPrompt}
 	}
 	text := strings.Join(given, "\n\n")

@@ -108,20 +108,21 @@ func parse(root *cobra.Command, args []string) error {
 
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
-		Use:   "coli",
+		Use:   "coli COMMAND",
 		Short: "Run Mixture-of-Experts language models",
 		Long: "coli runs Mixture-of-Experts language models on this machine. A small one, which tells fairy tales, is built in:\n\n" +
 			"  coli run \"Once upon a time\"",
-		Version:           version(),
-		Args:              cobra.NoArgs,
-		SilenceErrors:     true,
-		SilenceUsage:      true,
-		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
+		Version:               version(),
+		Args:                  cobra.NoArgs,
+		SilenceErrors:         true,
+		SilenceUsage:          true,
+		DisableFlagsInUseLine: true,
+		CompletionOptions:     cobra.CompletionOptions{DisableDefaultCmd: true},
 	}
 	root.SetVersionTemplate("coli {{.Version}}\n")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return flagError(err) })
 	root.SetUsageFunc(func(cmd *cobra.Command) error { return printUsage(cmd.OutOrStderr(), cmd) })
-	root.AddCommand(newRunCmd())
+	root.AddCommand(newRunCmd(), newInfoCmd(), newPerplexityCmd(), newVerifyCmd(), newSynthCmd())
 	return root
 }
 

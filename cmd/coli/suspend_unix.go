@@ -13,8 +13,8 @@ import (
 )
 
 // suspender makes Ctrl+Z work at liner's prompt and keeps the terminal sane across it. liner turns all signal keys off while it prompts;
-// the suspender turns Ctrl+Z on again, and on its signal gives the shell the terminal as it was, stops the process, and when that goes on,
-// restores the prompt's mode and has liner draw its line again. A signal to end restores the mode before it ends the process.
+// the suspender turns Ctrl+Z on again, and on its signal gives the shell the terminal as it was and stops the process; when that goes on,
+// it restores the prompt's mode and has liner draw its line again. A signal to end restores the mode before it ends the process.
 type suspender struct {
 	cooked  liner.ModeApplier
 	signals chan os.Signal
@@ -26,7 +26,7 @@ type suspender struct {
 // start begins to watch signals. cooked is the mode that the shell expects.
 func (s *suspender) start(cooked liner.ModeApplier) {
 	s.cooked, s.signals = cooked, make(chan os.Signal, 1)
-	signal.Notify(s.signals, unix.SIGTSTP, unix.SIGTERM, unix.SIGHUP)
+	signal.Notify(s.signals, unix.SIGTSTP, unix.SIGCONT, unix.SIGTERM, unix.SIGHUP)
 	go func() {
 		for sig := range s.signals {
 			s.handle(sig.(unix.Signal))
@@ -42,19 +42,23 @@ func (s *suspender) stop() {
 func (s *suspender) handle(sig unix.Signal) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.prompt != nil {
-		s.cooked.ApplyMode() //nolint:errcheck // a terminal that is gone needs no mode
+	self := unix.Getpid()
+	switch {
+	case sig == unix.SIGCONT && s.prompt != nil:
+		unix.IoctlSetTermios(unix.Stdin, setTermios, s.prompt) //nolint:errcheck // a terminal that is gone needs no mode
+		unix.Kill(self, unix.SIGWINCH)                         //nolint:errcheck // liner draws its line again
+		return
+	case sig == unix.SIGCONT:
+		return
+	case s.prompt != nil:
+		s.cooked.ApplyMode() //nolint:errcheck
 	}
-	if sig != unix.SIGTSTP {
-		signal.Reset(sig)
-		unix.Kill(unix.Getpid(), sig) //nolint:errcheck
+	if sig == unix.SIGTSTP {
+		unix.Kill(self, unix.SIGSTOP) //nolint:errcheck // other threads may run on for a moment, so what follows waits for SIGCONT
 		return
 	}
-	unix.Kill(unix.Getpid(), unix.SIGSTOP) //nolint:errcheck
-	if s.prompt != nil {
-		unix.IoctlSetTermios(unix.Stdin, setTermios, s.prompt) //nolint:errcheck
-		unix.Kill(unix.Getpid(), unix.SIGWINCH)                //nolint:errcheck // liner draws its line again
-	}
+	signal.Reset(sig)
+	unix.Kill(self, sig) //nolint:errcheck
 }
 
 // prompting is called just before liner prompts; done, just after.
