@@ -8,8 +8,8 @@ import (
 
 // floatKernel is one instruction set's product of a float format with float32 activations.
 //
-// The order of its sums: four vectors of 16 lanes (AVX2: of 8); column c goes to lane c%16 of vector c/16%4 (AVX2: c%8, c/8%4), in
-// rising order; then (v0+v1)+(v2+v3), and over the lanes as panel.go has it. Absent columns count as zeros.
+// The order of its sums: with AVX-512, column c goes to lane c%16 of vector c/16%2, in rising order, then v0+v1; with AVX2, to lane c%8
+// of vector c/8%4, then (v0+v1)+(v2+v3); and over the lanes as panel.go has it. Absent columns count as zeros.
 type floatKernel struct {
 	// row sets dst[i] for n weight rows, stride bytes apart, and one activation row of cols values.
 	row func(dst *float32, w *byte, stride, n int, x *float32, cols int)

@@ -6,9 +6,9 @@ import "github.com/klauspost/cpuid/v2"
 func detect() isa {
 	cpu := &cpuid.CPU
 	switch {
-	case !cpu.Supports(cpuid.AVX2, cpuid.FMA3, cpuid.F16C, cpuid.BMI2):
+	case !cpu.Supports(cpuid.AVX2, cpuid.FMA3, cpuid.F16C):
 		return generic
-	case !cpu.Supports(cpuid.AVX512F, cpuid.AVX512BW, cpuid.AVX512VL, cpuid.AVX512DQ, cpuid.AVX512VNNI):
+	case !cpu.Supports(cpuid.AVX512F, cpuid.AVX512BW, cpuid.AVX512VL, cpuid.AVX512DQ, cpuid.AVX512VNNI, cpuid.BMI2):
 		return avx2
 	}
 	return avx512

@@ -8,7 +8,7 @@
 //	blocks.go  row and pack kernels of formats made of blocks of 32 columns with one scale each: a format supplies two functions
 //	tile.go    the products of packed rows, the same for all integer formats
 //
-// The AVX2 functions hold nothing that needs more than AVX2, FMA and F16C; the AVX-512 ones need F, BW, DQ, VL and VNNI.
+// The AVX2 functions hold nothing that needs more than AVX2, FMA and F16C; the AVX-512 ones need F, BW, DQ, VL, VNNI and BMI2.
 // Every function ends with VZEROUPPER.
 package main
 
