@@ -3,8 +3,10 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -44,8 +46,13 @@ func (c conversation) save(path string) error {
 	return writeFile(path, append(data, '\n'))
 }
 
-// writeFile replaces a file atomically.
+// writeFile replaces a file atomically. Its errors name path, not the temporary file.
 func writeFile(path string, data []byte) (err error) {
+	defer func() {
+		if pe, ok := errors.AsType[*fs.PathError](err); ok {
+			err = &fs.PathError{Op: "write", Path: path, Err: pe.Err}
+		}
+	}()
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {
 		return err

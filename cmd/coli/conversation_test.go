@@ -44,6 +44,13 @@ func TestSaveThatFailsLeavesTheOldFile(t *testing.T) {
 	}
 }
 
+func TestSaveThatFailsNamesTheFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "none", "fox.json")
+	if err := fox.save(path); err == nil || !strings.HasPrefix(err.Error(), "write "+path+": ") {
+		t.Errorf("got %v", err)
+	}
+}
+
 func TestOtherFilesAreRefused(t *testing.T) {
 	for text, want := range map[string]string{
 		"":             "EOF",

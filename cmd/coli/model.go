@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"io"
 	"os"
 	"time"
 
@@ -34,19 +35,24 @@ const patience = 300 * time.Millisecond
 // loadModel loads a model, with a progress bar where someone can see it and it takes long.
 func loadModel(ctx context.Context, path string, opt engine.Options, quiet bool) (*engine.Model, error) {
 	if !quiet && term.IsTerminal(int(os.Stderr.Fd())) && os.Getenv("TERM") != "dumb" {
-		start := time.Now()
-		var bar *progressbar.ProgressBar
-		opt.Progress = func(done, total int64) {
-			if bar == nil {
-				if done >= total || time.Since(start) < patience {
-					return
-				}
-				bar = progressbar.NewOptions64(total, progressbar.OptionSetWriter(os.Stderr), progressbar.OptionSetDescription("loading"),
-					progressbar.OptionShowBytes(true), progressbar.OptionSetWidth(30), progressbar.OptionThrottle(patience/3),
-					progressbar.OptionClearOnFinish())
-			}
-			bar.Set64(done) //nolint:errcheck // a bar that cannot be drawn is no reason to stop
-		}
+		opt.Progress = progress(os.Stderr, time.Now)
 	}
 	return engine.Load(ctx, path, opt)
+}
+
+// progress returns a function that draws a bar, from the time that patience ends, and erases it in the end.
+func progress(w io.Writer, now func() time.Time) func(done, total int64) {
+	start := now()
+	var bar *progressbar.ProgressBar
+	return func(done, total int64) {
+		if bar == nil {
+			if done >= total || now().Sub(start) < patience {
+				return
+			}
+			bar = progressbar.NewOptions64(total, progressbar.OptionSetWriter(w), progressbar.OptionSetDescription("loading"),
+				progressbar.OptionShowBytes(true), progressbar.OptionSetWidth(30), progressbar.OptionThrottle(patience/3),
+				progressbar.OptionClearOnFinish())
+		}
+		bar.Set64(done) //nolint:errcheck // a bar that cannot be drawn is no reason to stop
+	}
 }

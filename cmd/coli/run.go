@@ -89,9 +89,6 @@ func newRunCmd() *cobra.Command {
 
 // run carries out the command.
 func (o *runOptions) run(cmd *cobra.Command, args []string) error {
-	ctx, stop := interruptible(cmd.Context())
-	defer stop()
-	cmd.SetContext(ctx)
 	if err := o.check(cmd.Flags().Changed); err != nil {
 		return usageError{err}
 	}
@@ -109,6 +106,9 @@ func (o *runOptions) run(cmd *cobra.Command, args []string) error {
 		return usageError{errNoPrompt}
 	}
 
+	ctx, stop := interruptible(cmd.Context())
+	defer stop()
+	cmd.SetContext(ctx)
 	start := time.Now()
 	path, err := modelPath(cmd, o.model)
 	if err != nil {

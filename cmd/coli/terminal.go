@@ -3,6 +3,8 @@ package main
 import (
 	"bytes"
 	"errors"
+	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 
@@ -54,10 +56,12 @@ func (t *terminal) ReadLine(prompt string) (string, error) {
 	if err := t.cooked.ApplyMode(); err != nil {
 		return "", err
 	}
-	if errors.Is(err, liner.ErrPromptAborted) {
+	switch {
+	case errors.Is(err, liner.ErrPromptAborted):
 		return "", errInterrupted
-	}
-	if err == nil && line != "" {
+	case errors.Is(err, io.EOF):
+		fmt.Println() // the shell's prompt begins a line
+	case err == nil && line != "":
 		t.state.AppendHistory(line)
 	}
 	return line, err
