@@ -88,7 +88,7 @@ func (s *Session) Generate(ctx context.Context, r Request) (Result, error) {
 	decode := time.Now()
 	finish := func(err error) (Result, error) {
 		res.Decode = time.Since(decode)
-		rows := len(r.Prompt) - res.CachedTokens + max(res.Generated-1, 0)
+		rows := len(s.tokens) - res.CachedTokens // computed for this answer: the last token drawn may not be among them
 		res.PairsPerToken = float64(s.m.Stats().Pairs-before.Pairs) / float64(max(rows, 1))
 		return res, interrupted(&res, err)
 	}
