@@ -166,7 +166,6 @@ func matMul(b *bench) {
 	}
 }
 
-
 func clamp(b *bench) {
 	x, rx := b.pair(3, 77)
 	b.got.Clamp(x, 0.75)
