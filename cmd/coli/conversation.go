@@ -3,14 +3,12 @@ package main
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
-	"path/filepath"
 
 	"github.com/coli-moe/coli/chat"
+	"github.com/coli-moe/coli/internal/atomicfile"
 )
 
 // message is one turn of a conversation as it is saved.
@@ -46,33 +44,12 @@ func (c conversation) save(path string) error {
 	return writeFile(path, append(data, '\n'))
 }
 
-// writeFile replaces a file atomically. Its errors name path, not the temporary file.
-func writeFile(path string, data []byte) (err error) {
-	defer func() {
-		if pe, ok := errors.AsType[*fs.PathError](err); ok {
-			err = &fs.PathError{Op: "write", Path: path, Err: pe.Err}
-		}
-	}()
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
-	if err != nil {
+// writeFile replaces a file of the user's, which others may not read.
+func writeFile(path string, data []byte) error {
+	return atomicfile.Write(path, 0o600, func(w io.Writer) error {
+		_, err := w.Write(data)
 		return err
-	}
-	defer func() {
-		if err != nil {
-			f.Close()           //nolint:errcheck // already failing
-			os.Remove(f.Name()) //nolint:errcheck
-		}
-	}()
-	if _, err := f.Write(data); err != nil {
-		return err
-	}
-	if err := f.Sync(); err != nil {
-		return err
-	}
-	if err := f.Close(); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), path)
+	})
 }
 
 // loadConversation reads what save wrote; anything else is refused.
