@@ -140,7 +140,6 @@ func (e *Executor) MatMul(x *ops.Tensor, out ...ops.Projection) {
 	for _, p := range out {
 		check(p.W.Cols == x.Cols && p.Dst.Rows == x.Rows && p.Dst.Cols == p.W.Rows, "MatMul "+p.W.Name, p.Dst, x)
 		touch(p.Dst)
-		e.kernel(p.W.Format) // looked up before the split: the cache is not for concurrent use
 		total += p.W.Rows
 	}
 	e.stats.MatMuls += int64(len(out))
@@ -169,7 +168,8 @@ func (e *Executor) tile(weightRows, rowCost int) int {
 	return max(1, min(max(worth/max(rowCost, 1), weightRows/(16*e.team.Size())), (weightRows+e.team.Size()-1)/e.team.Size()))
 }
 
-// prepare points the kernels' input at x and quantises its rows if a format asks for it, once for all users of x.
+// prepare points the kernels' input at x and quantises its rows if a format asks for it, once for all users of x. It fills the cache of
+// kernels, which is not for concurrent use, with those of all formats.
 func (e *Executor) prepare(x *ops.Tensor, formats func(yield func(format.Format))) *input {
 	in := x.Aux.(*input)
 	if !in.set {
@@ -177,7 +177,8 @@ func (e *Executor) prepare(x *ops.Tensor, formats func(yield func(format.Format)
 		in.set = true
 	}
 	formats(func(f format.Format) {
-		if in.quantized || e.kernel(f).Form != kernels.FormQ8 {
+		// Also the formats after the one that asked for integers are looked up.
+		if k := e.kernel(f); in.quantized || k.Form != kernels.FormQ8 {
 			return
 		}
 		e.forRows(x.Rows, x.Cols*2, func(_, from, to int) { in.Quantize(from, to) })

@@ -65,7 +65,7 @@ func (e *Executor) Experts(dst, x *ops.Tensor, routes *ops.Routes, experts ops.E
 	hidden.Set(m.h, pairs, inter)
 	integer := false
 	for _, u := range m.used {
-		integer = integer || e.kernel(u.down.Format).Form == kernels.FormQ8
+		integer = e.kernel(u.down.Format).Form == kernels.FormQ8 || integer
 	}
 	if integer {
 		e.forRows(pairs, inter*2, func(_, from, to int) { hidden.Quantize(from, to) })

@@ -31,9 +31,8 @@ type bench struct {
 	got, ref ops.Executor
 }
 
-// Run runs the whole table.
+// Run runs the whole table, each op on a new executor.
 func Run(t *testing.T, c Config) {
-	got := c.New(t)
 	reference := &ref.Executor{Integer: c.Integer}
 	for _, group := range []struct {
 		name string
@@ -47,11 +46,11 @@ func Run(t *testing.T, c Config) {
 		{"Elementwise", elementwise},
 		{"Route", route},
 		{"Experts", experts},
+		{"MixedExperts", mixedExperts},
 		{"RowIndependence", rowIndependence},
 	} {
 		t.Run(group.name, func(t *testing.T) {
-			got.Reset()
-			group.run(&bench{t, rand.New(rand.NewPCG(1, 2)), got, reference})
+			group.run(&bench{t, rand.New(rand.NewPCG(1, 2)), c.New(t), reference})
 		})
 	}
 }
@@ -291,6 +290,24 @@ func experts(b *bench) {
 			}
 		})
 	}
+}
+
+// mixedExperts: the matrices of one layer are of different formats, none of which the executor has met before.
+func mixedExperts(b *bench) {
+	const hidden, inter, rows = 64, 32, 3
+	gate, p := b.matrix(format.Q8_0, 2, hidden), router.Params{Gating: router.SoftmaxTopK, TopK: 2}
+	set := table{
+		{b.matrix(format.Q4_0, inter, hidden), b.matrix(format.F16, inter, hidden), b.matrix(format.F32, hidden, inter)},
+		{b.matrix(format.BF16, inter, hidden), b.matrix(format.MXFP4, inter, hidden), b.matrix(format.I8Row, hidden, inter)},
+	}
+	x, rx := b.pair(rows, hidden)
+	logits, rlogits := b.empty(rows, 2)
+	b.got.MatMul(x, ops.Projection{Dst: logits, W: gate})
+	b.ref.MatMul(rx, ops.Projection{Dst: rlogits, W: gate})
+	y, ry := b.empty(rows, hidden)
+	b.got.Experts(y, x, b.got.Route(logits, p), set, ops.SiLU)
+	b.ref.Experts(ry, rx, b.ref.Route(rlogits, p), set, ops.SiLU)
+	b.compare("experts", y, ry, 3e-3)
 }
 
 // rowIndependence: a row's bits are the same alone and in company.
