@@ -38,6 +38,9 @@ func parseContinuations(data []byte) ([]prompt, error) {
 	}
 	prompts := make([]prompt, 0, len(c.Greedy))
 	for _, in := range c.Greedy {
+		if len(in.IDs) == 0 {
+			return nil, errors.New("a prompt has no ids")
+		}
 		p := prompt{ids: in.IDs, greedy: in.GreedyIDs}
 		for il, rows := range in.Experts {
 			e, err := experts(il, rows, len(in.IDs))

@@ -49,7 +49,7 @@ func parseFixture(dir string, data []byte) ([]prompt, error) {
 	}
 	prompts := make([]prompt, 0, len(f.Prompts))
 	for _, in := range f.Prompts {
-		if in.N != len(in.InputIDs) {
+		if in.N == 0 || in.N != len(in.InputIDs) {
 			return nil, fmt.Errorf("a prompt says n %d and has %d ids", in.N, len(in.InputIDs))
 		}
 		p := prompt{ids: in.InputIDs, greedy: in.Greedy, margin: in.Margin}
