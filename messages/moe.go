@@ -47,8 +47,8 @@ type Issue struct {
 // Fail completes the step's split with an error.
 func (m *Issue) Fail(err error) { m.Step.Split.Fail(err) }
 
-// Compute hands the CPU experts an expert whose bytes have landed; or, with Err, says that they cannot be had. Data is not Step's to
-// read: only the receiver of Compute uses it.
+// Compute hands the CPU experts an expert whose bytes have landed; or, with Err, says that they cannot be had. A step that was aborted
+// is never used again, so a Compute that comes late is told by its Step.
 type Compute struct {
 	Header
 	Step *Step
