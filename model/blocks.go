@@ -1,7 +1,6 @@
 package model
 
 import (
-	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -13,31 +12,34 @@ import (
 
 // decoderKeys are the hyper-parameters every decoder here needs; a checkpoint without one of them is refused.
 var decoderKeys = []string{
-	"vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "rms_norm_eps",
+	"vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "rms_norm_eps",
 }
 
 // unsupported reports a hyper-parameter whose value changes the forward pass in a way coli does not compute.
 func unsupported(cfg *weights.Config, key, value string) error {
 	return &weights.Error{
-		Err: weights.ErrValue, File: cfg.File, Key: key, Offset: -1,
+		Err: weights.ErrValue, File: cfg.File, Key: cfg.Key(key), Offset: -1,
 		What: fmt.Sprintf("%s is not supported for %s", value, cfg.ModelType),
 		Try:  "use a checkpoint without it: ignoring it would change the answers",
 	}
 }
 
-// newRope is the default rotary embedding of the whole head; scaled forms are refused rather than ignored.
-func newRope(cfg *weights.Config) (*ops.Rope, error) {
+// checkVariants refuses, rather than ignores, what the blocks below do not compute: RoPE is the default one over the whole head, the
+// activation SiLU.
+func checkVariants(cfg *weights.Config) error {
 	if sc := cfg.RopeScaling; sc != nil && sc.Type != "default" {
-		return nil, unsupported(cfg, "rope_scaling", sc.Type)
+		return unsupported(cfg, "rope_scaling", sc.Type)
 	}
 	if f := cfg.PartialRotaryFactor; f != 0 && f != 1 {
-		return nil, unsupported(cfg, "partial_rotary_factor", fmt.Sprint(f))
+		return unsupported(cfg, "partial_rotary_factor", fmt.Sprint(f))
+	}
+	if cfg.HeadDim%2 != 0 { // a head is rotated in pairs
+		return unsupported(cfg, "head_dim", fmt.Sprint(cfg.HeadDim))
 	}
 	if act := cfg.HiddenAct; act != "" && act != "silu" {
-		return nil, unsupported(cfg, "hidden_act", act)
+		return unsupported(cfg, "hidden_act", act)
 	}
-	theta := cmp.Or(cfg.RopeTheta, 10000) // the library's default
-	return ops.NewRope(cfg.HeadDim, cfg.HeadDim, theta), nil
+	return nil
 }
 
 // ends are the tensors outside the layers.
@@ -100,7 +102,7 @@ type attention struct {
 }
 
 // loadAttention declares the tensors; the norms are over normSegment values (a head) or, at 0, over the whole projection.
-func loadAttention(cfg *weights.Config, s scope, rope *ops.Rope, normPerHead bool) *attention {
+func loadAttention(cfg *weights.Config, s scope, normPerHead bool) *attention {
 	hidden, hd := cfg.HiddenSize, cfg.HeadDim
 	qw, kvw := cfg.NumAttentionHeads*hd, cfg.NumKeyValueHeads*hd
 	a := &attention{
@@ -113,7 +115,9 @@ func loadAttention(cfg *weights.Config, s scope, rope *ops.Rope, normPerHead boo
 		kb:        s.bias(isTrue(cfg.AttentionBias), kvw, "self_attn.k_proj.bias", "attn_k.bias"),
 		vb:        s.bias(isTrue(cfg.AttentionBias), kvw, "self_attn.v_proj.bias", "attn_v.bias"),
 		ob:        s.bias(isTrue(cfg.AttentionBias), hidden, "self_attn.o_proj.bias", "attn_output.bias"),
-		rope:      rope,
+	}
+	if a.q != nil {
+		a.rope = s.rope(cfg)
 	}
 	qn, kn := qw, kvw
 	if normPerHead {
@@ -182,7 +186,9 @@ func loadMoE(cfg *weights.Config, l *loader, il int, normalize bool) *moe {
 	}
 	if m.gate != nil { // its shape vouches for the number of experts
 		m.experts = l.experts(il, cfg.NumExperts, cfg.MoEIntermediateSize, cfg.HiddenSize)
+		l.noExpert(il, cfg.NumExperts)
 	}
+	l.partial = l.partial || m.experts == nil
 	return m
 }
 

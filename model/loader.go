@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -16,6 +17,8 @@ type loader struct {
 	c        *weights.Checkpoint
 	used     map[string]bool
 	problems []error
+	partial  bool // a layer's experts were not all asked for: what is left over says nothing
+	rotary   *ops.Rope
 }
 
 func newLoader(c *weights.Checkpoint) *loader { return &loader{c: c, used: map[string]bool{}} }
@@ -62,7 +65,9 @@ func (s scope) find(required bool, shape []int, hf, gguf string) *weights.Tensor
 	if s.c.GGUF() != nil {
 		names[0] = s.gguf + gguf
 	}
-	if _, ok := s.c.Lookup(names...); !ok && !required {
+	if t, ok := s.c.Lookup(names...); ok {
+		s.used[t.Name] = true
+	} else if !required {
 		return nil
 	}
 	found, err := s.c.Require(weights.Need{Names: names, Shape: shape})
@@ -70,11 +75,24 @@ func (s scope) find(required bool, shape []int, hf, gguf string) *weights.Tensor
 		s.fail(err)
 		return nil
 	}
-	s.used[found[0].Name] = true
 	return found[0]
 }
 
 func (l *loader) fail(err error) { l.problems = append(l.problems, err) }
+
+// maxProblems is how many mistakes are reported.
+const maxProblems = 8
+
+// full says that looking further would report nothing more. Every layer asks, since a wrong file can have thousands.
+func (l *loader) full() bool { return len(l.problems) >= maxProblems }
+
+// rope returns the rotary embedding of all layers. It is made after the shape of a matrix has vouched for head_dim.
+func (l *loader) rope(cfg *weights.Config) *ops.Rope {
+	if l.rotary == nil {
+		l.rotary = ops.NewRope(cfg.HeadDim, cfg.HeadDim, cmp.Or(cfg.RopeTheta, 10000)) // the library's default
+	}
+	return l.rotary
+}
 
 func (l *loader) bind(t *weights.Tensor) *ops.Matrix {
 	data, err := l.c.LoadRows(t)
@@ -146,27 +164,30 @@ func (l *loader) experts(il, n, inter, hidden int) ops.ExpertSet {
 	return table
 }
 
-// finish reports everything that was wrong, tensors that nothing asked for included.
+// noExpert fails if layer il has an expert n, one more than configured: parts of a stacked tensor have no names that would be left over.
+func (l *loader) noExpert(il, n int) {
+	if more, _, _, err := l.c.Expert(il, n); err == nil {
+		l.fail(&weights.Error{
+			Err: weights.ErrShape, File: more.File, Tensor: more.Name, Offset: more.Offset,
+			What: fmt.Sprintf("layer %d has more than the %d experts of the configuration", il, n),
+			Try:  "check that config and weights belong to the same model",
+		})
+	}
+}
+
+// finish reports everything that was wrong, tensors that nothing asked for included: one that is missing may be there by another name.
 func (l *loader) finish() error {
-	if len(l.problems) == 0 {
+	if !l.partial && !l.full() {
 		err := l.c.CheckKnown(func(name string) bool {
-			return l.used[name] || strings.HasSuffix(name, ".rotary_emb.inv_freq") || name == "rope_freqs.weight"
+			// Old checkpoints store the frequencies of the default rotary embedding, which are computed.
+			return l.used[name] || strings.HasSuffix(name, ".rotary_emb.inv_freq")
 		})
 		if err != nil {
 			l.fail(err)
 		}
 	}
-	return joinErrors(l.problems)
-}
-
-// joinErrors lists the first few of many errors: a wrong file would otherwise print thousands.
-func joinErrors(errs []error) error {
-	const shown = 8
-	if len(errs) == 0 {
-		return nil
+	if len(l.problems) > maxProblems {
+		l.problems = append(l.problems[:maxProblems:maxProblems], errors.New("and more problems"))
 	}
-	if len(errs) <= shown {
-		return errors.Join(errs...)
-	}
-	return errors.Join(append(errs[:shown:shown], fmt.Errorf("and %d more problems", len(errs)-shown))...)
+	return errors.Join(l.problems...)
 }

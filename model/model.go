@@ -96,7 +96,7 @@ func Load(c *weights.Checkpoint) (Model, error) {
 	}
 	if n := len(c.Tensors()); cfg.NumHiddenLayers > n {
 		return nil, &weights.Error{
-			Err: weights.ErrValue, File: cfg.File, Key: "num_hidden_layers", Offset: -1,
+			Err: weights.ErrValue, File: cfg.File, Key: cfg.Key("num_hidden_layers"), Offset: -1,
 			What: fmt.Sprintf("%d layers, but the checkpoint has %d tensors in all", cfg.NumHiddenLayers, n),
 			Try:  "check that config and weights belong to the same model",
 		}

@@ -10,16 +10,18 @@ func newOLMoE(cfg *weights.Config, l *loader) (Model, error) {
 	if err := cfg.Check(append(decoderKeys, "num_experts", "num_experts_per_tok")...); err != nil {
 		return nil, err
 	}
-	rope, err := newRope(cfg)
-	if err != nil {
+	if cfg.NumExperts == 0 {
+		return nil, unsupported(cfg, "num_experts", "0")
+	}
+	if err := checkVariants(cfg); err != nil {
 		return nil, err
 	}
 	m := &decoder{ends: loadEnds(cfg, l), layers: make([]decoderLayer, cfg.NumHiddenLayers)}
-	for il := range m.layers {
+	for il := 0; il < len(m.layers) && !l.full(); il++ {
 		s := l.layer(il)
 		layer := &m.layers[il]
 		layer.inputNorm, layer.postNorm = loadNorms(cfg, s)
-		layer.attention = loadAttention(cfg, s, rope, false)
+		layer.attention = loadAttention(cfg, s, false)
 		layer.ffn = loadMoE(cfg, l, il, false)
 	}
 	return m, nil

@@ -58,7 +58,7 @@ type Config struct {
 	Generation Generation
 
 	// Raw holds every key of the model's own section as decoded JSON (numbers as json.Number), or the GGUF metadata without
-	// the tokenizer's.
+	// the tokenizer's and without the values of long lists.
 	Raw map[string]any
 
 	names map[string]string // HF key to the file's own, for keys that are present
@@ -84,6 +84,9 @@ type RopeScaling struct {
 	ShortFactor, LongFactor       []float64
 	Truncate                      *bool
 }
+
+// Key returns the name that the file has, or would have, for one of Hugging Face's keys.
+func (c *Config) Key(key string) string { return c.alias(key) }
 
 // Check returns one ErrMissingKey that lists the keys (Hugging Face's names) the file does not give a value for.
 func (c *Config) Check(keys ...string) error {
@@ -197,6 +200,7 @@ var ggufKey = map[string]string{
 	"clip_qkv":                "%s.attention.clamp_kqv",
 	"rms_norm_eps":            "%s.attention.layer_norm_rms_epsilon",
 	"rope_theta":              "%s.rope.freq_base",
+	"partial_rotary_factor":   "%s.rope.dimension_count", // a count in place of the fraction
 	"bos_token_id":            "tokenizer.ggml.bos_token_id",
 	"eos_token_id":            "tokenizer.ggml.eos_token_id",
 	"eot_token_id":            "tokenizer.ggml.eot_token_id",
@@ -246,6 +250,9 @@ func configFromGGUF(f *gguf.File, tied bool) (*Config, error) {
 			scaling[key] = v
 		}
 	}
+	if factor, ok := scaling["factor"]; ok && scaling["rope_type"] == nil && factor != json.Number("1") {
+		scaling["rope_type"] = "linear" // as llama.cpp reads files that do not say
+	}
 	r := &reader{file: f.Path, cfg: c, alias: alias, get: func(key string) any {
 		pattern, ok := ggufKey[key]
 		switch v := any(nil); {
@@ -267,13 +274,22 @@ func configFromGGUF(f *gguf.File, tied bool) (*Config, error) {
 		return nil, err
 	}
 	r.addEOS("eot_token_id")
+	if c.HeadDim > 0 {
+		c.PartialRotaryFactor /= float64(c.HeadDim)
+	}
 	return c, r.err
 }
 
-// plainValue returns a metadata value in the types of decoded JSON.
+// maxList bounds the lists that are decoded, which have an element a layer: values take ten times their bytes in the file.
+const maxList = 1 << 12
+
+// plainValue returns a metadata value in the types of decoded JSON, nil for a list that is too long to be a hyper-parameter.
 func plainValue(kv *gguf.KV) any {
 	if kv.Type != gguf.TypeArray {
 		return plain(kv.Value())
+	}
+	if kv.Len() > maxList {
+		return nil
 	}
 	var list []any
 	switch v := kv.Value().(type) {
@@ -346,7 +362,7 @@ func (r *reader) value(keys ...string) (v any, key string) {
 }
 
 // maxInt bounds every integer of a config.
-const maxInt = 1 << 31
+const maxInt = 1<<31 - 1
 
 // integer reads an integer of at least lo; 0 if absent.
 func (r *reader) integer(lo int, keys ...string) int {
@@ -380,7 +396,7 @@ func toInt(v any) (int, bool) {
 	return int(f), err == nil && math.Abs(f) <= maxInt && f == math.Trunc(f)
 }
 
-// number reads a finite number; nil if absent.
+// number reads a number that a float32 can hold, as everything is computed in it; nil if absent.
 func (r *reader) number(keys ...string) *float64 {
 	v, key := r.value(keys...)
 	if v == nil {
@@ -388,8 +404,8 @@ func (r *reader) number(keys ...string) *float64 {
 	}
 	num, _ := v.(json.Number)
 	f, err := num.Float64()
-	if err != nil || math.IsNaN(f) || math.IsInf(f, 0) {
-		r.bad(key, "%v is not a number", v)
+	if err != nil || !(math.Abs(f) <= math.MaxFloat32) {
+		r.bad(key, "%v is not a number, or too large", v)
 	}
 	return &f
 }
@@ -400,7 +416,7 @@ func (r *reader) positive(keys ...string) float64 {
 	if p == nil {
 		return 0
 	}
-	if *p <= 0 {
+	if float32(*p) <= 0 {
 		r.bad(keys[0], "%v is not positive", *p)
 	}
 	return *p
@@ -489,12 +505,8 @@ func (r *reader) config() error {
 	c.UseSlidingWindow = r.boolean("use_sliding_window")
 	c.RMSNormEps = r.positive("rms_norm_eps")
 	c.HiddenAct = r.text("hidden_act")
-	if clip := r.number("clip_qkv"); clip != nil {
-		if *clip <= 0 {
-			r.bad("clip_qkv", "%v is not positive", *clip)
-		}
-		f := float32(*clip)
-		c.ClipQKV = &f
+	if clip := float32(r.positive("clip_qkv")); clip != 0 {
+		c.ClipQKV = &clip
 	}
 	r.rope()
 	c.BOS = r.token("bos_token_id")
@@ -509,6 +521,9 @@ func (r *reader) derive() {
 	c := r.cfg
 	if c.Raw[r.alias("num_key_value_heads")] == nil { // otherwise 0 says that it differs by layer
 		c.NumKeyValueHeads = c.NumAttentionHeads
+		if key, ok := c.names["num_attention_heads"]; ok {
+			c.names["num_key_value_heads"] = key
+		}
 	}
 	if c.NumKeyValueHeads > 0 && c.NumAttentionHeads%c.NumKeyValueHeads != 0 {
 		r.bad("num_key_value_heads", "%d does not divide num_attention_heads %d", c.NumKeyValueHeads, c.NumAttentionHeads)
@@ -593,9 +608,9 @@ func (r *reader) rope() {
 	}
 }
 
-// token reads a token id; null, absent and -1 (an old way to say none) give nil.
+// token reads a token id; null, absent and -1 (an old way to say none, 2^32-1 in an unsigned field) give nil.
 func (r *reader) token(key string) *int {
-	if v, _ := r.value(key); v == json.Number("-1") {
+	if v, _ := r.value(key); v == json.Number("-1") || v == json.Number("4294967295") {
 		return nil
 	}
 	return r.optInteger(0, key)

@@ -244,6 +244,10 @@ func (c *Checkpoint) Expert(layer, expert int) (gate, up, down *Tensor, err erro
 			if out[i], err = whole[0].Part(expert); err != nil {
 				return nil, nil, nil, err
 			}
+			if n := c.byName[stacked[0]].Shape[0]; whole[0].Shape[0] != n {
+				return nil, nil, nil, badfile.At(whole[0].File, whole[0].Offset, ErrShape, "%v, but %q has %d experts", whole[0].Shape,
+					stacked[0], n).Of(name).Advise(badfile.TryConvert)
+			}
 		}
 		return out[0], out[1], out[2], nil
 	}
@@ -314,8 +318,8 @@ func (c *Checkpoint) missing(needs []Need) error {
 		names[i] = strings.Join(n.Names, " or ")
 	}
 	e := badfile.In(c.where(), ErrMissingTensor, "%s", list(names)).Advise("check that the download is complete and the model type is right")
-	if near := c.nearest(needs[0].Names[0]); near != "" {
-		e.Advise("the checkpoint has %q, which looks alike", near)
+	if other := c.samePlace(needs[0].Names[0]); other != "" {
+		e.Advise("the checkpoint has %q, which is named alike", other)
 	}
 	return e
 }
@@ -350,38 +354,12 @@ func list(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// nearest returns the tensor whose name differs from want by a prefix or by few characters, "" if there is none.
-func (c *Checkpoint) nearest(want string) string {
-	best, bestName := max(3, len(want)/8)+1, ""
+// samePlace returns the tensor whose name differs from want by a prefix only, "" if there is none.
+func (c *Checkpoint) samePlace(want string) string {
 	for _, t := range c.tensors {
 		if strings.HasSuffix(t.Name, "."+want) || strings.HasSuffix(want, "."+t.Name) {
 			return t.Name
 		}
-		if d := len(t.Name) - len(want); d < best && -d < best {
-			if d := distance(t.Name, want); d < best {
-				best, bestName = d, t.Name
-			}
-		}
 	}
-	return bestName
-}
-
-// distance is the Levenshtein distance.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diag := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := diag
-			if a[i] != b[j] {
-				cost = 1 + min(diag, row[j], row[j+1])
-			}
-			diag, row[j+1] = row[j+1], cost
-		}
-	}
-	return row[len(b)]
+	return ""
 }
