@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -260,9 +261,44 @@ func (d *decoder) Layer(e ops.Executor, st *Step, il int, in Stream) Stream {
 	e.RMSNorm(n, x, ops.Norm{Weight: l.inputNorm, Eps: d.eps})
 	e.Add(x, l.attention.forward(e, st, il, st.emit(e, "attn_norm", il, n)))
 	st.emit(e, "attn_residual", il, x)
+	if st.Predict != nil && il+1 < len(d.layers) {
+		d.predict(e, st, il+1, x)
+	}
 	e.RMSNorm(n, x, ops.Norm{Weight: l.postNorm, Eps: d.eps})
 	e.Add(x, l.ffn.forward(e, st, il, st.emit(e, "ffn_norm", il, n)))
 	return Stream{st.emit(e, "layer_out", il, x)}
+}
+
+// predict routes the rows that enter the experts of the layer before with layer il's router: the residual changes little from one layer to
+// the next, so most of the experts it chooses will be il's.
+func (d *decoder) predict(e ops.Executor, st *Step, il int, x *ops.Tensor) {
+	l := &d.layers[il]
+	m, ok := l.ffn.(*moe)
+	if !ok {
+		return
+	}
+	n := e.New("predict_norm", il, x.Rows, x.Cols)
+	e.RMSNorm(n, x, ops.Norm{Weight: l.postNorm, Eps: d.eps})
+	logits := e.New("predict_logits", il, x.Rows, m.gate.Rows)
+	e.MatMul(n, ops.Projection{Dst: logits, W: m.gate})
+	routes := e.Route(logits, m.params)
+	st.Predict(il, byCount(routes, m.gate.Rows))
+}
+
+// byCount returns the distinct experts of routes, those of most rows first, then by rank.
+func byCount(r *ops.Routes, experts int) []int32 {
+	count := make([]int32, experts)
+	var distinct []int32
+	for rank := range r.TopK {
+		for row := range r.Rows {
+			id := r.IDs[row*r.TopK+rank]
+			if count[id]++; count[id] == 1 {
+				distinct = append(distinct, id)
+			}
+		}
+	}
+	slices.SortStableFunc(distinct, func(a, b int32) int { return cmp.Compare(count[b], count[a]) })
+	return distinct
 }
 
 func isTrue(b *bool) bool { return b != nil && *b }

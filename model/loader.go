@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/coli-moe/coli/ops"
 	"github.com/coli-moe/coli/weights"
@@ -124,18 +125,46 @@ func (l *loader) decode(t *weights.Tensor) *ops.Vector {
 	return v
 }
 
-// expertTable is the routed experts of one layer, all addressable in memory (mapped files).
-type expertTable [][3]*ops.Matrix
+// expertTable is the routed experts of one layer, all addressable in memory: mapped files, or, for fp8 with scales, rows assembled when an
+// expert is first asked for.
+type expertTable struct {
+	layer   int
+	experts [][3]func() *ops.Matrix
+}
 
-func (x expertTable) Len() int { return len(x) }
+func (x *expertTable) Len() int { return len(x.experts) }
 
-func (x expertTable) Expert(e int) (gate, up, down *ops.Matrix) { return x[e][0], x[e][1], x[e][2] }
+func (x *expertTable) Layer() int { return x.layer }
+
+func (x *expertTable) Expert(e int) (gate, up, down *ops.Matrix) {
+	m := &x.experts[e]
+	return m[0](), m[1](), m[2]()
+}
+
+// expert binds a matrix of a routed expert; nil after a mistake.
+func (l *loader) expert(t *weights.Tensor) func() *ops.Matrix {
+	if t.Scale == nil {
+		m := l.bind(t)
+		if m == nil {
+			return nil
+		}
+		return func() *ops.Matrix { return m }
+	}
+	// Its shape and format have been checked; what is left to fail is the system's mapping.
+	return sync.OnceValue(func() *ops.Matrix {
+		m := l.bind(t)
+		if m == nil {
+			panic(l.problems[len(l.problems)-1])
+		}
+		return m
+	})
+}
 
 // experts declares the n routed experts of layer il: gate and up [inter, hidden], down [hidden, inter]. It stops at the first mistake:
 // the other experts would repeat it.
 func (l *loader) experts(il, n, inter, hidden int) ops.ExpertSet {
-	table := make(expertTable, n)
-	for e := range table {
+	table := &expertTable{il, make([][3]func() *ops.Matrix, n)}
+	for e := range n {
 		gate, up, down, err := l.c.Expert(il, e)
 		if err != nil {
 			l.fail(err)
@@ -156,7 +185,7 @@ func (l *loader) experts(il, n, inter, hidden int) ops.ExpertSet {
 			}
 			whole, _, _ := strings.Cut(t.Name, "[") // a part is named after its tensor, with its index
 			l.used[whole] = true
-			if table[e][i] = l.bind(t); table[e][i] == nil {
+			if table.experts[e][i] = l.expert(t); table.experts[e][i] == nil {
 				return nil
 			}
 		}

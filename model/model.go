@@ -39,6 +39,8 @@ type Step struct {
 	Places  []ops.Place // of each row
 	State   [][]*ops.KV // [layer][conversation]
 	Observe ops.Observer
+	// Predict, if set, is told which experts the next layer will probably use, most probable first, while a layer's own are computed.
+	Predict func(layer int, experts []int32)
 
 	host []float32 // scratch for the host inputs, kept between steps
 }

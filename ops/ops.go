@@ -93,6 +93,8 @@ type ExpertSet interface {
 	Expert(e int) (gate, up, down *Matrix)
 	// Len is the number of experts.
 	Len() int
+	// Layer is the layer they belong to.
+	Layer() int
 }
 
 // Executor executes the op set. One goroutine at a time calls it. Ops write Dst arguments in place; a destination never aliases a

@@ -6,6 +6,7 @@ package cpu
 import (
 	"fmt"
 
+	"github.com/coli-moe/coli/cpuexperts"
 	"github.com/coli-moe/coli/kernels"
 	"github.com/coli-moe/coli/ops"
 	"github.com/coli-moe/coli/router"
@@ -19,8 +20,12 @@ type Executor struct {
 	kernels [256]*kernels.Kernel // by format, looked up once
 	all     []int32              // 0, 1, 2, …: the row list of a whole tensor
 	work    [][]float32          // scratch of each worker
-	moe     moeScratch
+	works   [2]*cpuexperts.Work
+	turn    int
 	stats   Stats
+
+	pipeline Pipeline
+	failed   func(error)
 }
 
 var _ ops.Executor = (*Executor)(nil)

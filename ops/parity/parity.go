@@ -257,6 +257,7 @@ func route(b *bench) {
 type table [][3]*ops.Matrix
 
 func (x table) Len() int                                  { return len(x) }
+func (x table) Layer() int                                { return 0 }
 func (x table) Expert(e int) (gate, up, down *ops.Matrix) { return x[e][0], x[e][1], x[e][2] }
 
 func (b *bench) experts(f format.Format, n, inter, hidden int) table {
