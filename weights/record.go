@@ -113,10 +113,13 @@ func (c *Checkpoint) Record(layer, expert int) (Record, error) {
 		*m = Matrix{Format: t.Format, Rows: t.Rows(), Cols: t.Cols(), RowBytes: rowBytes}
 		if t.Scale != nil {
 			parts = append(parts, t.Scale)
-			slack += int64(m.Rows*(rowBytes-m.Cols)) + rowAlign
+			slack += int64(m.Rows * (rowBytes - m.Cols))
 		}
 	}
-	r.Extents = c.extents(parts, alignUp(slack, RecordAlign))
+	if slack > 0 {
+		slack = alignUp(slack+3*rowAlign, RecordAlign)
+	}
+	r.Extents = c.extents(parts, slack)
 	last := r.Extents[len(r.Extents)-1]
 	r.Bytes = last.At + alignUp(last.Size, RecordAlign)
 	for i, m := range []*Matrix{&r.Gate, &r.Up, &r.Down} {
