@@ -154,6 +154,59 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
+// logitsOf returns what follows ids.
+func logitsOf(t *testing.T, s *Session, ids []int32) []float32 {
+	t.Helper()
+	logits, err := s.Forward(t.Context(), ids)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return slices.Clone(logits)
+}
+
+// TestCancelledStep: a step ends at the next layer, not at the end of its chunk, and leaves a session that goes on as if it had not begun.
+func TestCancelledStep(t *testing.T) {
+	m := load(t, sharedtest.Testdata("oracles", "olmoe"), Options{})
+	want := logitsOf(t, session(t, m, 0), prompt(12))
+
+	s := session(t, m, 0)
+	logitsOf(t, s, prompt(12)[:5])
+	ctx, cancel := context.WithCancel(t.Context())
+	deepest := 0
+	s.Observe = func(_ string, layer, _, _ int, _ []float32) {
+		if layer == 1 {
+			cancel()
+		}
+		deepest = max(deepest, layer)
+	}
+	if _, err := s.Forward(ctx, prompt(12)[5:]); !errors.Is(err, context.Canceled) || deepest != 1 {
+		t.Errorf("cancelled in layer 1: computed layer %d, error %v", deepest, err)
+	}
+	if len(s.Tokens()) != 5 {
+		t.Errorf("the session holds %d tokens, want the 5 from before", len(s.Tokens()))
+	}
+	s.Observe = nil
+	if got := logitsOf(t, s, prompt(12)[5:]); !slices.Equal(got, want) {
+		t.Error("the logits after a cancelled step differ")
+	}
+}
+
+// TestContextError: the advice to raise --ctx-size is given only where it can be followed.
+func TestContextError(t *testing.T) {
+	m := load(t, sharedtest.Testdata("oracles", "olmoe"), Options{})
+	for _, c := range []struct {
+		size int
+		want string
+	}{
+		{16, "300 tokens do not fit the context of 16 tokens, which holds the answer too; shorten the prompt or raise --ctx-size, up to 256"},
+		{0, "300 tokens do not fit the context of 256 tokens, which holds the answer too; shorten the prompt"},
+	} {
+		if _, err := session(t, m, c.size).Forward(t.Context(), prompt(300)); err == nil || err.Error() != c.want {
+			t.Errorf("%v\nwant %s", err, c.want)
+		}
+	}
+}
+
 // TestNonFiniteNamesLayer: a damaged weight is reported with the layer it is in, and the session keeps nothing of the step.
 func TestNonFiniteNamesLayer(t *testing.T) {
 	dir := t.TempDir()

@@ -67,8 +67,7 @@ func (s *Session) Generate(ctx context.Context, r Request) (Result, error) {
 		return res, err
 	}
 	if len(r.Prompt) >= s.size {
-		// One token of room is needed for an answer.
-		return res, &ContextError{len(r.Prompt) + 1, s.size}
+		return res, s.tooLong(len(r.Prompt)) // one token of room is needed for an answer
 	}
 	res.CachedTokens = s.reuse(r.Prompt)
 	before := s.m.Stats()

@@ -62,10 +62,22 @@ func (s *Session) Truncate(n int) {
 }
 
 // ContextError reports tokens that do not fit the context.
-type ContextError struct{ Tokens, Size int }
+type ContextError struct {
+	Tokens int // of the prompt, or of all that the session was to hold
+	Size   int // of the context
+	Limit  int // the largest context of the model
+}
 
 func (e *ContextError) Error() string {
-	return fmt.Sprintf("%d tokens do not fit the context of %d tokens; shorten the prompt or raise --ctx-size", e.Tokens, e.Size)
+	try := "shorten the prompt"
+	if e.Size < e.Limit {
+		try += fmt.Sprintf(" or raise --ctx-size, up to %d", e.Limit)
+	}
+	return fmt.Sprintf("%d tokens do not fit the context of %d tokens, which holds the answer too; %s", e.Tokens, e.Size, try)
+}
+
+func (s *Session) tooLong(tokens int) error {
+	return &ContextError{tokens, s.size, max(s.size, s.m.Config.MaxPositionEmbeddings)}
 }
 
 // TokenError reports a token id outside the vocabulary.
@@ -93,7 +105,7 @@ func (e *NonFiniteError) Error() string {
 }
 
 // Forward appends ids, in chunks, and returns the logits [vocab_size] that follow the last of them, valid until the next call. When ctx
-// is cancelled the session holds the chunks that were completed.
+// is cancelled, a layer later at most, the session holds the chunks that were completed.
 func (s *Session) Forward(ctx context.Context, ids []int32) ([]float32, error) {
 	var logits []float32
 	err := s.forward(ctx, ids, false, func(_ int, l []float32) { logits = l })
@@ -111,7 +123,7 @@ func (s *Session) forward(ctx context.Context, ids []int32, all bool, fn func(po
 		return errors.New("nothing to compute: the prompt has no tokens")
 	}
 	if n := len(s.tokens) + len(ids); n > s.size {
-		return &ContextError{n, s.size}
+		return s.tooLong(n)
 	}
 	for _, id := range ids {
 		if id < 0 || int(id) >= s.m.Config.VocabSize {
@@ -119,9 +131,6 @@ func (s *Session) forward(ctx context.Context, ids []int32, all bool, fn func(po
 		}
 	}
 	for len(ids) > 0 {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
 		n := min(len(ids), s.m.chunk)
 		last := n == len(ids)
 		from := n
@@ -131,7 +140,7 @@ func (s *Session) forward(ctx context.Context, ids []int32, all bool, fn func(po
 		case last:
 			from = n - 1
 		}
-		if err := s.chunk(ids[:n], from, fn); err != nil {
+		if err := s.chunk(ctx, ids[:n], from, fn); err != nil {
 			return err
 		}
 		ids = ids[n:]
@@ -140,11 +149,14 @@ func (s *Session) forward(ctx context.Context, ids []int32, all bool, fn func(po
 }
 
 // chunk runs one step over ids and hands fn the logits of the rows from `from` on.
-func (s *Session) chunk(ids []int32, from int, fn func(pos int, logits []float32)) error {
+func (s *Session) chunk(ctx context.Context, ids []int32, from int, fn func(pos int, logits []float32)) error {
 	pos := len(s.tokens)
-	logits := s.run(ids, from, s.Observe)
+	logits, err := s.run(ctx, ids, from, s.Observe)
+	if err != nil {
+		return err
+	}
 	if logits != nil && !finite(logits.Data) {
-		err := s.locate(ids, from)
+		err := s.locate(ctx, ids, from)
 		s.Truncate(pos)
 		return err
 	}
@@ -157,8 +169,9 @@ func (s *Session) chunk(ids []int32, from int, fn func(pos int, logits []float32
 	return nil
 }
 
-// run computes a step; the logits are nil when no row asks for them.
-func (s *Session) run(ids []int32, from int, observe ops.Observer) *ops.Tensor {
+// run computes a step; the logits are nil when no row asks for them. A chunk of a large model takes a minute, so ctx is looked at before
+// each layer. Rows of layer state that a cancelled step wrote lie behind the tokens held, and the next step writes them anew.
+func (s *Session) run(ctx context.Context, ids []int32, from int, observe ops.Observer) (*ops.Tensor, error) {
 	st, net, exec := &s.step, s.m.net, s.m.exec
 	exec.Reset()
 	st.Tokens, st.Observe = ids, observe
@@ -171,29 +184,35 @@ func (s *Session) run(ids []int32, from int, observe ops.Observer) *ops.Tensor {
 	}
 	x := net.Embed(exec, st)
 	for il := range net.Layers() {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
 		x = net.Layer(exec, st, il, x)
 	}
 	if len(s.all) == 0 {
-		return nil
+		return nil, nil
 	}
 	logits := net.Head(exec, st, x, s.all)
 	exec.Download(logits)
-	return logits
+	return logits, nil
 }
 
 // locate repeats a step that gave non-finite logits and names the first intermediate that was not finite. Positions are written again
 // with the same values, so the repetition sees what the first run saw.
-func (s *Session) locate(ids []int32, from int) error {
+func (s *Session) locate(ctx context.Context, ids []int32, from int) error {
 	var first *NonFiniteError
-	s.run(ids, from, func(name string, layer, _, _ int, data []float32) {
+	_, err := s.run(ctx, ids, from, func(name string, layer, _, _ int, data []float32) {
 		if first == nil && !finite(data) {
 			first = &NonFiniteError{name, layer}
 		}
 	})
-	if first == nil {
-		return &NonFiniteError{"logits", -1}
+	switch {
+	case first != nil:
+		return first
+	case err != nil:
+		return err
 	}
-	return first
+	return &NonFiniteError{"logits", -1}
 }
 
 func finite(x []float32) bool {

@@ -8,8 +8,14 @@ import (
 	"github.com/coli-moe/coli/engine"
 )
 
-// prefillRate is in tokens per second; those the session already held are not counted. 0 if nothing was computed.
-func prefillRate(r engine.Result) float64 { return rate(r.PromptTokens-r.CachedTokens, r.Prefill) }
+// prefillRate is in tokens per second; those the session already held are not counted. 0 if nothing was computed, or, since nobody knows
+// how much was, if the prompt was not computed to its end.
+func prefillRate(r engine.Result) float64 {
+	if r.Reason == engine.ReasonInterrupted && r.Generated == 0 {
+		return 0
+	}
+	return rate(r.PromptTokens-r.CachedTokens, r.Prefill)
+}
 
 // decodeRate is in tokens per second. The first token costs no step, its logits are the prompt's; an end-of-text token costs one.
 func decodeRate(r engine.Result) float64 {

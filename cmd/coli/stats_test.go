@@ -27,7 +27,7 @@ func TestStatsLine(t *testing.T) {
 			engine.Result{Reason: engine.ReasonContext, PromptTokens: 5, Prefill: time.Second, Generated: 1, Decode: time.Second},
 			"5 prompt tokens at 5.0 tok/s, 1 generated, 7 MB resident; stopped because the context of 1024 tokens is full",
 		},
-		{engine.Result{Reason: engine.ReasonInterrupted, PromptTokens: 5}, "5 prompt tokens, 0 generated, 7 MB resident; interrupted"},
+		{engine.Result{Reason: engine.ReasonInterrupted, PromptTokens: 5, Prefill: time.Second}, "5 prompt tokens, 0 generated, 7 MB resident; interrupted"},
 	} {
 		if got := statsLine(c.r, 1024, 7<<20); got != c.want {
 			t.Errorf("got  %s\nwant %s", got, c.want)
