@@ -58,6 +58,9 @@ func Load(ctx context.Context, path string, opt Options) (*Model, error) {
 }
 
 func bind(ctx context.Context, path string, c *weights.Checkpoint, opt Options) (*Model, error) {
+	if opt.Threads > maxThreads {
+		return nil, fmt.Errorf("--threads %d: at most %d are useful; 0 takes the physical cores", opt.Threads, maxThreads)
+	}
 	cfg, err := c.Config()
 	if err != nil {
 		return nil, err

@@ -131,6 +131,10 @@ func TestRefusals(t *testing.T) {
 	if _, err := m.NewSession(-1); err == nil {
 		t.Error("a negative context was accepted")
 	}
+	if _, err := Load(t.Context(), sharedtest.Testdata("oracles", "olmoe"), Options{Threads: 1 << 20}); err == nil ||
+		!strings.Contains(err.Error(), "--threads 1048576") {
+		t.Errorf("a million threads: %v", err)
+	}
 	s := session(t, m, 16)
 	_, err := s.Forward(t.Context(), prompt(17))
 	var full *ContextError

@@ -40,8 +40,7 @@ type Result struct {
 	Generated    int // tokens drawn, an end-of-text token not counted
 	Prefill      time.Duration
 	Decode       time.Duration // from the first token's logits to the end
-	// PairsPerToken is the number of routed experts computed for a token, over all layers; ReadsPerStep the distinct experts a decode
-	// step used.
+	// PairsPerToken is the number of routed experts computed for a token, over all layers.
 	PairsPerToken float64
 }
 

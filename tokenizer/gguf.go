@@ -245,6 +245,9 @@ func (t *Tokenizer) addTokens(v *Vocab) error {
 	for _, s := range v.Tokens {
 		total += len(s)
 	}
+	if total > math.MaxInt32 { // a span counts in 32 bits
+		return fmt.Errorf("tokens: %d bytes of text are too many", total)
+	}
 	t.vocab = newVocab(len(v.Tokens), total)
 	for i, s := range v.Tokens {
 		kind := v.typeOf(i)
