@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/coli-moe/coli/weights/container"
 	"github.com/coli-moe/coli/weights/internal/badfile"
 	"github.com/coli-moe/coli/weights/internal/jsonscan"
 )
@@ -25,11 +26,20 @@ const (
 // shardName is PREFIX-00001-of-00003.EXT.
 var shardName = regexp.MustCompile(`^(.+)-(\d{5})-of-(\d{5})\.(gguf|safetensors)$`)
 
+// kind is the layout of a checkpoint's files.
+type kind int
+
+const (
+	kindSafetensors kind = iota
+	kindGGUF
+	kindContainer
+)
+
 // source says which files make up a checkpoint.
 type source struct {
 	dir       string
 	files     []string
-	gguf      bool
+	kind      kind
 	indexPath string            // "" without an index
 	index     map[string]string // tensor name to file name
 }
@@ -51,41 +61,47 @@ func locate(path string) (source, error) {
 	}
 	dir, base := filepath.Split(path)
 	dir = filepath.Clean(dir)
-	isGGUF, err := sniff(path)
+	kind, err := sniff(path)
 	if err != nil {
 		return source{}, err
 	}
 	m := shardName.FindStringSubmatch(base)
 	switch {
-	case isGGUF && m != nil:
+	case kind == kindGGUF && m != nil:
 		return splitGGUF(dir, m[1], m[3])
-	case !isGGUF && m != nil:
+	case kind == kindSafetensors && m != nil:
 		index := filepath.Join(dir, m[1]+".safetensors.index.json") // a shard means its whole model
 		if _, err := os.Lstat(index); errors.Is(err, fs.ErrNotExist) {
 			return source{}, badfile.In(path, ErrMissingShard, "a shard without %s", filepath.Base(index)).Advise("download the index and all shards")
 		}
 		return fromIndex(index)
 	}
-	return source{dir: dir, files: []string{path}, gguf: isGGUF}, nil
+	return source{dir: dir, files: []string{path}, kind: kind}, nil
 }
 
-// sniff tells GGUF from safetensors by content, so that files without an extension (a cache's blobs) open too. What is neither is left
+// sniff tells the layouts apart by content, so that files without an extension (a cache's blobs) open too. What is none of them is left
 // to the reader its extension calls for, whose message is the more exact one.
-func sniff(path string) (isGGUF bool, err error) {
+func sniff(path string) (kind, error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return false, osError(path, err)
+		return 0, osError(path, err)
 	}
 	defer f.Close()
 	head := make([]byte, 64)
 	n, err := f.ReadAt(head, 0)
 	if err != nil && !errors.Is(err, io.EOF) {
-		return false, osError(path, err)
+		return 0, osError(path, err)
 	}
 	if err := badfile.Sniff(path, head[:n]); err != nil {
-		return false, err
+		return 0, err
 	}
-	return string(head[:min(n, 4)]) == "GGUF" || filepath.Ext(path) == ".gguf", nil
+	switch {
+	case strings.HasPrefix(string(head[:n]), container.Magic) || filepath.Ext(path) == filepath.Ext(container.Name):
+		return kindContainer, nil
+	case strings.HasPrefix(string(head[:n]), "GGUF") || filepath.Ext(path) == ".gguf":
+		return kindGGUF, nil
+	}
+	return kindSafetensors, nil
 }
 
 func locateDir(dir string) (source, error) {
@@ -112,6 +128,8 @@ func locateDir(dir string) (source, error) {
 	}
 	has := func(name string) bool { _, err := os.Lstat(filepath.Join(dir, name)); return err == nil }
 	switch {
+	case has(container.Name):
+		return locate(filepath.Join(dir, container.Name))
 	case has(singleName):
 		return locate(filepath.Join(dir, singleName))
 	case has(indexName):
@@ -126,7 +144,7 @@ func locateDir(dir string) (source, error) {
 	case len(others) > 0:
 		return source{}, badfile.In(dir, ErrNoWeights, "%s cannot be read", list(others)).Advise("convert the model to safetensors or GGUF")
 	}
-	return source{}, badfile.In(dir, ErrNoWeights, "neither %s nor %s nor a .gguf file", singleName, indexName).
+	return source{}, badfile.In(dir, ErrNoWeights, "neither %s nor %s nor %s nor a .gguf file", singleName, indexName, container.Name).
 		Advise("name the folder that holds the model's files")
 }
 
@@ -177,7 +195,7 @@ func splitGGUF(dir, prefix, count string) (source, error) {
 	if n == 0 {
 		return source{}, badfile.In(filepath.Join(dir, prefix), ErrMissingShard, "a part of %s", count).Advise(badfile.TryDownload)
 	}
-	src := source{dir: dir, gguf: true}
+	src := source{dir: dir, kind: kindGGUF}
 	for i := range n {
 		src.files = append(src.files, filepath.Join(dir, fmt.Sprintf("%s-%05d-of-%s.gguf", prefix, i+1, count)))
 	}

@@ -1,5 +1,5 @@
-// Package weights opens checkpoints: safetensors (one file, sharded, or in a Hugging Face cache) and GGUF (one file or split), and presents
-// one catalogue of tensors and one typed config over both.
+// Package weights opens checkpoints: safetensors (one file, sharded, or in a Hugging Face cache), GGUF (one file or split) and coli
+// containers, and presents one catalogue of tensors and one typed config over all of them.
 //
 // Opening reads headers only. A tensor keeps the name its file gives it; which names an architecture expects, and what it does with
 // them, is the matter of package model. Decoding of values is package format's, reading of experts on the hot path package prefetcher's,
@@ -28,6 +28,9 @@ type Checkpoint struct {
 	byName  map[string]*Tensor
 	gguf    *gguf.File // of the first part; nil for safetensors
 	config  func() (*Config, error)
+
+	records  map[int][][3]*Tensor // of a coli container: gate, up and down by layer and expert
+	metadata int64                // where the GGUF header begins in the first file
 }
 
 // file is one open weight file.
@@ -39,7 +42,7 @@ type file struct {
 }
 
 // Open opens the checkpoint at path: a .gguf file (any part of a split one), a .safetensors file (any shard), a
-// model.safetensors.index.json, or a directory with one of these, a Hugging Face cache directory included. Errors are *Error.
+// model.safetensors.index.json, a model.coli, or a directory with one of these, a Hugging Face cache directory included. Errors are *Error.
 func Open(path string) (*Checkpoint, error) {
 	src, err := locate(path)
 	if err != nil {
@@ -70,9 +73,12 @@ func (c *Checkpoint) open(src source) error {
 			return badfile.In(path, ErrMagic, "not a regular file")
 		}
 		fl.size = st.Size()
-		if src.gguf {
+		switch src.kind {
+		case kindGGUF:
 			err = c.addGGUF(fl, i, len(src.files))
-		} else {
+		case kindContainer:
+			err = c.addContainer(fl)
+		default:
 			err = c.addSafetensors(fl, src.index)
 		}
 		if err != nil {
@@ -82,8 +88,11 @@ func (c *Checkpoint) open(src source) error {
 	if err := src.checkIndex(c); err != nil {
 		return err
 	}
-	if src.gguf {
+	switch src.kind {
+	case kindGGUF:
 		return c.checkSplit()
+	case kindContainer:
+		return nil
 	}
 	return c.pairScales()
 }
@@ -201,7 +210,8 @@ func (c *Checkpoint) Files() []string {
 	return out
 }
 
-// GGUF returns the header of the (first) GGUF file, nil for safetensors.
+// GGUF returns the header of the (first) GGUF file, or the one a coli container keeps of the file it was made from; nil for models that
+// come from safetensors.
 func (c *Checkpoint) GGUF() *gguf.File { return c.gguf }
 
 // Config returns the hyper-parameters from config.json and generation_config.json, or from GGUF metadata.
@@ -220,9 +230,13 @@ func (c *Checkpoint) Lookup(names ...string) (*Tensor, bool) {
 	return nil, false
 }
 
-// Expert returns the three matrices of one routed expert: gate and up [I,H], down [H,I]. It knows three layouts: GGUF's stacked
-// tensors, one tensor a matrix, and the fused gate_up_proj [E,2I,H] (gate rows first) with down_proj [E,H,I].
+// Expert returns the three matrices of one routed expert: gate and up [I,H], down [H,I]. It knows four layouts: GGUF's stacked
+// tensors, one tensor a matrix, the fused gate_up_proj [E,2I,H] (gate rows first) with down_proj [E,H,I], and the coli container, where
+// the three lie one directly after the other.
 func (c *Checkpoint) Expert(layer, expert int) (gate, up, down *Tensor, err error) {
+	if c.records != nil {
+		return c.containerExpert(layer, expert)
+	}
 	hf, gg := fmt.Sprintf("model.layers.%d.mlp.experts.", layer), fmt.Sprintf("blk.%d.ffn_", layer)
 	single := fmt.Sprintf("%s%d.", hf, expert)
 	if gate, ok := c.Lookup(single + "gate_proj.weight"); ok {
@@ -332,11 +346,12 @@ func (c *Checkpoint) where() string {
 	return c.dir
 }
 
-// CheckKnown reports every tensor whose name known refuses, as one ErrUnknownTensor. Scales that belong to an fp8 tensor are not asked for.
+// CheckKnown reports every tensor whose name known refuses, as one ErrUnknownTensor. Scales that belong to another tensor are not asked
+// for, and a part of a tensor is asked for by the tensor's name.
 func (c *Checkpoint) CheckKnown(known func(name string) bool) error {
 	var unknown []string
 	for _, t := range c.tensors {
-		if !t.companion && !known(t.Name) {
+		if name, _, _ := strings.Cut(t.Name, "["); !t.companion && !known(name) {
 			unknown = append(unknown, t.Name)
 		}
 	}

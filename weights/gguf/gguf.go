@@ -32,6 +32,7 @@ type File struct {
 	Version    uint32
 	Size       int64 // of the file, bytes
 	Alignment  int64 // of tensor data
+	MetaEnd    int64 // where the metadata ends and the tensor table begins
 	DataOffset int64 // where tensor data begins
 	KVs        []KV  // in file order
 	Tensors    []Tensor
@@ -172,6 +173,7 @@ func (s *scanner) header(f *File) error {
 	if err := s.metadata(f, nKV); err != nil {
 		return err
 	}
+	f.MetaEnd = s.pos
 	if err := f.setAlignment(); err != nil {
 		return err
 	}
