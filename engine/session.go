@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"runtime/debug"
 
 	"github.com/coli-moe/coli/model"
 	"github.com/coli-moe/coli/ops"
@@ -171,7 +172,10 @@ func (s *Session) chunk(ctx context.Context, ids []int32, from int, fn func(pos 
 
 // run computes a step; the logits are nil when no row asks for them. A chunk of a large model takes a minute, so ctx is looked at before
 // each layer. Rows of layer state that a cancelled step wrote lie behind the tokens held, and the next step writes them anew.
-func (s *Session) run(ctx context.Context, ids []int32, from int, observe ops.Observer) (*ops.Tensor, error) {
+func (s *Session) run(ctx context.Context, ids []int32, from int, observe ops.Observer) (_ *ops.Tensor, err error) {
+	// A page of a mapped file that can no longer be read, and an expert that could not be had at all, come as panics out of an op.
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer recoverStep(&err)
 	st, net, exec := &s.step, s.m.net, s.m.exec
 	exec.Reset()
 	st.Tokens, st.Observe = ids, observe
@@ -195,6 +199,19 @@ func (s *Session) run(ctx context.Context, ids []int32, from int, observe ops.Ob
 	logits := net.Head(exec, st, x, s.all)
 	exec.Download(logits)
 	return logits, nil
+}
+
+// recoverStep turns the panics that a step's input can cause into errors; a panic that is a mistake of coli's stays one.
+func recoverStep(err *error) {
+	switch p := recover().(type) {
+	case nil:
+	case interface{ Addr() uintptr }: // runtime's memory fault
+		*err = errors.New("a weight file was truncated, or could not be read, while it was in use; check the disk and the file, and start again")
+	case *ops.Failure:
+		*err = p.Err
+	default:
+		panic(p)
+	}
 }
 
 // locate repeats a step that gave non-finite logits and names the first intermediate that was not finite. Positions are written again

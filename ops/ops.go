@@ -142,5 +142,13 @@ type Routes struct {
 	Weights    []float32 // [Rows, TopK], multiplied after the down projection
 }
 
+// Failure is what an op panics with when its input cannot be had, a weight that cannot be read: ops have no error results, since all but
+// this is decided before they are called. Whoever runs the layers recovers it.
+type Failure struct{ Err error }
+
+func (f *Failure) Error() string { return f.Err.Error() }
+
+func (f *Failure) Unwrap() error { return f.Err }
+
 // Observer is called with every named intermediate, for traces and comparisons with an oracle. The data is valid during the call.
 type Observer func(name string, layer, rows, cols int, data []float32)

@@ -2,6 +2,7 @@ package cpu
 
 import (
 	"runtime"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -108,6 +109,7 @@ func (t *Team) claim(worker int) {
 }
 
 func (t *Team) work(worker int) {
+	debug.SetPanicOnFault(true) // reading a mapped file that was truncated is a panic, which claim carries to the caller
 	var seen uint64
 	for {
 		seen = t.await(seen)
