@@ -52,7 +52,7 @@ func osError(path string, err error) error {
 			e.What = "a symbolic link to " + target
 			return e.Advise("download the file again: the target is gone")
 		}
-		e.Advise("check the path")
+		e.Advise("check the path (coli does not download models)")
 	case errors.Is(err, fs.ErrPermission):
 		e.Advise("check who may read the file")
 	}

@@ -226,7 +226,7 @@ func badCheckpoints(t testing.TB) map[string]struct {
 		"web page for safetensors":   {folder{"model.safetensors": html}, "", weights.ErrHTML, []string{"model.safetensors"}},
 		"web page for an index":      {folder{"model.safetensors.index.json": html}, "", weights.ErrHTML, []string{"index.json"}},
 		"git-lfs pointer":            {folder{"model.safetensors": lfs}, "", weights.ErrLFSPointer, []string{"git lfs pull"}},
-		"neither format":             {folder{"notes.txt": "a shopping list, rather long"}, "notes.txt", weights.ErrHeader, []string{"notes.txt"}},
+		"neither format":             {folder{"notes.txt": "a shopping list, rather long"}, "notes.txt", weights.ErrMagic, []string{"notes.txt"}},
 		"dangling link":              {folder{"model.safetensors": "-> gone"}, "", fs.ErrNotExist, []string{"symbolic link to gone"}},
 		"safetensors cut by a byte":  {folder{"model.safetensors": both[:len(both)-1]}, "", weights.ErrTruncated, []string{`"b"`}},
 		"safetensors cut by half":    {folder{"model.safetensors": both[:len(both)/2]}, "", weights.ErrTruncated, nil},

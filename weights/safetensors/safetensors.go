@@ -96,6 +96,9 @@ func readHeader(r io.ReaderAt, size int64, path string) ([]byte, error) {
 	}
 	n := binary.LittleEndian.Uint64(head)
 	switch {
+	case n > maxHeader && (len(head) == 8 || head[8] != '{'):
+		return nil, badfile.At(path, 0, badfile.ErrMagic, "it begins with %q, as neither a GGUF nor a safetensors file does", head[:4]).
+			Advise("check that this is the model file")
 	case n > maxHeader:
 		return nil, badfile.At(path, 0, badfile.ErrHeader, "a header of %d bytes, the limit is %d", n, maxHeader).
 			Advise("check that this is a safetensors file")

@@ -97,6 +97,8 @@ var badFiles = []struct {
 	{"web page", []byte("<html><body>Not found"), badfile.ErrHTML, "/resolve/"},
 	{"git-lfs pointer", []byte("version https://git-lfs.github.com/spec/v1\noid sha256:00"), badfile.ErrLFSPointer, "git lfs pull"},
 	{"wrong magic", append(length(5)[:8], "12345"...), badfile.ErrMagic, ""},
+	{"another kind of file", []byte("PK\x03\x04 and what follows"), badfile.ErrMagic, `"PK\x03\x04"`},
+	{"eight bytes of text", []byte("a model?"), badfile.ErrMagic, `"a mo"`},
 	{"header of 0 bytes", length(0), badfile.ErrMagic, ""},
 	{"header of 2^63 bytes", length(1 << 63), badfile.ErrHeader, "9223372036854775808"},
 	{"header of 2^64-1 bytes", length(1<<64 - 1), badfile.ErrHeader, ""},
