@@ -80,7 +80,14 @@ func (o *Options) resolve() (geometry, error) {
 		for _, g := range geometries {
 			known = append(known, fmt.Sprintf("%s (%s)", g.name, g.arch))
 		}
-		return geometry{}, fmt.Errorf("no geometry %q of architecture %q; there are %s", o.Like, o.Arch, strings.Join(known, ", "))
+		var asked []string
+		if o.Like != "" {
+			asked = append(asked, fmt.Sprintf("--like %q", o.Like))
+		}
+		if o.Arch != "" {
+			asked = append(asked, fmt.Sprintf("--arch %q", o.Arch))
+		}
+		return geometry{}, fmt.Errorf("%s: no such geometry; there are %s", strings.Join(asked, " "), strings.Join(known, ", "))
 	}
 	g := geometries[i]
 	o.Experts, o.Dense = cmp.Or(o.Experts, format.Q4_K), cmp.Or(o.Dense, format.Q8_0)

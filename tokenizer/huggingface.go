@@ -20,7 +20,10 @@ import (
 // A component that this package does not know is an error that names its place in the file.
 func FromJSON(path string) (*Tokenizer, error) {
 	data, err := os.ReadFile(path)
-	if err != nil {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("tokenizer: %w; put the model's %s beside its weights", err, filepath.Base(path))
+	case err != nil:
 		return nil, fmt.Errorf("tokenizer: %w", err)
 	}
 	t, err := parseJSON(data)

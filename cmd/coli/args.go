@@ -20,6 +20,7 @@ const (
 	onCPU    = "this version of coli computes on the CPU"
 	expertsC = "this version of coli computes the experts on the CPU"
 	download = "coli does not download models; give the path of a file or directory to -m"
+	inREPL   = "without a prompt coli run holds a conversation, where " + fence + " begins and ends a text of several lines"
 	mapped   = "this version of coli maps the model's file into memory"
 )
 
@@ -78,7 +79,13 @@ var llama = func() map[string]foreign {
 		"hf hfr hf-repo hff hf-file mu dr model-url docker-repo": {value: true, accept: never, why: download},
 		"no-mmap mlock dio direct-io":                            {accept: never, why: mapped},
 		"mmap":                                                   {},
-		"lm load-mode":                                           {value: true, accept: oneOf("mmap"), why: mapped},
+		"i interactive if interactive-first mli multiline-input": {accept: never, why: inREPL},
+		"e escape":                           {accept: never, why: "the prompt is taken as it is; the shell's $'...' has escapes"},
+		"co color no-escape simple-io":       {},
+		"log-disable":                        {to: "quiet"},
+		"v verbose-prompt":                   {to: "verbose"},
+		"presence-penalty frequency-penalty": {value: true, accept: oneOf("0", "0.0"), why: "coli has --repeat-penalty"},
+		"lm load-mode":                       {value: true, accept: oneOf("mmap"), why: mapped},
 	} {
 		for name := range strings.FieldsSeq(names) {
 			table[name] = f

@@ -35,6 +35,8 @@ func TestNormalize(t *testing.T) {
 		{name: "GPU is refused by long name", args: "--device=CUDA0", err: "--device CUDA0 is not supported"},
 		{name: "tensor override to a GPU", args: "-ot|exps=CPU,attn=CUDA0", err: "-ot exps=CPU,attn=CUDA0 is not supported"},
 		{name: "download", args: "-hf|org/model", err: "-hf org/model is not supported: coli does not download"},
+		{name: "other ways to talk", args: "-mli|-m|x.gguf", err: "-mli is not supported: without a prompt coli run holds a conversation"},
+		{name: "verbosity", args: "-v|--log-disable|--color", want: "--verbose|--quiet"},
 		{name: "value missing", args: "-ngl", err: "-ngl needs a value"},
 		{name: "unknown with a neighbour", args: "--tmp|1", err: "unknown flag --tmp; did you mean --temp?"},
 		{name: "unknown with one dash", args: "-xyzzy", err: "unknown flag -xyzzy; --help lists the flags"},

@@ -2,8 +2,11 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"os"
+	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/schollz/progressbar/v3"
@@ -26,7 +29,29 @@ func modelPath(cmd *cobra.Command, given string) (string, error) {
 	if quiet, err := cmd.Flags().GetBool("quiet"); err != nil || !quiet {
 		note(cmd.ErrOrStderr(), "no model given: this is the built-in %s", embedded.Name)
 	}
-	return embedded.Path(cmd.Context(), func(line string) { note(cmd.ErrOrStderr(), "%s", line) })
+	ctx, stop := endable(cmd.Context())
+	defer stop()
+	return embedded.Path(ctx, func(line string) { note(cmd.ErrOrStderr(), "%s", line) })
+}
+
+// isModel reports whether a word is the path of a model rather than part of a prompt.
+func isModel(word string) bool {
+	switch filepath.Ext(word) {
+	case ".gguf", ".safetensors":
+		return !strings.ContainsAny(word, " \n")
+	}
+	_, err := os.Stat(filepath.Join(word, "config.json"))
+	return err == nil && word != ""
+}
+
+// noWords is the check of a command's arguments where all that it needs has a flag.
+func noWords(hint string) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		if len(args) > 0 {
+			return fmt.Errorf("what is %q? %s", args[0], hint)
+		}
+		return nil
+	}
 }
 
 // patience is how long a load may take before a progress bar is shown.

@@ -23,7 +23,7 @@ func newPerplexityCmd() *cobra.Command {
 		Long: "Measure perplexity by llama.cpp's convention: the text is tokenized once without BOS, cut into windows of --ctx-size tokens, and the\n" +
 			"second half of each window is scored. Lower is better. The running value goes to stderr, the result to stdout.",
 		Example: "  coli perplexity -m model.gguf -f text.txt -c 512 --chunks 60",
-		Args:    cobra.NoArgs,
+		Args:    noWords("the model is named by -m, the text by -f"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if text == "" {
 				return usageError{errors.New("which text? Give --file FILE")}

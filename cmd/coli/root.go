@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"github.com/coli-moe/coli/kernels"
 )
 
 // Exit codes. The last two are a shell's for a program ended by SIGINT and by SIGPIPE.
@@ -34,8 +36,15 @@ func (e exitError) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
 func run(args, environ []string) int {
 	root := newRoot()
 	started := false // whether a command's own work began: an error before that is one of usage
+	var notes []string // shown unless --quiet is given
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
-		return errors.Join(checkEnv(root, environ), applyEnv(cmd.Flags(), environ))
+		err := errors.Join(checkEnv(root, environ), applyEnv(cmd.Flags(), environ), kernels.Err())
+		if quiet, _ := cmd.Flags().GetBool("quiet"); err == nil && !quiet {
+			for _, line := range notes {
+				note(cmd.ErrOrStderr(), "%s", line)
+			}
+		}
+		return err
 	}
 	for _, cmd := range root.Commands() {
 		work := cmd.RunE
@@ -44,8 +53,8 @@ func run(args, environ []string) int {
 			return work(cmd, args)
 		}
 	}
-	err := parse(root, args)
-	if err == nil {
+	var err error
+	if notes, err = parse(root, args); err == nil {
 		err = root.ExecuteContext(context.Background())
 	}
 	var usage usageError
@@ -72,8 +81,8 @@ func note(w interface{ Write([]byte) (int, error) }, format string, args ...any)
 	fmt.Fprintf(w, "coli: "+format+"\n", args...) //nolint:errcheck // there is nowhere left to report it
 }
 
-// parse prepares the arguments of the subcommand, which comes first, for pflag.
-func parse(root *cobra.Command, args []string) error {
+// parse prepares the arguments of the subcommand, which comes first, for pflag. It returns lines to be shown on stderr.
+func parse(root *cobra.Command, args []string) (notes []string, err error) {
 	root.InitDefaultHelpCmd()
 	cmd, path := root, []string{}
 	if len(args) > 0 && !strings.HasPrefix(args[0], "-") {
@@ -87,23 +96,24 @@ func parse(root *cobra.Command, args []string) error {
 		}
 		if cmd == root {
 			hint := fmt.Sprintf("to answer a prompt: coli run %q", args[0])
-			if near := nearest(args[0], names); near != "" {
+			if near := nearest(args[0], append(names, "version")); near == "version" {
+				hint = "did you mean coli --version?"
+			} else if near != "" {
 				hint = "did you mean coli " + near + "?"
+			} else if isModel(args[0]) {
+				hint = fmt.Sprintf("to run a model: coli run -m %q", args[0])
 			}
-			return fmt.Errorf("unknown command %q; %s", args[0], hint)
+			return nil, fmt.Errorf("unknown command %q; %s", args[0], hint)
 		}
 	}
 	cmd.InitDefaultHelpFlag()
 	cmd.InitDefaultVersionFlag()
 	rest, notes, err := normalize(cmd.Flags(), args)
 	if err != nil {
-		return err
-	}
-	for _, line := range notes {
-		note(os.Stderr, "%s", line)
+		return nil, err
 	}
 	root.SetArgs(append(path, rest...))
-	return nil
+	return notes, nil
 }
 
 func newRoot() *cobra.Command {

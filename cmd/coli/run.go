@@ -95,6 +95,9 @@ func (o *runOptions) run(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 && os.Getenv(twin("prompt")) == o.prompt {
 		o.prompt = "" // the command line beats the environment
 	}
+	if len(args) > 0 && o.model == "" && isModel(args[0]) {
+		return usageError{fmt.Errorf("%s is a model, not a prompt; name it with --model, or ask about it with --prompt", args[0])}
+	}
 	text, err := promptSource{args, o.prompt, o.file, os.Stdin, cmd.ErrOrStderr()}.read()
 	switch {
 	case err != nil:
@@ -106,7 +109,7 @@ func (o *runOptions) run(cmd *cobra.Command, args []string) error {
 		return usageError{errNoPrompt}
 	}
 
-	ctx, stop := interruptible(cmd.Context())
+	ctx, stop := endable(cmd.Context())
 	defer stop()
 	cmd.SetContext(ctx)
 	start := time.Now()
@@ -249,7 +252,20 @@ func (o *runOptions) note(cmd *cobra.Command, format string, args ...any) {
 
 // interruptible derives a context that the first Ctrl+C cancels; the second ends the program, should the first not be heeded.
 func interruptible(ctx context.Context) (context.Context, context.CancelFunc) {
-	ctx, stop := signal.NotifyContext(ctx, os.Interrupt)
+	return onSignal(ctx, os.Interrupt)
+}
+
+// endable derives a context that is cancelled by whatever asks the program to end, so that it leaves no half-written file behind.
+func endable(ctx context.Context) (context.Context, context.CancelFunc) {
+	signals := []os.Signal{os.Interrupt, syscall.SIGTERM}
+	if !signal.Ignored(syscall.SIGHUP) { // nohup's wish is respected
+		signals = append(signals, syscall.SIGHUP)
+	}
+	return onSignal(ctx, signals...)
+}
+
+func onSignal(ctx context.Context, signals ...os.Signal) (context.Context, context.CancelFunc) {
+	ctx, stop := signal.NotifyContext(ctx, signals...)
 	context.AfterFunc(ctx, stop)
 	return ctx, stop
 }

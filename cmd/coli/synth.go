@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"os"
-	"os/signal"
 	"strings"
 
 	"github.com/schollz/progressbar/v3"
@@ -24,12 +23,12 @@ func newSynthCmd() *cobra.Command {
 			"It is as large and as fast as the model it imitates, and talks nonsense: use it to measure and to test.",
 		Example: "  coli synth --like olmoe-1b-7b --experts q4_k --dense q8_0 -o olmoe.gguf\n" +
 			"  coli synth --arch qwen3moe --layers 4 --vocab 1024 -o small.gguf",
-		Args: cobra.NoArgs,
+		Args: noWords("the file to write is named by -o"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if path == "" {
 				return usageError{errors.New("--output is missing: name the file to write, as in -o model.gguf")}
 			}
-			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt)
+			ctx, stop := endable(cmd.Context())
 			defer stop()
 			var progress func(done, total int64)
 			if term.IsTerminal(int(os.Stderr.Fd())) && os.Getenv("TERM") != "dumb" {

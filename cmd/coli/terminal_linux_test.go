@@ -241,6 +241,37 @@ func TestInterruptedAnswer(t *testing.T) {
 	}
 }
 
+// Whoever ends a program that writes gigabytes finds no half of them on the disk.
+func TestEndedSynthLeavesNothing(t *testing.T) {
+	for _, signal := range []os.Signal{unix.SIGINT, unix.SIGTERM, unix.SIGHUP} {
+		dir := t.TempDir()
+		cmd := coli(t, "synth", "--like", "olmoe-1b-7b", "-o", filepath.Join(dir, "model.gguf"))
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		files := func() int {
+			entries, err := os.ReadDir(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return len(entries)
+		}
+		for deadline := time.Now().Add(10 * time.Second); files() == 0 && time.Now().Before(deadline); {
+			time.Sleep(time.Millisecond)
+		}
+		if files() != 1 {
+			t.Error("nothing was being written")
+		}
+		if err := cmd.Process.Signal(signal); err != nil {
+			t.Fatal(err)
+		}
+		cmd.Wait() //nolint:errcheck // the code is looked at
+		if code := cmd.ProcessState.ExitCode(); code != exitInterrupted || files() != 0 {
+			t.Errorf("%v: exit code %d, want %d; %d files are left", signal, code, exitInterrupted, files())
+		}
+	}
+}
+
 func TestReaderThatLeavesEndsTheAnswerQuietly(t *testing.T) {
 	cmd := coli(t, "run", "--quiet", "--temp", "0", "Once upon a time")
 	var stderr strings.Builder

@@ -14,6 +14,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"syscall"
 )
 
 // tolerance is how many times the reference's own float noise a value may be off. The noise is what the logits move by when the
@@ -67,7 +68,7 @@ func Open(dir string) (*Oracle, error) {
 	path := filepath.Join(dir, file)
 	data, err := os.ReadFile(path)
 	switch {
-	case errors.Is(err, os.ErrNotExist):
+	case errors.Is(err, os.ErrNotExist), errors.Is(err, syscall.ENOTDIR):
 		return nil, fmt.Errorf("%s: no such file; give a folder that holds a checkpoint and its %s", path, file)
 	case err != nil:
 		return nil, err

@@ -49,7 +49,7 @@ func Measure(ctx context.Context, m *engine.Model, ids []int32, opt Options) (Re
 	case windows == 0:
 		return Result{}, fmt.Errorf("the text has %d tokens, less than one window of %d; use a longer text or a smaller --ctx-size", len(ids), n)
 	case opt.Windows < 0 || opt.Windows > windows:
-		return Result{}, fmt.Errorf("--chunks %d: the text has %d windows of %d tokens", opt.Windows, windows, n)
+		return Result{}, fmt.Errorf("--chunks %d: the text has %d windows of %d tokens; give at most as many, or 0 for all", opt.Windows, windows, n)
 	case opt.Windows > 0:
 		windows = opt.Windows
 	}

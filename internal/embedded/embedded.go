@@ -106,6 +106,8 @@ func (s store) unpack(ctx context.Context, dir string) (string, error) {
 	case errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT):
 		return "", fmt.Errorf("unpacking the embedded model needs %d MB: %w; free some space, or set %s to a directory on another disk",
 			len(s.data)>>20+1, err, CacheDirEnv)
+	case unwritable(err):
+		return "", fmt.Errorf("unpacking the embedded model: %w; set %s to a directory coli may write to", err, CacheDirEnv)
 	default:
 		return "", fmt.Errorf("unpacking the embedded model: %w", err)
 	}

@@ -185,7 +185,11 @@ func TestTemporaryCopyIsTrustedByHashOnly(t *testing.T) {
 
 func TestAskedForCacheDirectoryIsNotReplaced(t *testing.T) {
 	t.Setenv(CacheDirEnv, notDir(t))
-	if path, err := small().path(t.Context(), noWarning(t)); err == nil {
-		t.Errorf("unpacked to %q although %s cannot be written to", path, CacheDirEnv)
+	path, err := small().path(t.Context(), noWarning(t))
+	if err == nil {
+		t.Fatalf("unpacked to %q although %s cannot be written to", path, CacheDirEnv)
+	}
+	if want := "set COLI_CACHE_DIR to a directory"; !strings.Contains(err.Error(), want) {
+		t.Errorf("error %q does not say %q", err, want)
 	}
 }
