@@ -164,7 +164,9 @@ func (c *Checkpoint) extents(tensors []*Tensor, at int64) []RecordExtent {
 		lo := t.Offset / RecordAlign * RecordAlign
 		all = append(all, RecordExtent{File: slices.Index(c.files, t.file), Offset: lo, Size: alignUp(t.Offset+t.Size, RecordAlign) - lo})
 	}
-	slices.SortFunc(all, func(a, b RecordExtent) int { return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Offset, b.Offset)) })
+	slices.SortFunc(all, func(a, b RecordExtent) int {
+		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Offset, b.Offset))
+	})
 	merged := all[:1]
 	for _, x := range all[1:] {
 		last := &merged[len(merged)-1]

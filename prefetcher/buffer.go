@@ -1,0 +1,40 @@
+package prefetcher
+
+import "fmt"
+
+const (
+	// blockSize is the alignment that direct I/O asks for, at most.
+	blockSize = 4096
+	// hugePage is what one page-table entry of a transparent huge page maps on x86-64 and arm64 (with 4 KiB pages).
+	hugePage = 2 << 20
+)
+
+// Memory is slots for records, outside Go's heap. Slot may be called concurrently.
+type Memory struct {
+	data, mapped []byte
+	slotBytes    int64
+}
+
+// Arena reserves memory for slots of slotBytes each (rounded up to 4 KiB), in one piece that begins at a huge page. Where the system has
+// them it is made of huge pages: a direct read into 4 KiB pages is split at every 1 MiB (254 segments) and costs two to eight times the
+// CPU. Pages are taken when they are first written, by the reads themselves, so that even a large arena is there at once.
+func Arena(slots int, slotBytes int64) (*Memory, error) {
+	if slots <= 0 || slotBytes <= 0 {
+		return nil, fmt.Errorf("prefetcher: an arena of %d slots of %d bytes", slots, slotBytes)
+	}
+	slotBytes = (slotBytes + blockSize - 1) / blockSize * blockSize
+	const most = int64(^uint(0)>>1) - 2*hugePage
+	if slotBytes > most/int64(slots) {
+		return nil, fmt.Errorf("prefetcher: %d slots of %d bytes are more than the address space", slots, slotBytes)
+	}
+	return reserve(int64(slots)*slotBytes, slotBytes)
+}
+
+// Slots returns the number of slots.
+func (m *Memory) Slots() int { return int(int64(len(m.data)) / m.slotBytes) }
+
+// Slot returns the memory of slot i, aligned for direct reads.
+func (m *Memory) Slot(i int) []byte {
+	at, end := int64(i)*m.slotBytes, int64(i+1)*m.slotBytes
+	return m.data[at:end:end]
+}

@@ -1,0 +1,17 @@
+//go:build !linux
+
+package prefetcher
+
+import "unsafe"
+
+func reserve(size, slotBytes int64) (*Memory, error) {
+	mapped := make([]byte, size+blockSize)
+	skip := int(-uintptr(unsafe.Pointer(unsafe.SliceData(mapped))) & (blockSize - 1))
+	return &Memory{data: mapped[skip:][:size:size], mapped: mapped, slotBytes: slotBytes}, nil
+}
+
+// Close gives the memory back; slots must not be used any more.
+func (m *Memory) Close() error {
+	m.data, m.mapped = nil, nil
+	return nil
+}
