@@ -157,9 +157,7 @@ func (s *Session) chunk(ctx context.Context, ids []int32, from int, fn func(pos 
 		return err
 	}
 	if logits != nil && !finite(logits.Data) {
-		err := s.locate(ctx, ids, from)
-		s.Truncate(pos)
-		return err
+		return s.locate(ctx, ids, from)
 	}
 	s.tokens = append(s.tokens, ids...)
 	if logits != nil {

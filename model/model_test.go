@@ -146,6 +146,11 @@ func TestLoadRefuses(t *testing.T) {
 		{"scaled RoPE", "olmoe", `"rope_type": "default"`, `"rope_type": "yarn", "factor": 4.0`, weights.ErrValue, "yarn"},
 		{"another activation", "olmoe", `"hidden_act": "silu"`, `"hidden_act": "gelu"`, weights.ErrValue, "gelu"},
 		{"no epsilon", "olmoe", `"rms_norm_eps": 1e-05,`, ``, weights.ErrMissingKey, "rms_norm_eps"},
+		{"no experts a token", "qwen3_moe", `"num_experts_per_tok": 3,`, ``, weights.ErrMissingKey, "num_experts_per_tok"},
+		{"no experts", "olmoe", `"num_experts": 12`, `"num_experts": 0`, weights.ErrValue, "num_experts"},
+		{"odd head width", "qwen3_moe", `"head_dim": 32`, `"head_dim": 33`, weights.ErrValue, "head_dim"},
+		{"absurd head width", "qwen3_moe", `"head_dim": 32`, `"head_dim": 2147483646`, weights.ErrShape, "q_proj"},
+		{"epsilon that float32 rounds to zero", "olmoe", `"rms_norm_eps": 1e-05`, `"rms_norm_eps": 1e-60`, weights.ErrValue, "rms_norm_eps"},
 		{"sliding window", "qwen3_moe", `"use_sliding_window": false`, `"use_sliding_window": true`, weights.ErrValue, "use_sliding_window"},
 		{"biases that are not stored", "qwen3_moe", `"attention_bias": false`, `"attention_bias": true`, weights.ErrMissingTensor, "q_proj.bias"},
 		{"dense layer that is sparse", "qwen3_moe", `"mlp_only_layers": [
