@@ -102,7 +102,7 @@ type attention struct {
 	rope           *ops.Rope
 }
 
-// loadAttention declares the tensors; the norms are over normSegment values (a head) or, at 0, over the whole projection.
+// loadAttention declares the tensors; queries and keys are normalised head by head if normPerHead, otherwise over the whole projection.
 func loadAttention(cfg *weights.Config, s scope, normPerHead bool) *attention {
 	hidden, hd := cfg.HiddenSize, cfg.HeadDim
 	qw, kvw := cfg.NumAttentionHeads*hd, cfg.NumKeyValueHeads*hd
@@ -243,9 +243,20 @@ type decoderLayer struct {
 	ffn                 feedForward
 }
 
-func loadNorms(cfg *weights.Config, s scope) (input, post *ops.Vector) {
-	return s.vector(cfg.HiddenSize, "input_layernorm.weight", "attn_norm.weight"),
-		s.vector(cfg.HiddenSize, "post_attention_layernorm.weight", "ffn_norm.weight")
+// loadDecoder declares a decoder's tensors; normPerHead is loadAttention's, ffn declares what follows attention in a layer. It stops early
+// where the file is so wrong that no one would read on.
+func loadDecoder(cfg *weights.Config, l *loader, normPerHead bool, ffn func(il int) feedForward) *decoder {
+	d := &decoder{ends: loadEnds(cfg, l), layers: make([]decoderLayer, cfg.NumHiddenLayers)}
+	for il := 0; il < len(d.layers) && !l.full(); il++ {
+		s := l.layer(il)
+		d.layers[il] = decoderLayer{
+			inputNorm: s.vector(cfg.HiddenSize, "input_layernorm.weight", "attn_norm.weight"),
+			postNorm:  s.vector(cfg.HiddenSize, "post_attention_layernorm.weight", "ffn_norm.weight"),
+			attention: loadAttention(cfg, s, normPerHead),
+			ffn:       ffn(il),
+		}
+	}
+	return d
 }
 
 // Layers is the number of layers.

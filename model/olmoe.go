@@ -16,13 +16,5 @@ func newOLMoE(cfg *weights.Config, l *loader) (Model, error) {
 	if err := checkVariants(cfg); err != nil {
 		return nil, err
 	}
-	m := &decoder{ends: loadEnds(cfg, l), layers: make([]decoderLayer, cfg.NumHiddenLayers)}
-	for il := 0; il < len(m.layers) && !l.full(); il++ {
-		s := l.layer(il)
-		layer := &m.layers[il]
-		layer.inputNorm, layer.postNorm = loadNorms(cfg, s)
-		layer.attention = loadAttention(cfg, s, false)
-		layer.ffn = loadMoE(cfg, l, il, false)
-	}
-	return m, nil
+	return loadDecoder(cfg, l, false, func(il int) feedForward { return loadMoE(cfg, l, il, false) }), nil
 }

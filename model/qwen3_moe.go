@@ -24,18 +24,10 @@ func newQwen3MoE(cfg *weights.Config, l *loader) (Model, error) {
 	if err := checkVariants(cfg); err != nil {
 		return nil, err
 	}
-	m := &decoder{ends: loadEnds(cfg, l), layers: make([]decoderLayer, cfg.NumHiddenLayers)}
-	for il := 0; il < len(m.layers) && !l.full(); il++ {
-		s := l.layer(il)
-		layer := &m.layers[il]
-		layer.inputNorm, layer.postNorm = loadNorms(cfg, s)
-		layer.attention = loadAttention(cfg, s, true)
-		sparse := cfg.NumExperts > 0 && !slices.Contains(cfg.MLPOnlyLayers, il) && (il+1)%max(cfg.DecoderSparseStep, 1) == 0
-		if sparse {
-			layer.ffn = loadMoE(cfg, l, il, true)
-		} else {
-			layer.ffn = loadMLP(cfg, s)
+	return loadDecoder(cfg, l, true, func(il int) feedForward {
+		if cfg.NumExperts > 0 && !slices.Contains(cfg.MLPOnlyLayers, il) && (il+1)%max(cfg.DecoderSparseStep, 1) == 0 {
+			return loadMoE(cfg, l, il, true)
 		}
-	}
-	return m, nil
+		return loadMLP(cfg, l.layer(il))
+	}), nil
 }

@@ -5,28 +5,13 @@ import (
 	"errors"
 	"io"
 	"math"
-	"os"
 	"strings"
 
 	"github.com/coli-moe/coli/weights/internal/badfile"
 )
 
 // Open reads the header of the file at path.
-func Open(path string) (*File, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	st, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
-	if !st.Mode().IsRegular() {
-		return nil, badfile.In(path, badfile.ErrMagic, "not a regular file")
-	}
-	return Read(f, st.Size(), path)
-}
+func Open(path string) (*File, error) { return badfile.Open(path, Read) }
 
 // Read reads the header from r, which holds size bytes; path serves messages only. Errors are *weights.Error.
 func Read(r io.ReaderAt, size int64, path string) (*File, error) {

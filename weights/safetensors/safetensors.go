@@ -14,7 +14,6 @@ import (
 	"io"
 	"math"
 	"math/bits"
-	"os"
 	"slices"
 	"strconv"
 
@@ -53,21 +52,7 @@ type Tensor struct {
 }
 
 // Open reads the header of the file at path.
-func Open(path string) (*File, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	st, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
-	if !st.Mode().IsRegular() {
-		return nil, badfile.In(path, badfile.ErrMagic, "not a regular file")
-	}
-	return Read(f, st.Size(), path)
-}
+func Open(path string) (*File, error) { return badfile.Open(path, Read) }
 
 // Read reads the header from r, which holds size bytes; path serves messages only. Errors are *weights.Error.
 func Read(r io.ReaderAt, size int64, path string) (*File, error) {

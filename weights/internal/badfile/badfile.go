@@ -1,13 +1,15 @@
 // Package badfile says what is wrong with a checkpoint file: the error type shared by the readers below package weights, its causes,
-// and the recognition of files that are no weights at all.
+// the recognition of files that are no weights at all, and what else the readers share.
 //
-// Package weights re-exports everything a caller needs; nothing here reads files.
+// Package weights re-exports everything a caller needs; nothing here knows a file format.
 package badfile
 
 import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
+	"os"
 	"path/filepath"
 	"strings"
 )
@@ -108,6 +110,23 @@ func clip(name string) string {
 		name = name[:120] + "…"
 	}
 	return fmt.Sprintf("%q", name)
+}
+
+// Open opens the regular file at path for a reader of headers, and closes it behind it.
+func Open[T any](path string, read func(r io.ReaderAt, size int64, path string) (*T, error)) (*T, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !st.Mode().IsRegular() {
+		return nil, In(path, ErrMagic, "not a regular file")
+	}
+	return read(f, st.Size(), path)
 }
 
 // Sniff recognises content that is commonly found in place of weights, from the first bytes of a file; nil if it is none of them.
