@@ -92,6 +92,11 @@ func Load(c *weights.Checkpoint) (Model, error) {
 	if err != nil {
 		return nil, err
 	}
+	if cfg.ModelType == "" {
+		return nil, &weights.Error{
+			Err: weights.ErrMissingKey, File: cfg.File, Key: cfg.Key("model_type"), Offset: -1, Try: "check that the file is complete, and the model's",
+		}
+	}
 	construct, ok := registry[cfg.ModelType]
 	if !ok {
 		return nil, &ErrUnsupported{cfg.ModelType}

@@ -136,6 +136,7 @@ func TestLoadRefuses(t *testing.T) {
 		says                 string
 	}{
 		{"unknown architecture", "olmoe", `"olmoe"`, `"olmost"`, nil, "olmost"},
+		{"no architecture", "olmoe", `"model_type": "olmoe"`, `"transformers": "5"`, weights.ErrMissingKey, "config.json: key \"model_type\""},
 		{"another width", "olmoe", `"hidden_size": 64`, `"hidden_size": 128`, weights.ErrShape, "embed_tokens"},
 		{"more layers than stored", "olmoe", `"num_hidden_layers": 4`, `"num_hidden_layers": 5`, weights.ErrMissingTensor, "layers.4."},
 		{"fewer layers than stored", "olmoe", `"num_hidden_layers": 4`, `"num_hidden_layers": 3`, weights.ErrUnknownTensor, "layers.3."},
