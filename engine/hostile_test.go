@@ -33,11 +33,17 @@ func sketchOf(arch string) *sketch {
 	}
 	s.kvs = []gguf.Pair{
 		{Key: "general.architecture", Value: arch},
-		{Key: "block_count", Value: uint32(2)}, {Key: "context_length", Value: uint32(64)}, {Key: "embedding_length", Value: uint32(256)},
-		{Key: "feed_forward_length", Value: uint32(256)}, {Key: "attention.head_count", Value: uint32(4)},
-		{Key: "attention.head_count_kv", Value: uint32(4)}, {Key: "attention.key_length", Value: uint32(64)},
-		{Key: "attention.layer_norm_rms_epsilon", Value: float32(1e-5)}, {Key: "rope.freq_base", Value: float32(1e4)},
-		{Key: "expert_count", Value: uint32(4)}, {Key: "expert_used_count", Value: uint32(2)},
+		{Key: "block_count", Value: uint32(2)},
+		{Key: "context_length", Value: uint32(64)},
+		{Key: "embedding_length", Value: uint32(256)},
+		{Key: "feed_forward_length", Value: uint32(256)},
+		{Key: "attention.head_count", Value: uint32(4)},
+		{Key: "attention.head_count_kv", Value: uint32(4)},
+		{Key: "attention.key_length", Value: uint32(64)},
+		{Key: "attention.layer_norm_rms_epsilon", Value: float32(1e-5)},
+		{Key: "rope.freq_base", Value: float32(1e4)},
+		{Key: "expert_count", Value: uint32(4)},
+		{Key: "expert_used_count", Value: uint32(2)},
 		{Key: "expert_feed_forward_length", Value: uint32(256)},
 	}
 	for i := range s.kvs[1:] {
@@ -297,8 +303,10 @@ func TestHostileFiles(t *testing.T) {
 		{"missing tensor", func(s *sketch) {
 			s.tensors = slices.DeleteFunc(s.tensors, func(t gguf.Tensor) bool { return t.Name == "blk.1.attn_v.weight" })
 		}, "blk.1.attn_v"},
-		{"tensor under another name", func(s *sketch) { s.tensor("blk.1.attn_v.weight").Name = "blk.1.attention_v.weight" },
-			"blk.1.attn_v.weight blk.1.attention_v.weight"},
+		{
+			"tensor under another name", func(s *sketch) { s.tensor("blk.1.attn_v.weight").Name = "blk.1.attention_v.weight" },
+			"blk.1.attn_v.weight blk.1.attention_v.weight",
+		},
 		{"unknown tensor", func(s *sketch) { s.add("blk.0.ffn_gate_shexp.weight", format.F32, 4) }, "ffn_gate_shexp"},
 		{"factors of RoPE", func(s *sketch) { s.add("rope_freqs.weight", format.F32, 32) }, "rope_freqs"},
 	} {
