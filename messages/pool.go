@@ -31,4 +31,6 @@ var (
 	Cancels   Pool[Cancel]
 	Landeds   Pool[Landed]
 	Predicts  Pool[Predict]
+
+	TokensPool Pool[Tokens]
 )

@@ -11,6 +11,13 @@ type Predict struct {
 	Header
 	Layer   int32
 	Experts []int32
+
+	own [64]int32
+}
+
+// Set fills the message with a copy of experts, in memory of its own unless there are many.
+func (m *Predict) Set(layer int32, experts []int32) {
+	m.Layer, m.Experts = layer, append(m.own[:0], experts...)
 }
 
 // Tokens tells the tier that n tokens have been computed: heat ages by tokens, not by steps.

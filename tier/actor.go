@@ -66,6 +66,7 @@ func (a *Actor) Receive(msg messages.Message) {
 		messages.Predicts.Put(m)
 	case *messages.Tokens:
 		a.do(a.machine.Tokens(m.N))
+		messages.TokensPool.Put(m)
 	case *Warm:
 		a.do(a.machine.Warm(m.History))
 	case *messages.Figures:
