@@ -301,13 +301,11 @@ func (m *Machine) Landed(l *messages.Landed) []Effect {
 			}
 		}
 	case errors.Is(l.Err, messages.ErrCanceled) && m.wanted(key): // asked for again since it was withdrawn
-		*m.reads(s.priority)--
-		m.unlist(at)
+		m.unread(s)
 		m.read(at, messages.Demand)
 		return m.end()
 	case errors.Is(l.Err, messages.ErrCanceled):
-		*m.reads(s.priority)--
-		m.figures.Canceled++
+		m.unread(s)
 		m.vacate(at)
 	default:
 		m.figures.FailedReads++
@@ -547,7 +545,10 @@ func (m *Machine) rebuild(inFlight []bool) {
 		known := s.state == ready || s.state == reading && at < len(inFlight) && inFlight[at]
 		known = known && m.slotOf[s.key] == none
 		stays := s.stays && len(m.stay.entries) < m.stayMax
-		*s = slot{data: s.data, used: s.used, key: s.key, pins: s.pins, state: s.state, priority: s.priority, list: inNone, prev: none, next: none}
+		*s = slot{
+			data: s.data, used: s.used, key: s.key, pins: s.pins, state: s.state, priority: s.priority, fresh: s.fresh,
+			list: inNone, prev: none, next: none,
+		}
 		if !known {
 			*s = slot{list: inNone, prev: none, next: none}
 			m.free = append(m.free, int32(at))
@@ -796,6 +797,15 @@ func (m *Machine) read(at int32, p messages.Priority) {
 	s.state, s.priority, s.raised, s.canceled, s.fresh = reading, p, false, false, p == messages.Predicted
 	*m.reads(p)++
 	m.emit(Effect{Kind: Read, Priority: p, Slot: at, Key: m.name(s.key)})
+}
+
+// unread takes a read that was withdrawn before it began out of the figures.
+func (m *Machine) unread(s *slot) {
+	*m.reads(s.priority)--
+	m.figures.Canceled++
+	if s.priority == messages.Predicted && !s.fresh { // by a step that was aborted
+		m.figures.PredictedUsed--
+	}
 }
 
 func (m *Machine) reads(p messages.Priority) *int64 {
