@@ -48,7 +48,8 @@ type Difference struct {
 	Name      string  `json:"name"`
 	Row       int     `json:"row"` // position in the prompt; of "greedy", the step
 	Column    int     `json:"column"`
-	Got, Want float64 // "greedy" and expert ids as numbers
+	Got       float64 `json:"got"`  // "greedy" and expert ids as numbers
+	Want      float64 `json:"want"` // likewise
 	Allowed   float64 `json:"allowed"`
 	Margin    float64 `json:"margin,omitempty"` // of "greedy": by how much the reference preferred its id
 }
