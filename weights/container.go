@@ -75,3 +75,6 @@ func (c *Checkpoint) Metadata() ([]byte, error) {
 	binary.LittleEndian.PutUint64(b[tensorCount:], 0)
 	return b, nil
 }
+
+// IsScale reports whether t holds the scales of another tensor, which that tensor's rows include.
+func (t *Tensor) IsScale() bool { return t.companion }

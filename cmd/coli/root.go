@@ -35,7 +35,7 @@ func (e exitError) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
 // run executes a command line and returns the exit code.
 func run(args, environ []string) int {
 	root := newRoot()
-	started := false // whether a command's own work began: an error before that is one of usage
+	started := false   // whether a command's own work began: an error before that is one of usage
 	var notes []string // shown unless --quiet is given
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
 		err := errors.Join(checkEnv(root, environ), applyEnv(cmd.Flags(), environ), kernels.Err())
@@ -132,7 +132,7 @@ func newRoot() *cobra.Command {
 	root.SetVersionTemplate("coli {{.Version}}\n")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return flagError(err) })
 	root.SetUsageFunc(func(cmd *cobra.Command) error { return printUsage(cmd.OutOrStderr(), cmd) })
-	root.AddCommand(newRunCmd(), newInfoCmd(), newPerplexityCmd(), newVerifyCmd(), newSynthCmd())
+	root.AddCommand(newRunCmd(), newInfoCmd(), newPerplexityCmd(), newVerifyCmd(), newConvertCmd(), newSynthCmd())
 	return root
 }
 

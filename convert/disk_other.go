@@ -1,0 +1,13 @@
+//go:build !linux && !darwin
+
+package convert
+
+import "os"
+
+func freeSpace(string) (int64, bool) { return 0, false }
+
+func allocated(string) int64 { return 0 }
+
+func lock(*os.File) error { return nil }
+
+func syncDir(string) error { return nil }

@@ -1,0 +1,42 @@
+//go:build linux || darwin
+
+package convert
+
+import (
+	"os"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// freeSpace returns the bytes that this user may still write to the file system of dir.
+func freeSpace(dir string) (int64, bool) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return 0, false
+	}
+	return int64(st.Bavail) * int64(st.Bsize), true
+}
+
+// allocated returns the bytes the file at path takes on disk.
+func allocated(path string) int64 {
+	if st, err := os.Stat(path); err == nil {
+		if sys, ok := st.Sys().(*syscall.Stat_t); ok {
+			return sys.Blocks * 512
+		}
+	}
+	return 0
+}
+
+// lock makes f this process's until it is closed, and fails if it is another's.
+func lock(f *os.File) error { return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) }
+
+// syncDir makes the names in dir durable.
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Sync()
+}
