@@ -43,15 +43,15 @@ type Group struct {
 
 // Difference is a value outside its tolerance.
 type Difference struct {
-	Prompt    int     `json:"prompt_tokens"` // length of the prompt
-	Layer     int     `json:"layer"`         // -1 outside the layers
-	Name      string  `json:"name"`
-	Row       int     `json:"row"` // position in the prompt; of "greedy", the step
-	Column    int     `json:"column"`
-	Got       float64 `json:"got"`  // "greedy" and expert ids as numbers
-	Want      float64 `json:"want"` // likewise
-	Allowed   float64 `json:"allowed"`
-	Margin    float64 `json:"margin,omitempty"` // of "greedy": by how much the reference preferred its id
+	Prompt  int     `json:"prompt_tokens"` // length of the prompt
+	Layer   int     `json:"layer"`         // -1 outside the layers
+	Name    string  `json:"name"`
+	Row     int     `json:"row"` // position in the prompt; of "greedy", the step
+	Column  int     `json:"column"`
+	Got     float64 `json:"got"`  // "greedy" and expert ids as numbers
+	Want    float64 `json:"want"` // likewise
+	Allowed float64 `json:"allowed"`
+	Margin  float64 `json:"margin,omitempty"` // of "greedy": by how much the reference preferred its id
 }
 
 const greedy = "greedy"
