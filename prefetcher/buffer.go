@@ -1,6 +1,9 @@
 package prefetcher
 
-import "fmt"
+import (
+	"fmt"
+	"unsafe"
+)
 
 const (
 	// blockSize is the alignment that direct I/O asks for, at most.
@@ -38,3 +41,5 @@ func (m *Memory) Slot(i int) []byte {
 	at, end := int64(i)*m.slotBytes, int64(i+1)*m.slotBytes
 	return m.data[at:end:end]
 }
+
+func sliceAddress(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }

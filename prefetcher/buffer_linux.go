@@ -2,7 +2,6 @@ package prefetcher
 
 import (
 	"fmt"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -13,7 +12,7 @@ func reserve(size, slotBytes int64) (*Memory, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reserving %d bytes of address space for experts: %w; check ulimit -v", whole, err)
 	}
-	skip := int(-uintptr(unsafe.Pointer(unsafe.SliceData(mapped))) & (hugePage - 1))
+	skip := int(-sliceAddress(mapped) & (hugePage - 1))
 	data := mapped[skip:][:whole]
 	_ = unix.Madvise(data, unix.MADV_HUGEPAGE) // before the first touch; kernels without huge pages do with small ones
 	return &Memory{data: data[:size:size], mapped: mapped, slotBytes: slotBytes}, nil

@@ -2,11 +2,9 @@
 
 package prefetcher
 
-import "unsafe"
-
 func reserve(size, slotBytes int64) (*Memory, error) {
 	mapped := make([]byte, size+blockSize)
-	skip := int(-uintptr(unsafe.Pointer(unsafe.SliceData(mapped))) & (blockSize - 1))
+	skip := int(-sliceAddress(mapped) & (blockSize - 1))
 	return &Memory{data: mapped[skip:][:size:size], mapped: mapped, slotBytes: slotBytes}, nil
 }
 

@@ -58,7 +58,7 @@ func stamp(st *unix.Stat_t) Stamp {
 
 // refused reports whether err means that the file system does not take direct reads (of this alignment).
 func refused(err error) bool {
-	return errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSYS)
+	return errors.Is(err, unix.EINVAL) || errors.Is(err, errors.ErrUnsupported)
 }
 
 func interrupted(err error) bool { return errors.Is(err, unix.EINTR) || errors.Is(err, unix.EAGAIN) }

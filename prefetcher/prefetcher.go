@@ -14,7 +14,6 @@ import (
 	"runtime/debug"
 	"sync"
 	"time"
-	"unsafe"
 
 	"github.com/coli-moe/coli/messages"
 	"github.com/coli-moe/coli/weights"
@@ -64,6 +63,8 @@ type Prefetcher struct {
 	begin  chan messages.Read // room for every reader
 	ended  sync.WaitGroup
 
+	patience time.Duration // of Close
+
 	mu    sync.Mutex // guards the rest
 	queue *queue
 	stats Stats
@@ -86,7 +87,7 @@ type openedFile struct {
 
 // New opens the files and starts the readers. Close must be called.
 func New(cfg Config) (*Prefetcher, error) {
-	p := &Prefetcher{source: cfg.Source, tier: cfg.Tier, note: cfg.Note, trace: cfg.Trace}
+	p := &Prefetcher{source: cfg.Source, tier: cfg.Tier, note: cfg.Note, trace: cfg.Trace, patience: closeWait}
 	readers := min(max(cmp.Or(cfg.Readers, DefaultReaders), 1), maxReaders)
 	if p.note == nil {
 		p.note = func(string) {}
@@ -286,8 +287,10 @@ func (p *Prefetcher) Stats() Stats {
 	return s
 }
 
-// errEnd is a file that ends before its extent does.
-var errEnd = errors.New("end of file")
+var (
+	errEnd        = errors.New("end of file") // before the extent's
+	errNoProgress = errors.New("the file system returns no whole block")
+)
 
 // Calls that read nothing new, interrupted ones for instance, are repeated up to maxIdle times in a row; failed ones maxRetries times.
 const (
@@ -303,7 +306,7 @@ func (p *Prefetcher) extent(x weights.RecordExtent, mem []byte) (int64, error) {
 	f := p.files[x.File]
 	whole := min((x.Size+blockSize-1)/blockSize*blockSize, int64(len(mem))-x.At)
 	dst := mem[x.At:][:whole]
-	if direct := f.directFile(); direct != nil && whole%blockSize == 0 && uintptr(unsafe.Pointer(unsafe.SliceData(dst)))%blockSize == 0 {
+	if direct := f.directFile(); direct != nil && whole%blockSize == 0 && sliceAddress(dst)%blockSize == 0 {
 		n, err := p.fill(direct, dst, x, blockSize)
 		if !refused(err) {
 			return n, p.check(f, err)
@@ -329,9 +332,11 @@ func (p *Prefetcher) fill(f File, dst []byte, x weights.RecordExtent, align int6
 			return x.Size, nil
 		case end > got:
 			got, idle, retries = end, 0, 0
+		case err == nil && n > 0 && ended(f, x.Offset+got):
+			return got, errEnd
 		case interrupted(err) || err == nil && n > 0:
 			if idle++; idle == maxIdle {
-				return got, cmp.Or(err, io.ErrNoProgress)
+				return got, cmp.Or(err, errNoProgress)
 			}
 		case err == nil || errors.Is(err, io.EOF):
 			return got, errEnd
@@ -345,6 +350,12 @@ func (p *Prefetcher) fill(f File, dst []byte, x weights.RecordExtent, align int6
 		}
 	}
 	return got, nil
+}
+
+// ended reports whether the file now ends at or before off. A direct read cannot ask: it begins at a block, and gets its first part again.
+func ended(f File, off int64) bool {
+	now, err := f.Stat()
+	return err == nil && now.Size <= off
 }
 
 // check looks, after a read, whether the file was written to while it was open, and says so once.
@@ -435,8 +446,8 @@ func (p *Prefetcher) Close() error {
 	go func() { p.ended.Wait(); close(ended) }()
 	select {
 	case <-ended:
-	case <-time.After(closeWait):
-		return fmt.Errorf("reads of experts have not ended after %v; the drive may hang", closeWait)
+	case <-time.After(p.patience):
+		return fmt.Errorf("reads of experts have not ended after %v; the drive may hang", p.patience)
 	}
 	return p.closeFiles()
 }

@@ -7,7 +7,7 @@ import "github.com/coli-moe/coli/messages"
 //
 //   - Demand before predicted before warm, first come first served within each.
 //   - At most readers reads are in flight, and at most one of a key: another Read of the key waits for the first to end and is then
-//     read into its own slot. It lends the first its priority.
+//     read into its own slot. It lends those before it its priority.
 //   - Every Read added is answered: by begin, after which the caller says done, or by refuse.
 type queue struct {
 	readers  int
@@ -54,11 +54,11 @@ func (q *queue) add(m *messages.Read) {
 	r.Priority = min(r.Priority, messages.Warm)
 	if first := q.active[r.Key]; first != nil {
 		last := first
-		for last.waiting != nil {
-			last = last.waiting
+		for ; last.waiting != nil; last = last.waiting {
+			q.lift(last, r.Priority)
 		}
+		q.lift(last, r.Priority)
 		last.waiting = r
-		q.lift(first, r.Priority)
 		return
 	}
 	q.active[r.Key] = r

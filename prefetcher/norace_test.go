@@ -1,0 +1,5 @@
+//go:build !race
+
+package prefetcher
+
+const raceEnabled = false
