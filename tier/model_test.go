@@ -18,13 +18,12 @@ type world struct {
 	m      *Machine
 	choose func(n int) int // in [0, n)
 
-	memory                      [][]byte // a slot's bytes name the expert they belong to
-	reads                       map[int32]*flight
-	steps                       []*job
-	lastID                      uint64
-	rows, uses, landed          int64
-	begun, withdrawn, failed    int64
-	demand, predicted, restarts int64
+	memory                   [][]byte // a slot's bytes name the expert they belong to
+	reads                    map[int32]*flight
+	steps                    []*job
+	lastID                   uint64
+	rows, landed             int64
+	begun, withdrawn, failed int64
 }
 
 type flight struct {
