@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/coli-moe/coli/engine"
 	"github.com/coli-moe/coli/internal/embedded"
 	"github.com/coli-moe/coli/internal/sharedtest"
 	"github.com/coli-moe/coli/weights"
@@ -149,8 +150,8 @@ func checkExpert(t *testing.T, src, got *weights.Checkpoint, il, e int, stored f
 	if err := errors.Join(err, err2); err != nil {
 		t.Fatal(err)
 	}
-	if have[0].Offset%container.RecordAlign != 0 {
-		t.Errorf("expert %d of layer %d begins at %d", e, il, have[0].Offset)
+	if r, err := got.Record(il, e); err != nil || len(r.Extents) != 1 || r.Extents[0].Offset != have[0].Offset {
+		t.Errorf("expert %d of layer %d begins at %d and is read as %+v (%v)", e, il, have[0].Offset, r.Extents, err)
 	}
 	for i := range have {
 		to := stored
@@ -208,14 +209,118 @@ func TestDefaultKeepsWhatIsSmallAlready(t *testing.T) {
 	for _, tt := range []struct {
 		stored, want format.Format
 	}{
-		{format.BF16, format.I4G64}, {format.Q8_0, format.I4G64}, {format.Q6_K, format.I4G64}, {format.Q4_K, format.Q4_K},
-		{format.MXFP4, format.MXFP4}, {format.IQ2_XS, format.IQ2_XS}, {format.I4G64, format.I4G64},
+		{format.BF16, format.I4G64},
+		{format.Q8_0, format.I4G64},
+		{format.Q6_K, format.I4G64},
+		{format.Q4_K, format.Q4_K},
+		{format.MXFP4, format.MXFP4},
+		{format.IQ2_XS, format.IQ2_XS},
+		{format.I4G64, format.I4G64},
 	} {
 		if got := (Target{}).format(tt.stored, 512, format.I4G64); got != tt.want {
 			t.Errorf("%s becomes %s, want %s", tt.stored, got, tt.want)
 		}
 		if got := (Target{}).format(tt.stored, 512, format.Unknown); got != tt.stored {
 			t.Errorf("outside experts %s becomes %s", tt.stored, got)
+		}
+	}
+}
+
+// forward returns the logits of a few tokens.
+func forward(t *testing.T, path string) []float32 {
+	t.Helper()
+	m, err := engine.Load(t.Context(), path, engine.Options{Threads: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	s, err := m.NewSession(16)
+	if err != nil {
+		t.Fatal(err)
+	}
+	logits, err := s.Forward(t.Context(), []int32{5, 17, 99, 3, 200})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return slices.Clone(logits)
+}
+
+// mergedInt8 writes the checkpoint as the C engine colibri does: dense tensors as they are, of each expert one tensor of int8 rows and one
+// of their scales, absmax/127.
+func mergedInt8(t *testing.T, source string) (dir string) {
+	t.Helper()
+	c := open(t, source)
+	cfg, err := c.Config()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var header, data []byte
+	add := func(name, dtype string, shape []int, b []byte) {
+		header = fmt.Appendf(header, `,%q:{"dtype":%q,"shape":%s,"data_offsets":[%d,%d]}`, name, dtype,
+			strings.ReplaceAll(fmt.Sprint(shape), " ", ","), len(data), len(data)+len(b))
+		data = append(data, b...)
+	}
+	for _, x := range c.Tensors() {
+		if !expertName.MatchString(x.Name) {
+			add(x.Name, x.Type, x.Shape, rows(t, c, x))
+		}
+	}
+	for il := range cfg.NumHiddenLayers {
+		for e := range cfg.NumExperts {
+			gate, up, down, err := c.Expert(il, e)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var codes, scales []byte
+			for _, x := range []*weights.Tensor{gate, up, down} {
+				for row := range slices.Chunk(rows(t, c, x), int(x.Size)/x.Rows()) {
+					values := make([]float32, x.Cols())
+					if err := format.Decode(x.Format, values, row); err != nil {
+						t.Fatal(err)
+					}
+					var largest float64
+					for _, v := range values {
+						largest = max(largest, math.Abs(float64(v)))
+					}
+					scale := float32(largest) / 127
+					scales = binary.LittleEndian.AppendUint32(scales, math.Float32bits(scale))
+					for _, v := range values {
+						codes = append(codes, byte(int8(math.RoundToEven(float64(v)/float64(scale)))))
+					}
+				}
+			}
+			prefix := fmt.Sprintf("model.layers.%d.mlp.experts.%d.", il, e)
+			add(prefix+"merged_weight", "U8", []int{len(codes)}, codes)
+			add(prefix+"qs", "F32", []int{len(scales) / 4}, scales)
+		}
+	}
+	header = append(append([]byte{'{'}, header[1:]...), '}')
+	config, err := os.ReadFile(filepath.Join(source, "config.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir = t.TempDir()
+	file := slices.Concat(binary.LittleEndian.AppendUint64(nil, uint64(len(header))), header, data)
+	if err := errors.Join(os.WriteFile(filepath.Join(dir, "model.safetensors"), file, 0o644),
+		os.WriteFile(filepath.Join(dir, "config.json"), config, 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// The same rounding gives the same answer, whoever did it and however it is stored.
+func TestMergedInt8RunsLikeTheContainer(t *testing.T) {
+	source := sharedtest.Testdata("oracles", "olmoe")
+	merged := mergedInt8(t, source)
+	want := forward(t, merged)
+	if slices.Equal(want, forward(t, source)) {
+		t.Fatal("int8 experts give the logits of the original: this compares nothing")
+	}
+	for name, dir := range map[string]string{
+		"of the original": run(t, source, int8Experts), "of the merged tensors": run(t, merged, Options{Experts: Target{Keep: true}}),
+	} {
+		if got := forward(t, dir); !slices.Equal(got, want) {
+			t.Errorf("the container %s has other logits", name)
 		}
 	}
 }

@@ -21,6 +21,8 @@ import (
 const (
 	singleName = "model.safetensors"
 	indexName  = "model.safetensors.index.json"
+	// globalsName is in folders whose safetensors files all belong to one model, without an index.
+	globalsName = "model-globals.safetensors"
 )
 
 // shardName is PREFIX-00001-of-00003.EXT.
@@ -136,6 +138,11 @@ func locateDir(dir string) (source, error) {
 		return fromIndex(filepath.Join(dir, indexName))
 	case len(tensors) == 1:
 		return locate(filepath.Join(dir, tensors[0]))
+	case has(globalsName):
+		for i := range tensors {
+			tensors[i] = filepath.Join(dir, tensors[i])
+		}
+		return source{dir: dir, files: tensors}, nil
 	case len(tensors) > 1:
 		return source{}, badfile.In(filepath.Join(dir, indexName), ErrMissingShard, "%d safetensors files and no index", len(tensors)).
 			Advise("download the index, or name one of the files: %s", list(tensors))

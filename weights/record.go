@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"strings"
 
 	"github.com/coli-moe/coli/weights/format"
 	"github.com/coli-moe/coli/weights/internal/badfile"
@@ -60,17 +61,21 @@ func (r *Record) ReadBytes() int64 {
 	return n
 }
 
-// move turns an fp8 matrix and its grid of scales, both as they lie in the file, into rows followed by their scales.
+// move turns a matrix and its scales, both as they lie in the file, into rows with their scales.
 type move struct {
 	from, to            int64 // of the matrix's first byte
 	rows, row, scaleRow int   // bytes of a row's values and of its scales
+	rowBytes            int   // bytes of an assembled row
+	tile                int   // rows that share scales
 	row0                int   // rows of the first tile row that belong to another part
+	packing             packing
+	format              format.Format
 	scales, kept        int64 // the grid as it was read, and its copy behind everything
 	scaleBytes          int64
 }
 
-// Assemble turns what was read into what Gate, Up and Down describe. It does nothing unless the weights are fp8 with scales; then it
-// works in place. mem has at least Bytes bytes.
+// Assemble turns what was read into what Gate, Up and Down describe. It does nothing unless the weights have scales in a tensor of their
+// own; then it works in place. mem has at least Bytes bytes.
 func (r *Record) Assemble(mem []byte) {
 	for i := range r.moves {
 		m := &r.moves[i]
@@ -81,9 +86,14 @@ func (r *Record) Assemble(mem []byte) {
 	for i := range r.moves {
 		m := &r.moves[i]
 		for k := range m.rows {
-			to := mem[m.to+int64(k*(m.row+m.scaleRow)):]
-			copy(to[:m.row], mem[m.from+int64(k*m.row):])
-			copy(to[m.row:m.row+m.scaleRow], mem[m.kept+int64((m.row0+k)/fp8Tile*m.scaleRow):])
+			to, from := mem[m.to+int64(k*m.rowBytes):][:m.rowBytes], mem[m.from+int64(k*m.row):][:m.row]
+			scales := mem[m.kept+int64((m.row0+k)/m.tile*m.scaleRow):][:m.scaleRow]
+			if m.packing != packedNot {
+				m.packing.unpack(m.format, to, from, scales)
+				continue
+			}
+			copy(to, from)
+			copy(to[m.row:], scales)
 		}
 	}
 }
@@ -113,7 +123,7 @@ func (c *Checkpoint) Record(layer, expert int) (Record, error) {
 		*m = Matrix{Format: t.Format, Rows: t.Rows(), Cols: t.Cols(), RowBytes: rowBytes}
 		if t.Scale != nil {
 			parts = append(parts, t.Scale)
-			slack += int64(m.Rows * (rowBytes - m.Cols))
+			slack += int64(m.Rows)*int64(rowBytes) - t.Size
 		}
 	}
 	if slack > 0 {
@@ -142,9 +152,15 @@ func (r *Record) plan(c *Checkpoint, tensors []*Tensor) {
 	var to int64
 	for _, i := range order {
 		m, t := matrices[i], tensors[i]
-		mv := move{from: m.Offset, to: to, rows: m.Rows, row: m.RowBytes}
+		mv := move{
+			from: m.Offset, to: to, rows: m.Rows, row: int(t.Size) / m.Rows, rowBytes: m.RowBytes, tile: fp8Tile, row0: t.row0,
+			packing: t.packing, format: t.Format,
+		}
+		if t.packing != packedNot {
+			mv.tile = 1
+		}
 		if t.Scale != nil {
-			mv.row, mv.scaleRow, mv.row0 = m.Cols, m.RowBytes-m.Cols, t.row0
+			mv.scaleRow = int(t.Scale.Size) / t.Scale.Rows()
 			mv.scales, mv.scaleBytes, mv.kept = c.place(r.Extents, t.Scale), t.Scale.Size, r.Bytes
 			r.Bytes += t.Scale.Size
 		}
@@ -235,7 +251,8 @@ func (s *Records) Record(layer, expert int) (*Record, error) {
 }
 
 // expertTensor matches the names that Expert looks up, and their scales.
-var expertTensor = regexp.MustCompile(`^(model\.layers\.\d+\.mlp\.experts\.(\d+\.(gate|up|down)_proj\.weight|gate_up_proj|down_proj)(_scale_inv)?` +
+var expertTensor = regexp.MustCompile(`^(model\.layers\.\d+\.mlp\.experts\.(\d+\.(gate|up|down)_proj\.weight|gate_up_proj|down_proj)(_scale_inv|\.qs)?` +
+	`|model\.layers\.\d+\.mlp\.experts\.\d+\.(merged_weight|qs)` +
 	`|blk\.\d+\.ffn_(gate|up|down|gate_up)_exps\.weight)$`)
 
 // ExpertBytes is the size in the files of all routed experts.
@@ -252,7 +269,7 @@ func (c *Checkpoint) DenseBytes() int64 {
 
 func (c *Checkpoint) byKind() (expert, dense int64) {
 	for _, t := range c.tensors {
-		if expertTensor.MatchString(t.Name) {
+		if name, _, _ := strings.Cut(t.Name, "["); expertTensor.MatchString(name) {
 			expert += t.Size
 		} else {
 			dense += t.Size

@@ -19,11 +19,13 @@ type Tensor struct {
 	File   string        // path
 	Offset int64         // from the start of File
 	Size   int64         // bytes in File
-	Scale  *Tensor       // for format.F8E4M3: F32, one value per 128×128 tile; otherwise nil
+	Scale  *Tensor       // F32, where rows are assembled from two tensors: for fp8 one value per 128×128 tile; otherwise nil
 
 	file      *file
 	row0      int  // rows of the first tile row of Scale that lie before this part
-	companion bool // it is the Scale of another tensor
+	companion bool // it holds the scales of another tensor
+	packing   packing
+	qs        *Tensor // the scales, all of them, of a packed tensor whose shape is not known yet
 }
 
 // Extent is a range of bytes in a file.
@@ -92,7 +94,7 @@ func (t *Tensor) cut(from, to int) (*Tensor, error) {
 	var err error
 	switch {
 	case t.Scale == nil:
-	case len(t.Shape) == 2:
+	case len(t.Shape) == 2 && t.packing == packedNot:
 		p.row0 = (t.row0 + from) % fp8Tile
 		p.Scale, err = t.Scale.cut((t.row0+from)/fp8Tile, tiles(t.row0+to))
 	default:
@@ -133,8 +135,8 @@ func (c *Checkpoint) Map(t *Tensor) ([]byte, error) {
 	return b, nil
 }
 
-// LoadRows returns the rows of t one after another, each Format.RowBytes(Cols()) bytes: mapped as Map does, or, for fp8 with scales,
-// assembled in memory so that each row is followed by its scales.
+// LoadRows returns the rows of t one after another, each Format.RowBytes(Cols()) bytes: mapped as Map does, or, for tensors with scales
+// of their own, assembled in memory.
 func (c *Checkpoint) LoadRows(t *Tensor) ([]byte, error) {
 	if t.Format == format.Unknown {
 		return nil, badfile.At(t.File, t.Offset, ErrUnknownType, "%s is no weight format", t.Type).Of(t.Name)
@@ -146,6 +148,9 @@ func (c *Checkpoint) LoadRows(t *Tensor) ([]byte, error) {
 	scales, err := c.Map(t.Scale)
 	if err != nil {
 		return nil, err
+	}
+	if t.packing != packedNot {
+		return t.loadPacked(data, scales), nil
 	}
 	cols, scaleRow := t.Cols(), 4*tiles(t.Cols())
 	out := make([]byte, 0, t.Rows()*(cols+scaleRow))

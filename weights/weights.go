@@ -31,6 +31,7 @@ type Checkpoint struct {
 
 	records  map[int][][3]*Tensor // of a coli container: gate, up and down by layer and expert
 	metadata int64                // where the GGUF header begins in the first file
+	declared map[string]int       // format numbers by tensor, see declarationKey
 }
 
 // file is one open weight file.
@@ -48,7 +49,7 @@ func Open(path string) (*Checkpoint, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Checkpoint{dir: src.dir, byName: map[string]*Tensor{}}
+	c := &Checkpoint{dir: src.dir, byName: map[string]*Tensor{}, declared: map[string]int{}}
 	c.config = sync.OnceValues(c.readConfig)
 	if err := c.open(src); err != nil {
 		c.Close()
@@ -94,6 +95,7 @@ func (c *Checkpoint) open(src source) error {
 	case kindContainer:
 		return nil
 	}
+	c.pairQuantised()
 	return c.pairScales()
 }
 
@@ -135,6 +137,9 @@ var formatOf = map[string]format.Format{"F32": format.F32, "F16": format.F16, "B
 func (c *Checkpoint) addSafetensors(fl *file, index map[string]string) error {
 	s, err := safetensors.Read(fl.f, fl.size, fl.path)
 	if err != nil {
+		return err
+	}
+	if err := c.declare(fl, s.Metadata); err != nil {
 		return err
 	}
 	base := filepath.Base(fl.path)
@@ -230,15 +235,18 @@ func (c *Checkpoint) Lookup(names ...string) (*Tensor, bool) {
 	return nil, false
 }
 
-// Expert returns the three matrices of one routed expert: gate and up [I,H], down [H,I]. It knows four layouts: GGUF's stacked
-// tensors, one tensor a matrix, the fused gate_up_proj [E,2I,H] (gate rows first) with down_proj [E,H,I], and the coli container, where
-// the three lie one directly after the other.
+// Expert returns the three matrices of one routed expert: gate and up [I,H], down [H,I]. It knows five layouts: GGUF's stacked
+// tensors, one tensor a matrix, the fused gate_up_proj [E,2I,H] (gate rows first) with down_proj [E,H,I], merged_weight with the three
+// one after the other, and the coli container, where they are too.
 func (c *Checkpoint) Expert(layer, expert int) (gate, up, down *Tensor, err error) {
 	if c.records != nil {
 		return c.containerExpert(layer, expert)
 	}
 	hf, gg := fmt.Sprintf("model.layers.%d.mlp.experts.", layer), fmt.Sprintf("blk.%d.ffn_", layer)
 	single := fmt.Sprintf("%s%d.", hf, expert)
+	if gate, up, down, ok, err := c.quantisedExpert(single); ok {
+		return gate, up, down, err
+	}
 	if gate, ok := c.Lookup(single + "gate_proj.weight"); ok {
 		rest, err := c.Require(Need{Names: []string{single + "up_proj.weight"}, Shape: gate.Shape},
 			Need{Names: []string{single + "down_proj.weight"}})
@@ -305,6 +313,12 @@ func (c *Checkpoint) Require(needs ...Need) ([]*Tensor, error) {
 	var absent []Need
 	for i, n := range needs {
 		t, ok := c.Lookup(n.Names...)
+		if ok && t.qs != nil {
+			var err error
+			if t, err = c.resolve(t, n.Shape); err != nil {
+				return nil, err
+			}
+		}
 		switch {
 		case !ok:
 			absent = append(absent, n)
