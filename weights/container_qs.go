@@ -182,7 +182,7 @@ func (c *Checkpoint) quantisedExpert(prefix string) (gate, up, down *Tensor, ok 
 	merged, isMerged := c.Lookup(prefix + mergedSuffix[1:])
 	first := merged
 	if !isMerged {
-		first, ok = c.Lookup(prefix + "gate_proj.weight")
+		first, _ = c.Lookup(prefix + "gate_proj.weight")
 	}
 	if first == nil || first.qs == nil {
 		return nil, nil, nil, false, nil

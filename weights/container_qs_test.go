@@ -226,15 +226,18 @@ func TestQuantisedContainersRefused(t *testing.T) {
 		{"groups where rows are declared", "int4 groups", `{"colibri.fmt":"{\"` + tensor + `\":2}"}`, qsConfig, weights.ErrLayout, []string{tensor}},
 		{
 			"a merged tensor of another format", "merged int8", `{"colibri.fmt":"{\"model.layers.0.mlp.experts.0.merged_weight\":2}"}`, qsConfig,
-			weights.ErrLayout, []string{"merged_weight"},
+			weights.ErrLayout,
+			[]string{"merged_weight"},
 		},
 		{
 			"bytes of no known format", "int8", "", strings.Replace(qsConfig, `"intermediate_size":64`, `"intermediate_size":48`, 1),
-			weights.ErrUnknownType, []string{tensor, "[48 192]"},
+			weights.ErrUnknownType,
+			[]string{tensor, "[48 192]"},
 		},
 		{
 			"a merged tensor of another size", "merged mixed", "", strings.Replace(qsConfig, `"intermediate_size":64`, `"intermediate_size":128`, 1),
-			weights.ErrUnknownType, []string{"merged_weight"},
+			weights.ErrUnknownType,
+			[]string{"merged_weight"},
 		},
 		{"no sizes in the configuration", "int8", "", `{"model_type":"olmoe"}`, weights.ErrMissingKey, []string{"hidden_size"}},
 	} {
