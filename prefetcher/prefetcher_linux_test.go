@@ -80,7 +80,7 @@ func BenchmarkReads(b *testing.B) {
 					b.Fatal(err)
 				}
 				defer p.Close()
-				const slots = 8
+				slots := int(rawMemory / each)
 				mem, err := Arena(slots, each)
 				if err != nil {
 					b.Fatal(err)
