@@ -159,7 +159,8 @@ func (a architecture) read(t *testing.T, dir string) (all []routing) {
 			ids, _ := trace.floats(t, fmt.Sprintf("moe.%d.topk_ids", layer))
 			weights, topK := trace.floats(t, fmt.Sprintf("moe.%d.topk_weights", layer))
 			for row := range len(logits) / experts {
-				r := routing{Model: a.name, Layer: layer, Row: row, Bias: bias, Logits: logits[row*experts:][:experts], Weights: weights[row*topK:][:topK]}
+				r := routing{Model: a.name, Layer: layer, Row: row, Bias: bias}
+				r.Logits, r.Weights = logits[row*experts:][:experts], weights[row*topK:][:topK]
 				for _, id := range ids[row*topK:][:topK] {
 					r.IDs = append(r.IDs, int32(id))
 				}

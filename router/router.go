@@ -154,25 +154,25 @@ func (g gate) score(logit float32) float32 {
 
 // topK fills ids with the experts of the highest selection scores, of the groups that count.
 func topK(ids []int32, choice []float32, p Params) {
-	n := 0
 	if p.Groups <= 1 {
-		n = insert(ids, n, choice, 0, len(choice))
-	} else {
-		var sums [maxGroups]float32
-		size := len(choice) / p.Groups
-		for g := range p.Groups {
-			sums[g] = twoBest(choice[g*size : (g+1)*size])
+		insert(ids, 0, choice, 0, len(choice))
+		return
+	}
+	var sums [maxGroups]float32
+	size := len(choice) / p.Groups
+	for g := range p.Groups {
+		sums[g] = twoBest(choice[g*size : (g+1)*size])
+	}
+	n := 0
+	for g := range p.Groups {
+		ahead := 0 // groups that are chosen before this one
+		for other := range p.Groups {
+			if better(sums[other], sums[g]) || other < g && !better(sums[g], sums[other]) {
+				ahead++
+			}
 		}
-		for g := range p.Groups {
-			ahead := 0 // groups that are chosen before this one
-			for other := range p.Groups {
-				if better(sums[other], sums[g]) || other < g && !better(sums[g], sums[other]) {
-					ahead++
-				}
-			}
-			if ahead < p.TopKGroups {
-				n = insert(ids, n, choice, g*size, (g+1)*size)
-			}
+		if ahead < p.TopKGroups {
+			n = insert(ids, n, choice, g*size, (g+1)*size)
 		}
 	}
 }
