@@ -84,9 +84,9 @@ func Run(ctx context.Context, source, dir string, o Options) (*Report, error) {
 	}
 	switch {
 	case errors.Is(err, syscall.ENOSPC):
-		return nil, fmt.Errorf("%s: the disk is full, %d more bytes are needed: free some space; %w", out.dir, out.total-out.done, ErrPartial)
+		return nil, fmt.Errorf("%s: the disk is full, %s more are needed: free some space; %w", out.dir, gb(out.total-out.done), ErrPartial)
 	case errors.Is(err, context.Canceled):
-		return nil, fmt.Errorf("%s: %w after %d of %d bytes; %w", out.dir, err, out.done, out.total, ErrPartial)
+		return nil, fmt.Errorf("%s: %w after %s of %s; %w", out.dir, err, gb(out.done), gb(out.total), ErrPartial)
 	case err != nil:
 		return nil, err
 	}
@@ -113,6 +113,9 @@ func checkOutput(dir string) error {
 	}
 	return nil
 }
+
+// gb prints a number of bytes as disks are labelled.
+func gb(n int64) string { return fmt.Sprintf("%.3f GB", float64(n)/1e9) }
 
 // batch is how much a worker reads at once, in bytes of the source.
 const batch = 1 << 20

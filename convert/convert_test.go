@@ -135,6 +135,9 @@ func TestContainerHoldsWhatTheSourceDoes(t *testing.T) {
 					}
 				}
 				checkDescription(t, src, got)
+				if dense := got.DenseBytes(); tt.dense == format.Unknown && dense != src.DenseBytes() || got.ExpertBytes() == 0 {
+					t.Errorf("%d bytes outside experts became %d", src.DenseBytes(), dense)
+				}
 			})
 		}
 	}
@@ -492,7 +495,7 @@ func TestRefusesWhatTheDiskCannotHold(t *testing.T) {
 		t.Error(err)
 	}
 	err := checkSpace(out, free+1<<40)
-	if err == nil || !strings.Contains(err.Error(), fmt.Sprint(free+1<<40)) || !strings.Contains(err.Error(), out.final) {
+	if err == nil || !strings.Contains(err.Error(), gb(free+1<<40)) || !strings.Contains(err.Error(), out.final) {
 		t.Errorf("got %v, want path and bytes needed", err)
 	}
 }

@@ -215,7 +215,7 @@ func checkSpace(out *partial, size int64) error {
 	need := size - allocated(filepath.Join(out.dir, container.Name))
 	parent := filepath.Dir(out.final)
 	if free, ok := freeSpace(parent); ok && need > free {
-		return fmt.Errorf("%s: %d bytes are needed, %d are free; free some space or choose a folder on another disk", out.final, need, free)
+		return fmt.Errorf("%s: %s are needed, %s are free; free some space or choose a folder on another disk", out.final, gb(need), gb(free))
 	}
 	return nil
 }

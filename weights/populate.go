@@ -38,7 +38,7 @@ func (c *Checkpoint) denseSpans() []span {
 	for _, f := range c.files {
 		var dense []*Tensor
 		for _, t := range c.tensors {
-			if t.file == f && !expertTensor.MatchString(t.Name) {
+			if t.file == f && !t.ofExpert() {
 				dense = append(dense, t)
 			}
 		}

@@ -255,6 +255,12 @@ var expertTensor = regexp.MustCompile(`^(model\.layers\.\d+\.mlp\.experts\.(\d+\
 	`|model\.layers\.\d+\.mlp\.experts\.\d+\.(merged_weight|qs)` +
 	`|blk\.\d+\.ffn_(gate|up|down|gate_up)_exps\.weight)$`)
 
+// ofExpert reports whether t is part of a routed expert.
+func (t *Tensor) ofExpert() bool {
+	whole, _, _ := strings.Cut(t.Name, "[") // containers list parts of stacked tensors
+	return expertTensor.MatchString(whole)
+}
+
 // ExpertBytes is the size in the files of all routed experts.
 func (c *Checkpoint) ExpertBytes() int64 {
 	expert, _ := c.byKind()
@@ -269,7 +275,7 @@ func (c *Checkpoint) DenseBytes() int64 {
 
 func (c *Checkpoint) byKind() (expert, dense int64) {
 	for _, t := range c.tensors {
-		if name, _, _ := strings.Cut(t.Name, "["); expertTensor.MatchString(name) {
+		if t.ofExpert() {
 			expert += t.Size
 		} else {
 			dense += t.Size
