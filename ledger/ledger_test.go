@@ -28,6 +28,14 @@ const (
 	v2      = "sys/fs/cgroup/"
 )
 
+// group makes a system whose control groups of version 2 are all mounted; files are named below the mount.
+func group(of string, all ...string) ledger.Probe {
+	for i := 0; i < len(all); i += 2 {
+		all[i] = v2 + all[i]
+	}
+	return files(append(all, "proc/meminfo", meminfo, "proc/self/cgroup", of+"\n", "proc/self/mountinfo", v2mount)...)
+}
+
 func TestBudget(t *testing.T) {
 	const gib = int64(1) << 30
 	available := int64(11744052) << 10
@@ -37,23 +45,22 @@ func TestBudget(t *testing.T) {
 		free  int64
 	}{
 		"no control groups": {files("proc/meminfo", meminfo), available},
-		"no limit":          {files("proc/meminfo", meminfo, "proc/self/cgroup", "0::/a\n", "proc/self/mountinfo", v2mount, v2+"a/memory.max", "max\n", v2+"a/memory.current", "5\n"), available},
-		"memory.max": {files("proc/meminfo", meminfo, "proc/self/cgroup", "0::/a\n", "proc/self/mountinfo", v2mount, v2+"a/memory.max", "8589934592\n",
-			v2+"a/memory.current", "3221225472\n", v2+"a/memory.stat", "anon 1\ninactive_file 1073741824\nactive_file 1073741824\nshmem 77\n"), 7 * gib},
-		"memory.high is lower": {files("proc/meminfo", meminfo, "proc/self/cgroup", "0::/a\n", "proc/self/mountinfo", v2mount, v2+"a/memory.max", "8589934592\n",
-			v2+"a/memory.high", "4294967296\n", v2+"a/memory.current", "1073741824\n"), 3 * gib},
-		"a group further up": {files("proc/meminfo", meminfo, "proc/self/cgroup", "0::/a/b/c\n", "proc/self/mountinfo", v2mount, v2+"a/memory.max", "2147483648\n",
-			v2+"a/memory.current", "0\n", v2+"a/b/c/memory.max", "4294967296\n", v2+"a/b/c/memory.current", "0\n"), 2 * gib},
-		"a limit above what is available": {files("proc/meminfo", meminfo, "proc/self/cgroup", "0::/\n", "proc/self/mountinfo", v2mount, v2+"memory.max", "99999999999\n",
-			v2+"memory.current", "0\n"), available},
+		"no limit":          {group("0::/a", "a/memory.max", "max\n", "a/memory.current", "5\n"), available},
+		"memory.max": {group("0::/a", "a/memory.max", "8589934592\n", "a/memory.current", "3221225472\n",
+			"a/memory.stat", "anon 1\ninactive_file 1073741824\nactive_file 1073741824\nshmem 77\n"), 7 * gib},
+		"memory.high is lower": {group("0::/a", "a/memory.max", "8589934592\n", "a/memory.high", "4294967296\n",
+			"a/memory.current", "1073741824\n"), 3 * gib},
+		"a group further up": {group("0::/a/b/c", "a/memory.max", "2147483648\n", "a/memory.current", "0\n",
+			"a/b/c/memory.max", "4294967296\n", "a/b/c/memory.current", "0\n"), 2 * gib},
+		"a limit above what is available": {group("0::/", "memory.max", "99999999999\n", "memory.current", "0\n"), available},
 		"a container that sees its own group as the root": {files("proc/meminfo", meminfo, "proc/self/cgroup", "0::/docker/1\n",
-			"proc/self/mountinfo", "30 25 0:26 /docker/1 /sys/fs/cgroup ro - cgroup2 cgroup rw\n", v2+"memory.max", "2147483648", v2+"memory.current", "0"), 2 * gib},
-		"a path that is not mounted here": {files("proc/meminfo", meminfo, "proc/self/cgroup", "0::/elsewhere/x\n", "proc/self/mountinfo", v2mount,
+			"proc/self/mountinfo", "30 25 0:26 /docker/1 /sys/fs/cgroup ro - cgroup2 cgroup rw\n",
 			v2+"memory.max", "2147483648", v2+"memory.current", "0"), 2 * gib},
-		"used up": {files("proc/meminfo", meminfo, "proc/self/cgroup", "0::/\n", "proc/self/mountinfo", v2mount, v2+"memory.max", "1000", v2+"memory.current", "2000"), 0},
+		"a path that is not mounted here": {group("0::/elsewhere/x", "memory.max", "2147483648", "memory.current", "0"), 2 * gib},
+		"used up":                         {group("0::/", "memory.max", "1000", "memory.current", "2000"), 0},
 		"version 1": {files("proc/meminfo", meminfo, "proc/self/cgroup", "9:name=systemd:/\n4:memory:/x\n0::/\n",
-			"proc/self/mountinfo", "31 25 0:27 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n32 25 0:28 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n"+
-				"33 25 0:29 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n",
+			"proc/self/mountinfo", "31 25 0:27 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"+
+				"32 25 0:28 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n33 25 0:29 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n",
 			v2+"memory/memory.limit_in_bytes", "9223372036854771712\n", v2+"memory/memory.usage_in_bytes", "1\n",
 			v2+"memory/x/memory.limit_in_bytes", "6442450944\n", v2+"memory/x/memory.usage_in_bytes", "2147483648\n",
 			v2+"memory/x/memory.stat", "total_inactive_file 1073741824\ntotal_active_file 0\n"), 5 * gib},

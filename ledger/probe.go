@@ -54,7 +54,8 @@ func (p fsProbe) limits() []Limit {
 				if !ok {
 					continue
 				}
-				l := Limit{Name: fmt.Sprintf("%s of control group /%s", name, strings.TrimPrefix(strings.TrimPrefix(dir, h.mount), "/")), Max: limit, Used: current}
+				group := strings.TrimPrefix(strings.TrimPrefix(dir, h.mount), "/")
+				l := Limit{Name: fmt.Sprintf("%s of control group /%s", name, group), Max: limit, Used: current}
 				data, _ := fs.ReadFile(p.fsys, path.Join(dir, "memory.stat"))
 				stat := fields(data, " ")
 				for _, key := range reclaim {

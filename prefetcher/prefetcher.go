@@ -31,15 +31,18 @@ const DefaultReaders = 4
 // maxReaders bounds the threads that can be blocked in reads.
 const maxReaders = 64
 
-// Config configures a Prefetcher.
+// Config configures a Prefetcher. Note, Open and Trace may be nil.
 type Config struct {
 	Source  Source
 	Readers int // goroutines; default DefaultReaders
 	Direct  Mode
-	Tier    messages.Address                              // gets Landed
-	Note    func(string)                                  // a line for the user: how the files are read, and if that changes. Any goroutine may call it. May be nil
-	Open    func(path string, direct bool) (File, error)  // default: the system's files
-	Trace   func(reader int, l *messages.Landed, t Times) // called by the reader after each read, before Landed is sent. May be nil
+	Tier    messages.Address // gets Landed
+	// Note takes a line for the user: how the files are read, and when that changes or a file is written to. Any goroutine calls it.
+	Note func(string)
+	// Open opens files, by default the system's.
+	Open func(path string, direct bool) (File, error)
+	// Trace is called by a reader after each of its reads, before Landed is sent.
+	Trace func(reader int, l *messages.Landed, t Times)
 }
 
 // Times of a read, from its record's lookup to its landing.
@@ -379,7 +382,8 @@ func (p *Prefetcher) check(f *openedFile, err error) error {
 
 // explain turns the error of a read into one that says what became of the file and what to try.
 func (p *Prefetcher) explain(x weights.RecordExtent, got int64, err error, key messages.Key) error {
-	e := &weights.Error{Offset: x.Offset + got, Err: err, What: fmt.Sprintf("reading %d bytes for expert %d of layer %d", x.Size, key.Expert, key.Layer)}
+	what := fmt.Sprintf("reading %d bytes for expert %d of layer %d", x.Size, key.Expert, key.Layer)
+	e := &weights.Error{Offset: x.Offset + got, Err: err, What: what}
 	if x.File < 0 || x.File >= len(p.files) {
 		return e
 	}

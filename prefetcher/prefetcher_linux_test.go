@@ -1,6 +1,9 @@
 package prefetcher
 
 import (
+	"bytes"
+	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -16,6 +19,44 @@ import (
 
 // systemErrors are injected by TestFaults.
 var systemErrors = map[string]error{"EINTR": unix.EINTR, "EAGAIN": unix.EAGAIN, "EINVAL": unix.EINVAL, "EOPNOTSUPP": unix.EOPNOTSUPP}
+
+// TestPopulate takes an arena's pages while some of it is in use.
+func TestPopulate(t *testing.T) {
+	m, err := Arena(3, populateStep)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	m.Slot(1)[5] = 7
+	if err := m.Populate(t.Context(), 2); err != nil {
+		t.Fatal(err)
+	}
+	in := make([]byte, len(m.data)/os.Getpagesize())
+	if _, _, errno := unix.Syscall(unix.SYS_MINCORE, sliceAddress(m.data), uintptr(len(m.data)), sliceAddress(in)); errno != 0 {
+		t.Fatal(errno)
+	}
+	if absent := bytes.Count(in, []byte{0}); absent > 0 && kernelPopulates() {
+		t.Errorf("%d of %d pages are not there", absent, len(in))
+	}
+	if m.Slot(1)[5] != 7 || m.Slot(2)[5] != 0 {
+		t.Error("bytes have changed")
+	}
+	stopped, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := m.Populate(stopped, 1); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
+	}
+}
+
+// kernelPopulates tries the advice on a page of its own.
+func kernelPopulates() bool {
+	m, err := Arena(1, blockSize)
+	if err != nil {
+		return false
+	}
+	defer m.Close()
+	return populate(m.data)
+}
 
 // TestArenaOfHugePages: a slot larger than a huge page gets some, where the system has them.
 func TestArenaOfHugePages(t *testing.T) {

@@ -100,11 +100,14 @@ func TestRecord(t *testing.T) {
 	scalesFirst := parts("F8_E4M3", 1)
 	slices.SortStableFunc(scalesFirst, func(a, b entry) int { return len(a.data) - len(b.data) })
 	fused := []entry{
-		noise("model.layers.1.mlp.experts.gate_up_proj", "BF16", 1, e*2*i*h*2, e, 2*i, h), noise("model.layers.1.mlp.experts.down_proj", "BF16", 2, e*h*i*2, e, h, i),
+		noise("model.layers.1.mlp.experts.gate_up_proj", "BF16", 1, e*2*i*h*2, e, 2*i, h),
+		noise("model.layers.1.mlp.experts.down_proj", "BF16", 2, e*h*i*2, e, h, i),
 	}
 	fused8 := []entry{
-		noise("model.layers.1.mlp.experts.gate_up_proj", "F8_E4M3", 1, e*2*i*h, e, 2*i, h), noise("model.layers.1.mlp.experts.gate_up_proj_scale_inv", "F32", 3, e*5*3*4, e, 5, 3),
-		noise("model.layers.1.mlp.experts.down_proj", "F8_E4M3", 2, e*h*i, e, h, i), noise("model.layers.1.mlp.experts.down_proj_scale_inv", "F32", 4, e*3*3*4, e, 3, 3),
+		noise("model.layers.1.mlp.experts.gate_up_proj", "F8_E4M3", 1, e*2*i*h, e, 2*i, h),
+		noise("model.layers.1.mlp.experts.gate_up_proj_scale_inv", "F32", 3, e*5*3*4, e, 5, 3),
+		noise("model.layers.1.mlp.experts.down_proj", "F8_E4M3", 2, e*h*i, e, h, i),
+		noise("model.layers.1.mlp.experts.down_proj_scale_inv", "F32", 4, e*3*3*4, e, 3, 3),
 	}
 	stacked := []entry{
 		noise("blk.1.ffn_gate_exps.weight", "F32", 1, e*i*h*4, e, i, h), noise("blk.1.ffn_up_exps.weight", "F32", 2, e*i*h*4, e, i, h),
@@ -169,13 +172,14 @@ func reversed(all []entry) []entry {
 
 func TestRecordRefuses(t *testing.T) {
 	p := "model.layers.0.mlp.experts.0."
+	gate, up, down := f32(p+"gate_proj.weight", 0, 2, 4), f32(p+"up_proj.weight", 0, 2, 4), f32(p+"down_proj.weight", 0, 4, 2)
 	for name, tt := range map[string]struct {
 		entries []entry
 		cause   error
 	}{
 		"no expert":   {[]entry{f32("other", 0, 1)}, weights.ErrMissingTensor},
-		"shape":       {[]entry{f32(p+"gate_proj.weight", 0, 2, 4), f32(p+"up_proj.weight", 0, 2, 4), f32(p+"down_proj.weight", 0, 2, 4)}, weights.ErrShape},
-		"not weights": {[]entry{noise(p+"gate_proj.weight", "U8", 0, 8, 2, 4), f32(p+"up_proj.weight", 0, 2, 4), f32(p+"down_proj.weight", 0, 4, 2)}, weights.ErrUnknownType},
+		"shape":       {[]entry{gate, up, f32(p+"down_proj.weight", 0, 2, 4)}, weights.ErrShape},
+		"not weights": {[]entry{noise(gate.name, "U8", 0, 8, 2, 4), up, down}, weights.ErrUnknownType},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := open(t, filepath.Join(folder{"m": string(safetensorsFile(tt.entries...))}.write(t), "m"))
