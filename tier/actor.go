@@ -25,8 +25,9 @@ type Warm struct {
 type Actor struct {
 	cfg      ActorConfig
 	machine  *Machine
-	inFlight []bool // by slot: a Read was sent and not answered
-	flow     uint64 // of the message in hand, handed on with its effects
+	inFlight []bool           // by slot: a Read was sent and not answered
+	hand     messages.Message // the message in hand
+	flow     uint64           // its flow, handed on with its effects
 }
 
 // NewActor returns an actor with nothing in memory.
@@ -44,7 +45,7 @@ func NewActor(cfg ActorConfig) (*Actor, error) {
 
 // Receive handles one message and puts it back into its pool. Messages that are not the tier's are ignored.
 func (a *Actor) Receive(msg messages.Message) {
-	a.flow = msg.Head().Flow
+	a.hand, a.flow = msg, msg.Head().Flow
 	switch m := msg.(type) {
 	case *messages.Issue:
 		a.do(a.machine.Issue(m.Step))
@@ -79,10 +80,20 @@ func (a *Actor) Receive(msg messages.Message) {
 }
 
 // Restart rebuilds the state after a panic; see Machine.Recover. It is called before the next message, once whoever waits for the message
-// in hand has been told.
-func (a *Actor) Restart() { a.do(a.machine.Recover(a.inFlight)) }
+// in hand has been told. Nobody waits for a Computed or a Finish, and nobody sends it again: these take effect here.
+func (a *Actor) Restart() {
+	a.do(a.machine.Recover(a.inFlight))
+	hand := a.hand
+	a.hand = nil
+	switch m := hand.(type) {
+	case *messages.Computed:
+		a.do(a.machine.Computed(m.Step, m.Key))
+	case *messages.Finish:
+		a.do(a.machine.Finish(m.Step, m.Aborted))
+	}
+}
 
-// do carries out effects.
+// do carries out effects, and clears each that is done: Restart must know the others.
 func (a *Actor) do(effects []Effect) {
 	for i := range effects {
 		e := &effects[i]
@@ -90,8 +101,8 @@ func (a *Actor) do(effects []Effect) {
 		case Read:
 			m := messages.Reads.Get()
 			m.Flow, m.Key, m.Slot, m.Dst, m.Priority = a.flow, e.Key, e.Slot, a.cfg.Memory[e.Slot], e.Priority
-			a.inFlight[e.Slot] = true
 			a.cfg.Prefetcher.Send(m)
+			a.inFlight[e.Slot] = true
 		case Raise:
 			m := messages.Raises.Get()
 			m.Flow, m.Key = a.flow, e.Key
@@ -111,6 +122,6 @@ func (a *Actor) do(effects []Effect) {
 				e.Step.Split.Done()
 			}
 		}
+		*e = Effect{}
 	}
-	clear(effects) // holds nobody's step or bytes
 }

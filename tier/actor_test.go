@@ -115,6 +115,102 @@ func TestActorRestart(t *testing.T) {
 	}
 }
 
+// faulty is a disk and a CPU that answer at once, as loop, but for one message, at which they panic.
+type faulty struct {
+	loop
+	panicAt int
+	failed  map[*messages.Step]bool // steps that were told of an error
+}
+
+func (f *faulty) Send(msg messages.Message) {
+	if f.panicAt--; f.panicAt == 0 {
+		panic("injected")
+	}
+	if c, ok := msg.(*messages.Compute); ok && c.Err != nil {
+		f.failed[c.Step] = true
+		return
+	}
+	f.loop.Send(msg)
+}
+
+// TestActorPanics: wherever the actor panics, the step in hand ends, in success or with an error, and later steps are as if nothing had
+// happened: no slot stays pinned or reserved.
+func TestActorPanics(t *testing.T) {
+	for slots := 1; slots <= 3; slots++ {
+		for at := 1; at < 40; at++ {
+			f := &faulty{panicAt: at, failed: map[*messages.Step]bool{}}
+			a, err := NewActor(ActorConfig{Config: Config{Layers: 1, Experts: 8}, Memory: make([][]byte, slots), Prefetcher: f, CPU: f})
+			if err != nil {
+				t.Fatal(err)
+			}
+			panics := 0
+			receive := func(m messages.Message) { // what the mailbox does
+				defer func() {
+					if p := recover(); p != nil {
+						panics++
+						if m, ok := m.(messages.Failer); ok {
+							m.Fail(errors.New("panicked"))
+						}
+						a.Restart()
+						if err := a.machine.check(); err != nil {
+							t.Fatal(err)
+						}
+					}
+				}()
+				a.Receive(m)
+			}
+			for id := range uint64(6) {
+				s := &messages.Step{ID: id + 1, Uses: make([]messages.Use, 5)}
+				for i := range s.Uses {
+					s.Uses[i] = messages.Use{Expert: int32(i) + int32(id)%3, Rows: 1}
+				}
+				s.Split.Reset()
+				receive(&messages.Issue{Step: s})
+				failed := s.Split.Wait(nil) != nil
+				open := len(s.Uses)
+				for i := range s.Uses {
+					if !failed && s.Uses[i].Where == messages.InMemory {
+						f.box = append(f.box, &messages.Computed{Step: s.ID, Key: messages.Key{Expert: s.Uses[i].Expert}})
+					}
+				}
+				receive(&messages.Predict{Experts: []int32{7, 6}})
+				for i := 0; i < len(f.box); i++ {
+					if c, ok := f.box[i].(*messages.Computed); ok && c.Step == s.ID {
+						open--
+					}
+					receive(f.box[i])
+				}
+				f.box = f.box[:0]
+				failed = failed || f.failed[s]
+				if open > 0 && !failed {
+					t.Fatalf("%d slots, panic at message %d: step %d is stuck", slots, at, s.ID)
+				}
+				if failed && panics == 0 {
+					t.Fatalf("%d slots: step %d failed for no reason", slots, s.ID)
+				}
+				receive(&messages.Finish{Step: s.ID, Aborted: failed})
+				if id > 0 && failed && f.panicAt < -20 {
+					t.Errorf("%d slots, panic at message %d: step %d failed long after", slots, at, s.ID)
+				}
+			}
+			if panics != 1 {
+				t.Errorf("%d slots: %d panics at message %d", slots, panics, at)
+			}
+			for i := 0; i < len(f.box); i++ {
+				receive(f.box[i])
+			}
+			for i, slot := range a.machine.slots {
+				if slot.pins > 0 || slot.state == reading {
+					t.Errorf("%d slots, panic at message %d: slot %d is %+v", slots, at, i, slot)
+				}
+			}
+			if len(a.machine.steps) > 0 {
+				t.Errorf("%d slots, panic at message %d: step %d is open", slots, at, a.machine.steps[0].id)
+			}
+		}
+	}
+}
+
 // TestActorResident: with all experts in memory the actor needs neither slots nor anyone to talk to.
 func TestActorResident(t *testing.T) {
 	a, err := NewActor(ActorConfig{Config: Config{Layers: 1, Experts: 2, Data: record}})

@@ -75,6 +75,7 @@ func (w *world) job(s *messages.Step) *job {
 }
 
 func (w *world) do(effects []Effect) {
+	defer clear(effects) // done
 	if err := w.m.check(); err != nil {
 		w.t.Fatal(err)
 	}

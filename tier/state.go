@@ -498,9 +498,19 @@ func (m *Machine) Figures() messages.TierFigures { return m.figures }
 
 // Recover rebuilds the state after a panic from what cannot have been lost: the slots' contents, the heats, and what the open steps
 // hold. inFlight says for each slot whether a Read has been sent for it and not been answered; such a slot is left alone until Landed.
-// Steps get an error for each expert they still wait for; a step that was not split is forgotten, since whoever issued it was told
-// by the mailbox.
+// Steps get an error for each expert they still wait for, and for those in effects of the interrupted call, which the shell sets to their
+// zero value when they are done. A step that was not split is forgotten, since whoever issued it was told by the mailbox.
 func (m *Machine) Recover(inFlight []bool) []Effect {
+	for _, e := range m.effects {
+		i := slices.IndexFunc(m.steps, func(st *step) bool { return st.msg == e.Step })
+		switch {
+		case i < 0:
+		case e.Kind == Compute:
+			m.steps[i].uses[e.Use].state = useWaiting
+		case e.Kind == SplitDone:
+			m.steps[i].split = false
+		}
+	}
 	m.begin()
 	if m.slots != nil {
 		m.rebuild(inFlight)
@@ -529,7 +539,8 @@ func (m *Machine) rebuild(inFlight []bool) {
 			switch u := &st.uses[i]; u.state {
 			case useWaiting:
 				u.state = useDone
-				m.emit(Effect{Kind: Compute, Step: st.msg, Use: int32(i), Slot: none, Key: messages.Key{Layer: st.layer, Expert: u.expert}, Err: errRestarted})
+				key := messages.Key{Layer: st.layer, Expert: u.expert}
+				m.emit(Effect{Kind: Compute, Step: st.msg, Use: int32(i), Slot: none, Key: key, Err: errRestarted})
 			case useHanded:
 				st.open++
 				m.slots[u.slot].pins++

@@ -166,6 +166,7 @@ func key(k messages.Key) string { return fmt.Sprintf("%d/%d", k.Layer, k.Expert)
 func record(k messages.Key) []byte { return []byte("bytes of " + key(k)) }
 
 func (s *scenario) show(effects []Effect) string {
+	defer clear(effects) // done
 	if err := s.m.check(); err != nil {
 		return err.Error()
 	}
