@@ -218,15 +218,11 @@ func (w *world) finish(abort bool) bool {
 	if !complete && !abort {
 		return false
 	}
-	// An aborted step is computed to its end, as far as it has the bytes, before or after it is closed.
-	for i := range j.uses {
-		if u := &j.uses[i]; u.data != nil && !u.done {
-			u.done = true
-			w.do(w.m.Computed(j.step.ID, messages.Key{Layer: j.step.Layer, Expert: j.step.Uses[i].Expert}))
-		}
-	}
 	w.steps = w.steps[1:]
 	w.do(w.m.Finish(j.step.ID, !complete))
+	if len(j.uses) > 0 && !complete { // what comes late is ignored
+		w.do(w.m.Computed(j.step.ID, messages.Key{Layer: j.step.Layer, Expert: j.step.Uses[w.choose(len(j.uses))].Expert}))
+	}
 	return true
 }
 

@@ -13,7 +13,7 @@
 // given up; after that a newcomer takes the coldest stayer's place only if its heat is above that one's by more than a quarter plus 4.
 // Taking a place moves no bytes: the two slots swap roles, so the loser's bytes stay usable until their slot is overwritten.
 //
-// An expert used by a step is pinned from the split or its landing until Computed. Misses for which no slot can be given wait in the tier;
+// An expert used by a step is pinned from the split or its landing until Computed, or the abort of the step. Misses for which no slot can be given wait in the tier;
 // every Computed may free one. A step therefore completes with any number of slots, one included.
 package tier
 
@@ -358,8 +358,8 @@ func (m *Machine) Computed(id uint64, key messages.Key) []Effect {
 	return m.end()
 }
 
-// Finish closes a step. What it was given stays pinned until its Computed comes, in whichever order the two arrive. An aborted step gets
-// no more Compute; reads that only it waited for are withdrawn.
+// Finish closes a step. Computed may come after it, unless the step is aborted: then whoever sends Finish knows that nobody reads what
+// the step was given any more, and all of it is released. Reads that only an aborted step waited for are withdrawn.
 func (m *Machine) Finish(id uint64, aborted bool) []Effect {
 	m.begin()
 	i := m.stepIndex(id)
@@ -368,13 +368,15 @@ func (m *Machine) Finish(id uint64, aborted bool) []Effect {
 	}
 	st := m.steps[i]
 	st.finished = true
-	if aborted {
-		for j := range st.uses {
-			u := &st.uses[j]
-			if u.state != useWaiting {
-				continue
-			}
-			u.state = useDone
+	for j := 0; aborted && j < len(st.uses); j++ {
+		u := &st.uses[j]
+		state := u.state
+		u.state = useDone
+		switch state {
+		case useHanded:
+			m.unpin(u.slot)
+			st.open--
+		case useWaiting:
 			st.open--
 			key := m.key(st.layer, u.expert)
 			if at := m.slotOf[key]; at != none && !m.wanted(key) {
