@@ -25,7 +25,12 @@ type Options struct {
 	Dense   format.Format // of the other matrices; the router is F32, like the norms; default Q8_0
 	Layers  int           // default: the geometry's
 	Vocab   int           // tokens; default: the geometry's
-	Seed    uint64        // equal options give equal files
+	// NumExperts, TopK and ExpertFFN are the routed experts of a layer, those a token takes, and their intermediate size; default: the
+	// geometry's. They make a model whose experts have a wanted size and number.
+	NumExperts, TopK, ExpertFFN int
+	// Skew is the exponent of Zipf's law that the popularity of a layer's experts follows; 0 leaves it to chance, which is nearly flat.
+	Skew float64
+	Seed uint64 // equal options give equal files
 }
 
 // geometry holds a model's hyper-parameters under the field's names.
@@ -99,6 +104,20 @@ func (o *Options) resolve() (geometry, error) {
 			o.Vocab, minVocab, maxVocab, g.name, g.vocab)
 	}
 	g.layers, g.vocab = cmp.Or(o.Layers, g.layers), cmp.Or(o.Vocab, g.vocab)
+	g.experts, g.topK, g.expertFFN = cmp.Or(o.NumExperts, g.experts), cmp.Or(o.TopK, g.topK), cmp.Or(o.ExpertFFN, g.expertFFN)
+	if g.arch == "olmoe" {
+		g.ffn = g.expertFFN // that is where olmoe says it
+	}
+	switch {
+	case g.experts < 1 || g.experts > maxExperts:
+		return g, fmt.Errorf("%d experts; there must be between 1 and %d", g.experts, maxExperts)
+	case g.topK < 1 || g.topK > g.experts:
+		return g, fmt.Errorf("%d of %d experts a token; choose at least one and no more than there are", g.topK, g.experts)
+	case g.expertFFN < 1 || g.expertFFN > maxFFN:
+		return g, fmt.Errorf("experts %d wide; the width must lie between 1 and %d", g.expertFFN, maxFFN)
+	case o.Skew < 0 || o.Skew > maxSkew || math.IsNaN(o.Skew):
+		return g, fmt.Errorf("a skew of %v; it must lie between 0 and %v", o.Skew, maxSkew)
+	}
 	for _, f := range []format.Format{o.Experts, o.Dense} {
 		if !f.CanEncode() {
 			return g, fmt.Errorf("coli cannot write the format %s; choose one of %s", f, strings.Join(writable(), ", "))
@@ -112,8 +131,11 @@ func (o *Options) resolve() (geometry, error) {
 
 // Limits that keep a mistyped number from filling the disk.
 const (
-	maxLayers = 1024
-	maxVocab  = 1 << 22
+	maxLayers  = 1024
+	maxVocab   = 1 << 22
+	maxExperts = 1024
+	maxFFN     = 1 << 20
+	maxSkew    = 4.0
 )
 
 // writable names the formats Options takes.
@@ -135,6 +157,9 @@ type tensor struct {
 	std    float32
 	offset int64 // from the start of the data section
 	size   int64
+
+	first   func(row int) float32 // column 0, rows counted from the tensor's beginning; nil: like the others
+	silence bool                  // the first row of each matrix is zero
 }
 
 // plan lists the tensors of the model, placed one after the other.
@@ -171,6 +196,9 @@ func plan(g geometry, o Options) ([]tensor, error) {
 	}
 	norm("output_norm", g.hidden)
 	matrix("output", o.Dense, g.hidden, g.vocab)
+	if o.Skew > 0 {
+		skew(out, g, o)
+	}
 
 	var offset int64
 	for i := range out {
@@ -223,7 +251,7 @@ func write(out *output, head []byte, tensors []tensor, seed uint64) error {
 			}
 			pools[key] = p
 		}
-		if err := pools[key].fill(out, t.size, newRand(seed, uint64(i))); err != nil {
+		if err := pools[key].fill(out, &t, newRand(seed, uint64(i))); err != nil {
 			return err
 		}
 		if _, err := out.Write(make([]byte, align(t.size)-t.size)); err != nil {

@@ -20,9 +20,12 @@ func newSynthCmd() *cobra.Command {
 		Use:   "synth -o FILE.gguf",
 		Short: "Write a model of a known geometry with random weights",
 		Long: "Write a GGUF file with the geometry of a known Mixture-of-Experts model, random weights and a small vocabulary.\n" +
-			"It is as large and as fast as the model it imitates, and talks nonsense: use it to measure and to test.",
+			"It is as large and as fast as the model it imitates, and talks nonsense: use it to measure and to test.\n\n" +
+			"Random routers treat all experts alike, which trained ones do not; --skew 1 makes a quarter of 64 experts take two thirds of the\n" +
+			"tokens. Together with the number and the width of experts that is what caches and disks are measured with.",
 		Example: "  coli synth --like olmoe-1b-7b --experts q4_k --dense q8_0 -o olmoe.gguf\n" +
-			"  coli synth --arch qwen3moe --layers 4 --vocab 1024 -o small.gguf",
+			"  coli synth --arch qwen3moe --layers 4 --vocab 1024 -o small.gguf\n" +
+			"  coli synth --like olmoe-1b-7b --num-experts 256 --moe-intermediate-size 2048 --skew 1 -o large.gguf",
 		Args: noWords("the file to write is named by -o"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if path == "" {
@@ -52,6 +55,10 @@ func newSynthCmd() *cobra.Command {
 	flags.Var((*formatFlag)(&o.Dense), "dense", "`format` of the other matrices; norms and routers are F32")
 	flags.IntVar(&o.Layers, "layers", 0, "number of layers (default: the geometry's)")
 	flags.IntVar(&o.Vocab, "vocab", 0, "tokens in the vocabulary (default: the geometry's)")
+	flags.IntVar(&o.NumExperts, "num-experts", 0, "routed experts of a layer (default: the geometry's)")
+	flags.IntVar(&o.TopK, "num-experts-per-tok", 0, "experts a token takes (default: the geometry's)")
+	flags.IntVar(&o.ExpertFFN, "moe-intermediate-size", 0, "width of an expert (default: the geometry's)")
+	flags.Float64Var(&o.Skew, "skew", 0, "popularity of experts follows Zipf's law with exponent `S`; 0 leaves it to chance")
 	flags.Uint64Var(&o.Seed, "seed", 0, "seed of the weights: equal flags give equal files")
 	return cmd
 }
