@@ -6,14 +6,19 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"sync"
+	"time"
 
+	"github.com/coli-moe/coli/actors"
 	"github.com/coli-moe/coli/chat"
+	"github.com/coli-moe/coli/ledger"
 	"github.com/coli-moe/coli/model"
 	"github.com/coli-moe/coli/ops"
 	"github.com/coli-moe/coli/ops/cpu"
+	"github.com/coli-moe/coli/prefetcher"
 	"github.com/coli-moe/coli/tokenizer"
 	"github.com/coli-moe/coli/weights"
 )
@@ -25,8 +30,22 @@ const DefaultChunk = 512
 type Options struct {
 	Threads int // 0: the physical cores this process may use
 	Chunk   int // rows of a prefill step; 0: DefaultChunk
+	// RAM is the most memory for routed experts, in bytes; 0 takes what is free. Experts that do not fit are read from disk when they are
+	// routed to.
+	RAM      int64
+	Readers  int             // reads of experts at a time; 0: prefetcher.DefaultReaders
+	Direct   prefetcher.Mode // whether experts are read past the page cache
+	Prefetch Prefetch        // "" is PrefetchAuto
+	// Deterministic makes what is read, and where it stays, follow the routing alone. The answer does not depend on it.
+	Deterministic bool
+	History       []uint64 // pairs routed in earlier runs, by layer and expert: the hottest are read at the start
+	Trace         bool     // record what the actors do, for WriteTrace
+	// Note is called with lines for the user, by any goroutine; may be nil.
+	Note func(string)
 	// Progress is called from Load's goroutine while weights are paged in, with bytes done and in total.
 	Progress func(done, total int64)
+
+	open func(path string, direct bool) (prefetcher.File, error) // tests: files that fail
 }
 
 // Model is a checkpoint ready to run. Its sessions share one executor; one goroutine at a time may use a model and its sessions.
@@ -35,12 +54,21 @@ type Model struct {
 	Config     *weights.Config
 	// ThreadsWhy says how Threads was decided.
 	ThreadsWhy string
+	// PlaceWhy says where the routed experts live, and why.
+	PlaceWhy string
 
 	net       model.Model
 	exec      *cpu.Executor
 	chunk     int
 	tokenizer func() (*tokenizer.Tokenizer, error)
 	template  func() (*chat.Template, error)
+
+	system    *actors.System // nil without routed experts
+	prefetch  Prefetch
+	gate      prefetcher.Gate
+	driveRate float64 // bytes a second; 0 if it was not measured
+	failures  int
+	note      func(string)
 }
 
 // Load opens a checkpoint (a file or a directory, see weights.Open), binds it to its architecture and pages its weights in.
@@ -65,7 +93,13 @@ func bind(ctx context.Context, path string, c *weights.Checkpoint, opt Options) 
 	if err != nil {
 		return nil, err
 	}
-	m := &Model{Checkpoint: c, Config: cfg, chunk: opt.Chunk, ThreadsWhy: "asked for"}
+	m := &Model{Checkpoint: c, Config: cfg, chunk: opt.Chunk, ThreadsWhy: "asked for", prefetch: opt.Prefetch, note: opt.Note}
+	if m.note == nil {
+		m.note = func(string) {}
+	}
+	if opt.Deterministic && m.prefetch != PrefetchOn {
+		m.prefetch = PrefetchOff
+	}
 	if m.chunk <= 0 {
 		m.chunk = DefaultChunk
 	}
@@ -77,16 +111,25 @@ func bind(ctx context.Context, path string, c *weights.Checkpoint, opt Options) 
 	if err != nil {
 		return nil, err
 	}
-	if fits(c) {
-		if err := c.Populate(ctx, opt.Progress); err != nil {
-			return nil, err
-		}
+	m.net = net
+	ram, err := ledger.New(ledger.System())
+	if err != nil {
+		return nil, err
 	}
+	p, err := m.decide(opt, ram)
+	if err != nil {
+		return nil, err
+	}
+	m.PlaceWhy = p.why
 	threads := opt.Threads
 	if threads <= 0 {
 		threads, m.ThreadsWhy = defaultThreads()
 	}
-	m.net, m.exec = net, cpu.New(threads)
+	m.exec = cpu.New(threads)
+	if err := m.start(ctx, opt, p); err != nil {
+		m.exec.Close()
+		return nil, err
+	}
 	return m, nil
 }
 
@@ -100,12 +143,21 @@ func fits(c *weights.Checkpoint) bool {
 	return free == 0 || total < free/10*9
 }
 
-// Close ends the threads and unmaps the weights. No session may be in use.
+// Close ends the actors and the threads and unmaps the weights. No session may be in use.
 func (m *Model) Close() error {
+	var err error
+	if m.system != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), closeWait)
+		defer cancel()
+		err = m.system.Close(ctx)
+	}
 	m.exec.Close()
 	m.tokenizer() // the background load must be over before its file is unmapped
-	return m.Checkpoint.Close()
+	return errors.Join(err, m.Checkpoint.Close())
 }
+
+// closeWait bounds how long reads that hang may hold the end of the program up.
+const closeWait = 15 * time.Second
 
 // Threads is the number of CPU threads.
 func (m *Model) Threads() int { return m.exec.Threads() }

@@ -265,6 +265,14 @@ func (d *decoder) Layers() int { return len(d.layers) }
 // State declares the key and value rows of layer il.
 func (d *decoder) State(il int) ops.StateSpec { return d.layers[il].attention.state() }
 
+// Experts are layer il's routed experts; nil where its feed-forward part is dense.
+func (d *decoder) Experts(il int) ops.ExpertSet {
+	if m, ok := d.layers[il].ffn.(*moe); ok {
+		return m.experts
+	}
+	return nil
+}
+
 // Layer runs layer il on the residual.
 func (d *decoder) Layer(e ops.Executor, st *Step, il int, in Stream) Stream {
 	x, l := in[0], &d.layers[il]

@@ -25,6 +25,8 @@ type Model interface {
 	Layers() int
 	// State declares what layer il keeps between steps.
 	State(il int) ops.StateSpec
+	// Experts are the routed experts of layer il, nil for a layer without.
+	Experts(il int) ops.ExpertSet
 	// Embed writes the host inputs of the step's rows: the stream that enters layer 0.
 	Embed(e ops.Executor, st *Step) Stream
 	// Layer runs layer il.

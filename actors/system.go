@@ -1,0 +1,329 @@
+package actors
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/coli-moe/coli/cpuexperts"
+	"github.com/coli-moe/coli/messages"
+	"github.com/coli-moe/coli/ops"
+	"github.com/coli-moe/coli/prefetcher"
+	"github.com/coli-moe/coli/tier"
+	"github.com/coli-moe/coli/weights"
+)
+
+// SystemConfig says what the pipeline works with.
+type SystemConfig struct {
+	Layers, Experts int              // of the model; experts of a layer
+	Records         *weights.Records // how experts are read; nil: all of them are in memory for good
+	Slots           int              // experts that may be in memory at once
+	Readers         int              // of the disk; 0: prefetcher.DefaultReaders
+	Direct          prefetcher.Mode
+	Threads         int      // CPU threads, the engine's included
+	History         []uint64 // pairs routed in earlier runs, by layer and expert; the hottest are read at the start
+	Trace           bool
+	Note            func(string)                                            // a line for the user; called by any goroutine
+	Open            func(path string, direct bool) (prefetcher.File, error) // tests: files that fail
+}
+
+// System is the pipeline of a model: the actors and the engine's side of a step. Step, Predict and Tokens are called by the engine's
+// goroutine, one at a time; Figures and WriteTrace by anyone.
+type System struct {
+	cfg    SystemConfig
+	rt     *Runtime
+	tier   *Ref
+	disk   *Ref // nil if all experts are in memory
+	cpu    *Ref // likewise
+	pool   *cpuexperts.Pool
+	reads  *prefetcher.Prefetcher
+	memory *prefetcher.Memory
+
+	stop   context.CancelFunc // of the slots' paging in
+	paging sync.WaitGroup
+
+	gone     chan struct{} // closed when an actor is given up: no step is tried any more
+	goneOnce sync.Once
+
+	steps  uint64
+	hits   []int32
+	counts []uint64 // pairs routed, by layer and expert
+	waited atomic.Int64
+
+	track, readTrack []*Track
+}
+
+var _ interface {
+	Describe(layer, expert int) (cpuexperts.Matrices, bool)
+	Step(*cpuexperts.Work, cpuexperts.Splitter) error
+} = (*System)(nil)
+
+// NewSystem starts the actors. Close ends them.
+func NewSystem(cfg SystemConfig) (_ *System, err error) {
+	s := &System{cfg: cfg, gone: make(chan struct{}), counts: make([]uint64, cfg.Layers*cfg.Experts)}
+	s.rt = Start(Options{Trace: cfg.Trace, OnEvent: s.event})
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.Close(context.Background()))
+		}
+	}()
+	s.track = []*Track{s.rt.Track("engine: MoE steps", "layer", "rows", "experts", "missing")}
+	config := tier.ActorConfig{Config: tier.Config{Layers: cfg.Layers, Experts: cfg.Experts}}
+	if cfg.Records == nil {
+		config.Data = func(messages.Key) []byte { return nil } // the engine has them: expert sets know where
+	} else if err := s.stream(&config); err != nil {
+		return nil, err
+	}
+	var actor *tier.Actor
+	s.tier, err = s.rt.Spawn(Spec{
+		Name: "tier", Resource: "expert RAM",
+		New: func() (_ Receiver, err error) {
+			if actor != nil { // after a panic: what is in memory stays
+				actor.Restart()
+				return actor, nil
+			}
+			actor, err = tier.NewActor(config)
+			return actor, err
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	if cfg.Records != nil && len(cfg.History) > 0 {
+		s.tier.Send(&tier.Warm{History: cfg.History})
+	}
+	return s, nil
+}
+
+// stream starts what a model larger than its memory needs: slots, the disk and the pool of CPU experts. Neither of these two actors is
+// restarted: what they had in hand is not known any more, and the engine can do without them.
+func (s *System) stream(config *tier.ActorConfig) (err error) {
+	if s.memory, err = prefetcher.Arena(s.cfg.Slots, s.cfg.Records.SlotBytes()); err != nil {
+		return err
+	}
+	for i := range s.cfg.Slots {
+		config.Memory = append(config.Memory, s.memory.Slot(i))
+	}
+	// First touches are slow, and slower still inside a read; reads may go on meanwhile.
+	var ctx context.Context
+	ctx, s.stop = context.WithCancel(context.Background())
+	s.paging.Go(func() {
+		_ = s.memory.Populate(ctx, 1) // what is not paged in is when it is touched
+	})
+	toTier, err := s.rt.Declare("tier")
+	if err != nil {
+		return err
+	}
+	readers := s.cfg.Readers
+	if readers == 0 {
+		readers = prefetcher.DefaultReaders
+	}
+	for i := range readers {
+		s.readTrack = append(s.readTrack, s.rt.Track(fmt.Sprintf("reader %d", i), "layer", "expert", "bytes"))
+	}
+	s.disk, err = s.rt.Spawn(Spec{
+		Name: "prefetcher", Resource: "disk", Policy: GiveUp,
+		New: func() (Receiver, error) {
+			p, err := prefetcher.New(prefetcher.Config{
+				Source: s.cfg.Records, Readers: readers, Direct: s.cfg.Direct, Tier: toTier, Note: s.cfg.Note, Open: s.cfg.Open, Trace: s.tracer(),
+			})
+			s.reads = p
+			return p, err
+		},
+	})
+	if err != nil {
+		return err
+	}
+	s.cpu, err = s.rt.Spawn(Spec{
+		Name: "cpu experts", Resource: "CPU experts", Policy: GiveUp,
+		New: func() (_ Receiver, err error) {
+			s.pool, err = cpuexperts.NewPool(s.cfg.Threads)
+			return s.pool, err
+		},
+	})
+	config.Prefetcher, config.CPU = s.disk, s.cpu
+	return err
+}
+
+// tracer records reads on the tracks of their readers.
+func (s *System) tracer() func(int, *messages.Landed, prefetcher.Times) {
+	if !s.cfg.Trace {
+		return nil
+	}
+	names := [...]string{messages.Demand: "read on demand", messages.Predicted: "predicted read", messages.Warm: "read from history"}
+	return func(reader int, l *messages.Landed, t prefetcher.Times) {
+		k := s.readTrack[reader]
+		end := k.Now()
+		k.Span(names[l.Priority], end-int64(t.End.Sub(t.Begin)), end, l.Flow, [4]int64{int64(l.Key.Layer), int64(l.Key.Expert), l.Bytes})
+	}
+}
+
+func (s *System) event(e Event) {
+	if s.cfg.Note != nil {
+		s.cfg.Note(e.String())
+	}
+	if e.Kind == GaveUp {
+		s.goneOnce.Do(func() { close(s.gone) })
+	}
+}
+
+// Streams says whether experts are read from disk; otherwise all are in memory.
+func (s *System) Streams() bool { return s.cfg.Records != nil }
+
+// Describe returns the matrices of an expert as they lie in its record; ok is false if all experts are in memory.
+func (s *System) Describe(layer, expert int) (m cpuexperts.Matrices, ok bool) {
+	if s.cfg.Records == nil {
+		return m, false
+	}
+	r, err := s.cfg.Records.Record(layer, expert)
+	if err != nil {
+		panic(err) // the model's own tables: every routed expert has a record
+	}
+	for i, x := range [3]*weights.Matrix{&r.Gate, &r.Up, &r.Down} {
+		*[3]*ops.Matrix{&m.Gate, &m.Up, &m.Down}[i] = ops.Matrix{Format: x.Format, Rows: x.Rows, Cols: x.Cols, RowBytes: x.RowBytes}
+		m.At[i] = x.Offset
+	}
+	return m, true
+}
+
+// ErrGone is the error of steps after an actor of the pipeline was given up.
+var ErrGone = errors.New("the expert pipeline has stopped")
+
+// Step computes every run of w: it issues the step to the tier, computes with team the experts that are in memory, and then, beside the
+// pool, those that land. After an error nothing touches w's memory any more, and w must not be used again.
+func (s *System) Step(w *cpuexperts.Work, team cpuexperts.Splitter) error {
+	select {
+	case <-s.gone:
+		return ErrGone
+	default:
+	}
+	s.steps++
+	step := &w.Step
+	step.ID = s.steps
+	step.Split.Reset()
+	for _, u := range step.Uses {
+		s.counts[int(step.Layer)*s.cfg.Experts+int(u.Expert)] += uint64(u.Rows)
+	}
+	if s.pool != nil {
+		s.pool.Open(w, s.tier)
+	}
+	start := s.track[0].Now()
+	issue := messages.Issues.Get()
+	issue.Flow, issue.Step = s.steps, step
+	s.tier.Send(issue)
+	err := step.Split.Wait(s.tier.Dead())
+	missing := 0
+	if err == nil {
+		missing, err = s.compute(w, team)
+	}
+	finish := messages.Finishes.Get()
+	finish.Flow, finish.Step, finish.Aborted = s.steps, step.ID, err != nil
+	s.tier.Send(finish)
+	if s.pool != nil {
+		s.pool.End(w)
+	}
+	if s.cfg.Trace {
+		s.track[0].Span("step", start, s.track[0].Now(), s.steps, [4]int64{int64(step.Layer), int64(step.Rows), int64(len(step.Uses)), int64(missing)})
+	}
+	return err
+}
+
+// compute is Step after the split.
+func (s *System) compute(w *cpuexperts.Work, team cpuexperts.Splitter) (missing int, err error) {
+	s.hits = s.hits[:0]
+	for i, u := range w.Step.Uses {
+		switch {
+		case s.cfg.Records == nil:
+		case u.Where == messages.InMemory:
+			w.Attach(i, u.Data)
+		default:
+			missing++
+			continue
+		}
+		s.hits = append(s.hits, int32(i))
+	}
+	if s.cfg.Records == nil {
+		w.Tiled(team, s.hits)
+		return 0, nil
+	}
+	w.Hits(team, s.hits)
+	waited, err := w.Land(s.gone)
+	s.waited.Add(int64(waited))
+	return missing, err
+}
+
+// Predict tells the tier which experts a layer will probably use, most probable first.
+func (s *System) Predict(layer int, experts []int32) {
+	if s.cfg.Records == nil {
+		return
+	}
+	m := messages.Predicts.Get()
+	m.Set(int32(layer), experts)
+	s.tier.Send(m)
+}
+
+// Tokens tells the tier that n tokens have been computed.
+func (s *System) Tokens(n int) {
+	m := messages.TokensPool.Get()
+	m.N = int32(n)
+	s.tier.Send(m)
+}
+
+// Figures are what the pipeline has done since it was started.
+type Figures struct {
+	messages.TierFigures
+	Waited  time.Duration // the engine's, for the disk, with nothing to compute
+	Reading time.Duration // while at least one read was in flight
+	Read    int64         // bytes
+}
+
+// Figures asks the actors for their counters.
+func (s *System) Figures() (Figures, error) {
+	m := new(messages.Figures)
+	m.Reset()
+	s.tier.Send(m)
+	err := m.Wait(s.tier.Dead())
+	f := Figures{TierFigures: m.Tier, Waited: time.Duration(s.waited.Load())}
+	if s.reads != nil {
+		st := s.reads.Stats()
+		f.Read, f.Reading = st.Bytes, st.Busy
+	}
+	return f, err
+}
+
+// BytesRead counts the bytes read from disk.
+func (s *System) BytesRead() int64 {
+	if s.reads == nil {
+		return 0
+	}
+	return s.reads.Stats().Bytes
+}
+
+// Counts are the pairs routed since the start, by layer and expert. For the engine's goroutine.
+func (s *System) Counts() []uint64 { return s.counts }
+
+// WriteTrace writes the timeline so far; see Runtime.WriteTrace.
+func (s *System) WriteTrace(w io.Writer) error { return s.rt.WriteTrace(w) }
+
+// Close stops the actors in the order of the data flow and frees the slots. No step may be under way.
+func (s *System) Close(ctx context.Context) error {
+	var order []*Ref
+	for _, r := range []*Ref{s.tier, s.disk, s.cpu} {
+		if r != nil {
+			order = append(order, r)
+		}
+	}
+	err := s.rt.Stop(ctx, order...)
+	if s.stop != nil {
+		s.stop()
+		s.paging.Wait()
+	}
+	if s.memory != nil && err == nil { // a reader that hangs may still write
+		err = s.memory.Close()
+	}
+	return err
+}

@@ -1,0 +1,185 @@
+package engine
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/coli-moe/coli/actors"
+	"github.com/coli-moe/coli/ledger"
+	"github.com/coli-moe/coli/prefetcher"
+	"github.com/coli-moe/coli/weights"
+)
+
+// Prefetch says whether experts are read before a step asks for them.
+type Prefetch string
+
+// The settings.
+const (
+	PrefetchAuto Prefetch = "auto" // tried from time to time, and kept while it makes decoding faster
+	PrefetchOn   Prefetch = "on"
+	PrefetchOff  Prefetch = "off"
+)
+
+// Set takes the value of a flag.
+func (p *Prefetch) Set(s string) error {
+	switch v := Prefetch(s); v {
+	case PrefetchAuto, PrefetchOn, PrefetchOff:
+		*p = v
+		return nil
+	}
+	return errors.New("want auto, on or off")
+}
+
+func (p *Prefetch) String() string { return string(*p) }
+
+// Type is what a flag's help calls the value.
+func (p *Prefetch) Type() string { return "string" }
+
+// kvReserve is how many tokens of layer state are set aside when the RAM for experts is decided without being told.
+const kvReserve = 4096
+
+// place is where a model's experts live.
+type place struct {
+	records *weights.Records // nil: all in memory
+	slots   int
+	why     string // one line
+}
+
+// decide settles where the experts live, before anything is loaded: in memory if they fit what the ledger, or --ram, allows; otherwise in
+// as many slots as fit, filled from disk. What cannot run at all is refused with the numbers.
+func (m *Model) decide(opt Options, l *ledger.Ledger) (p place, err error) {
+	layers, experts := m.expertLayers()
+	if len(layers) == 0 {
+		return place{why: "no routed experts"}, nil
+	}
+	if _, err := l.Grant("dense weights", m.Checkpoint.DenseBytes()); err != nil {
+		return p, err
+	}
+	kv := int64(0)
+	for il := range m.net.Layers() {
+		s := m.net.State(il)
+		kv += int64(s.KWidth+s.VWidth) * 4
+	}
+	if _, err := l.Grant("layer state", kv*int64(min(kvReserve, max(m.Config.MaxPositionEmbeddings, 1)))); err != nil {
+		return p, err
+	}
+	total := m.Checkpoint.ExpertBytes()
+	budget, known := l.Free()
+	source := "free memory"
+	if opt.RAM > 0 {
+		if opt.RAM < total { // what is asked for beyond the experts is not needed
+			if _, err := l.Grant("experts (--ram)", opt.RAM); err != nil {
+				return p, err
+			}
+		}
+		budget, known, source = opt.RAM, true, "--ram"
+	}
+	if !known || total <= budget {
+		return place{why: fmt.Sprintf("all experts in memory: %s of %s", ledger.FormatSize(total), sizeOr(budget, known, source))}, nil
+	}
+	if p.records, err = m.Checkpoint.Records(layers, experts); err != nil {
+		return p, err
+	}
+	slot := p.records.SlotBytes()
+	if p.slots = int(budget / slot); p.slots < len(layers) {
+		return p, fmt.Errorf("%w: experts get %s (%s), and one for each of %d layers needs %s (%s each); give a larger --ram",
+			ledger.ErrNoRoom, ledger.FormatSize(budget), source, len(layers), ledger.FormatSize(int64(len(layers))*slot), ledger.FormatSize(slot))
+	}
+	p.why = fmt.Sprintf("experts stream from disk: %d of %d fit %s (%s), %s each",
+		p.slots, len(layers)*experts, ledger.FormatSize(budget), source, ledger.FormatSize(slot))
+	return p, nil
+}
+
+func sizeOr(bytes int64, known bool, source string) string {
+	if !known {
+		return "an unknown amount"
+	}
+	return ledger.FormatSize(bytes) + " " + source
+}
+
+// expertLayers are the layers with routed experts, and how many a layer has.
+func (m *Model) expertLayers() (layers []int, experts int) {
+	for il := range m.net.Layers() {
+		if set := m.net.Experts(il); set != nil {
+			layers, experts = append(layers, il), max(experts, set.Len())
+		}
+	}
+	return layers, experts
+}
+
+// start pages weights in and starts the expert pipeline.
+func (m *Model) start(ctx context.Context, opt Options, p place) error {
+	populate := m.Checkpoint.PopulateDense
+	switch {
+	case p.records == nil && fits(m.Checkpoint):
+		populate = m.Checkpoint.Populate
+	case p.records != nil:
+		if err := m.measure(ctx, p, opt); err != nil {
+			return err
+		}
+	}
+	if err := populate(ctx, opt.Progress); err != nil {
+		return err
+	}
+	_, experts := m.expertLayers()
+	if experts == 0 {
+		return nil
+	}
+	readers := opt.Readers
+	if opt.Deterministic {
+		readers = 1
+	}
+	var err error
+	m.system, err = actors.NewSystem(actors.SystemConfig{
+		Layers: m.net.Layers(), Experts: experts, Records: p.records, Slots: p.slots, Readers: readers, Direct: opt.Direct,
+		Threads: m.exec.Threads(), History: opt.History, Trace: opt.Trace, Note: m.note, Open: opt.open,
+	})
+	if err != nil {
+		return err
+	}
+	m.exec.Use(m.system, m.failed)
+	return nil
+}
+
+// measure reads a little at random offsets, to have the drive's own rate to compare with.
+func (m *Model) measure(ctx context.Context, p place, opt Options) error {
+	size, n := int64(0), 0
+	layers, _ := m.expertLayers()
+	r, err := p.records.Record(layers[0], 0)
+	if err != nil {
+		return err
+	}
+	for _, x := range r.Extents {
+		size, n = size+x.Size, n+1
+	}
+	rate, err := prefetcher.RawRate(ctx, m.Checkpoint.Files(), size/int64(n), cmp.Or(opt.Readers, prefetcher.DefaultReaders), rateTime)
+	if err != nil {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		m.note(fmt.Sprintf("the drive's rate is unknown: %v", err))
+		return nil
+	}
+	m.driveRate = rate
+	return nil
+}
+
+// failed is told of a step that the pipeline could not compute; it has been computed without it. The same trouble is said once.
+func (m *Model) failed(err error) {
+	if errors.Is(err, actors.ErrGone) {
+		m.exec.Use(nil, nil)
+		m.note("from now on experts are computed from the mapped file")
+		return
+	}
+	if m.failures++; m.failures <= maxFailuresSaid {
+		m.note(fmt.Sprintf("a step was computed from the mapped file: %v", err))
+	}
+}
+
+const (
+	maxFailuresSaid = 3
+	rateTime        = 200 * time.Millisecond // enough for some hundred megabytes of the drives at hand
+)

@@ -1,0 +1,74 @@
+package engine
+
+import (
+	"io"
+	"time"
+
+	"github.com/coli-moe/coli/actors"
+	"github.com/coli-moe/coli/model"
+)
+
+// beginning is what a step's end is compared with.
+type beginning struct {
+	at   time.Time
+	read int64
+}
+
+// begin prepares a step: it decides whether the step predicts.
+func (m *Model) begin(st *model.Step) beginning {
+	st.Predict = nil
+	if m.system == nil || !m.system.Streams() {
+		return beginning{}
+	}
+	if m.prefetch == PrefetchOn || m.prefetch != PrefetchOff && m.gate.On() {
+		st.Predict = m.system.Predict
+	}
+	return beginning{time.Now(), m.system.BytesRead()}
+}
+
+// end counts a step of n rows. Steps of one row, decoding, tell the gate whether prediction pays.
+func (m *Model) end(b beginning, n int) {
+	if m.system == nil {
+		return
+	}
+	m.system.Tokens(n)
+	if m.prefetch == PrefetchOn || m.prefetch == PrefetchOff || n != 1 || !m.system.Streams() {
+		return
+	}
+	m.gate.Step(time.Since(b.at), m.system.BytesRead()-b.read)
+}
+
+// ExpertStats are what the expert pipeline has done since the model was loaded.
+type ExpertStats struct {
+	actors.Figures
+	DriveRate float64 // what the drive delivers at this request size, bytes a second; 0 if unknown
+	Prefetch  string  // whether experts are read ahead, and why
+}
+
+// Experts returns the pipeline's figures; ok is false for a model whose experts are all in memory, or that has none.
+func (m *Model) Experts() (s ExpertStats, ok bool, err error) {
+	if m.system == nil || !m.system.Streams() {
+		return s, false, nil
+	}
+	s.Figures, err = m.system.Figures()
+	s.DriveRate = m.driveRate
+	switch m.prefetch {
+	case PrefetchOn, PrefetchOff:
+		s.Prefetch = string(m.prefetch) + ", as asked"
+	default:
+		s.Prefetch = m.gate.Reason()
+	}
+	return s, true, err
+}
+
+// Routed are the pairs routed since the model was loaded, by layer and expert, layers outermost; nil without routed experts. It is valid
+// until the next step.
+func (m *Model) Routed() []uint64 {
+	if m.system == nil {
+		return nil
+	}
+	return m.system.Counts()
+}
+
+// WriteTrace writes the timeline of a model loaded with Options.Trace.
+func (m *Model) WriteTrace(w io.Writer) error { return m.system.WriteTrace(w) }

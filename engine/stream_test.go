@@ -1,0 +1,120 @@
+package engine
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/coli-moe/coli/internal/sharedtest"
+	"github.com/coli-moe/coli/prefetcher"
+)
+
+// slotBytes is the memory an expert of a checkpoint takes, and how many layers have experts.
+func slotBytes(t *testing.T, m *Model) (bytes int64, layers, experts int) {
+	t.Helper()
+	il, n := m.expertLayers()
+	r, err := m.Checkpoint.Records(il, n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r.SlotBytes(), len(il), n
+}
+
+// greedyRun computes a prompt and some tokens after it, and returns all logits on the way.
+func greedyRun(t *testing.T, m *Model, prompt []int32, n int) (out []float32) {
+	t.Helper()
+	s := session(t, m, 0)
+	keep := func(_ int, logits []float32) { out = append(out, logits...) }
+	if err := s.ForwardAll(t.Context(), prompt, keep); err != nil {
+		t.Fatal(err)
+	}
+	for range n {
+		best := 0
+		last := out[len(out)-m.Config.VocabSize:]
+		for i, v := range last {
+			if v > last[best] {
+				best = i
+			}
+		}
+		if err := s.ForwardAll(t.Context(), []int32{int32(best)}, keep); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return out
+}
+
+// TestMetamorphic draws random settings: wherever the experts come from, and whoever computes them when, every logit has the bits of the
+// run whose experts are all in memory.
+func TestMetamorphic(t *testing.T) {
+	dirs := []string{
+		sharedtest.Testdata("oracles", "olmoe"), sharedtest.Testdata("oracles", "olmoe_sharded"), sharedtest.Testdata("oracles", "qwen3_moe"),
+	}
+	for _, dir := range dirs {
+		t.Run(filepath.Base(dir), func(t *testing.T) { metamorphic(t, dir, 12) })
+	}
+	t.Run("tiny-moe", func(t *testing.T) {
+		runs := 4
+		if testing.Short() {
+			runs = 1
+		}
+		metamorphic(t, sharedtest.Dir(t, "models", "tiny-moe-Q8_0.gguf"), runs)
+		metamorphic(t, sharedtest.Dir(t, "models", "tiny-moe"), runs)
+	})
+}
+
+func metamorphic(t *testing.T, path string, runs int) {
+	ids := prompt(37)
+	base := load(t, path, Options{Threads: 1})
+	want := greedyRun(t, base, ids, 12)
+	slot, layers, experts := slotBytes(t, base)
+	rng := rand.New(rand.NewPCG(7, uint64(len(path))))
+	for i := range runs {
+		slots := layers // the fewest allowed
+		if i > 0 {
+			slots += rng.IntN(layers*experts - layers)
+		}
+		opt := Options{
+			Threads: 1 + rng.IntN(4), Chunk: []int{1, 2, 5, 16, 512}[rng.IntN(5)],
+			RAM: int64(slots)*slot + rng.Int64N(slot), Readers: 1 + rng.IntN(4),
+			Direct:        prefetcher.Mode(rng.IntN(2)) * prefetcher.Off,
+			Prefetch:      []Prefetch{PrefetchAuto, PrefetchOn, PrefetchOff}[rng.IntN(3)],
+			Deterministic: rng.IntN(4) == 0,
+			Trace:         rng.IntN(4) == 0,
+			Note:          func(line string) { t.Log(line) },
+		}
+		if rng.IntN(2) == 0 {
+			opt.History = make([]uint64, len(base.Routed()))
+			copy(opt.History, base.Routed())
+		}
+		name := fmt.Sprintf("threads %d chunk %d slots %d readers %d direct %v prefetch %s deterministic %v history %v",
+			opt.Threads, opt.Chunk, slots, opt.Readers, opt.Direct, opt.Prefetch, opt.Deterministic, opt.History != nil)
+		t.Log(name)
+		m := load(t, path, opt)
+		got := greedyRun(t, m, ids, 12)
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: logits differ from the run in memory", name)
+		}
+		st, streams, err := m.Experts()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !streams {
+			if opt.RAM < base.Checkpoint.ExpertBytes() {
+				t.Errorf("%s: the experts did not stream: %s", name, m.PlaceWhy)
+			}
+			continue
+		}
+		pairs := st.PairsInMemory + st.PairsInFlight + st.PairsOnDisk
+		if n := m.Stats().Pairs; pairs != n {
+			t.Errorf("%s: the tier counted %d pairs, %d were computed", name, pairs, n)
+		}
+		if m.failures > 0 {
+			t.Errorf("%s: %d steps were computed without the pipeline", name, m.failures)
+		}
+		if st.PairsOnDisk == 0 && opt.History == nil || st.Read == 0 {
+			t.Errorf("%s: nothing was read: %+v", name, st)
+		}
+	}
+}
