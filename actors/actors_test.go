@@ -284,7 +284,7 @@ func TestRestartThatFails(t *testing.T) {
 	}{
 		{"error", func() (Receiver, error) { return nil, errors.New("file gone") }, "file gone"},
 		{"panic", func() (Receiver, error) { panic("no memory") }, "making the receiver panicked: no memory"},
-		{"nothing", func() (Receiver, error) { return nil, nil }, "New returned no receiver"},
+		{"nothing", func() (Receiver, error) { return nil, nil }, "making the receiver gave none"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			l, lives := &log{}, 0
@@ -399,7 +399,8 @@ func TestStopOrder(t *testing.T) {
 	refs := map[string]*Ref{}
 	for _, name := range []string{"prefetcher", "cpuexperts", "tier", "uploader"} {
 		var err error
-		refs[name], err = r.Spawn(Spec{Name: name, New: func() (Receiver, error) { return closer(func() error { l.add("%s", name); return nil }), nil }})
+		stopped := closer(func() error { l.add("%s", name); return nil })
+		refs[name], err = r.Spawn(Spec{Name: name, New: func() (Receiver, error) { return stopped, nil }})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -607,7 +608,7 @@ func BenchmarkStartDelay(b *testing.B) {
 				j.Reset()
 				sent := time.Now()
 				ref.Send(j)
-				for time.Since(sent) < 150*time.Microsecond {
+				for time.Since(sent) < 60*time.Microsecond {
 				}
 				if err := j.Wait(ref.Dead()); err != nil {
 					b.Fatal(err)

@@ -44,8 +44,9 @@ func (d *dispatcher) loop() {
 	}
 }
 
-// next waits for work: looking for it for the spin time, if there is a processor to spare, then parked. It yields every few hundred
-// looks, so that others are not kept from the processor for longer than a microsecond or two.
+// next waits for work: looking for it for the spin time, if there is a processor to spare, then parked. It yields after the first
+// microsecond, since whoever waited for the last message is in line for this very processor (without it a round trip takes 6 µs instead
+// of 1.6), and every few microseconds from then on, so that nobody is kept from the processor for long.
 func (d *dispatcher) next() (run func(), ok bool) {
 	if d.spin == 0 || int(d.runtime.spinners.Load()) >= d.runtime.procs {
 		run, ok = <-d.wake
@@ -58,10 +59,13 @@ func (d *dispatcher) next() (run func(), ok bool) {
 			return run, ok
 		default:
 		}
-		if i%512 == 0 {
+		if i%64 != 0 {
+			continue
+		}
+		if i%512 == 64 {
 			runtime.Gosched()
 		}
-		if i%64 == 0 && time.Since(began) > d.spin {
+		if time.Since(began) > d.spin {
 			run, ok = <-d.wake
 			return run, ok
 		}

@@ -89,7 +89,7 @@ func create(makeNew func() (Receiver, error)) (r Receiver, err error) {
 	}()
 	r, err = makeNew()
 	if r == nil && err == nil {
-		err = errors.New("New returned no receiver")
+		err = errors.New("making the receiver gave none")
 	}
 	if err != nil {
 		r = nil

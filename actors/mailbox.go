@@ -27,7 +27,6 @@ type mailbox struct {
 	user      fifo
 	system    []any
 	started   bool
-	suspended bool  // between a failure and what the supervisor decides
 	scheduled bool  // process runs, or the dispatcher has been told to run it
 	refuse    error // what user messages fail with, once it is set
 	finished  bool  // dead is closed
@@ -117,15 +116,12 @@ func (b *mailbox) next() (m any, system bool, queued int) {
 		m := b.system[0]
 		b.system = append(b.system[:0], b.system[1:]...)
 		switch m.(type) {
-		case *actor.SuspendMailbox:
-			b.suspended = true
-		case *actor.ResumeMailbox:
-			b.suspended = false
+		case *actor.SuspendMailbox, *actor.ResumeMailbox: // they frame a failure; the supervisor has decided before it is back here
 		default:
 			return m, true, 0
 		}
 	}
-	if b.user.n == 0 || b.suspended {
+	if b.user.n == 0 {
 		b.scheduled = false
 		return nil, false, 0
 	}

@@ -26,7 +26,7 @@ func (t *tracer) write(w io.Writer) error {
 
 	e := &export{w: bufio.NewWriter(w), lost: map[string]uint64{}}
 	e.w.WriteString(`{"displayTimeUnit":"ns","traceEvents":[`)
-	e.emit(event{Phase: "M", Name: "process_name", Args: args{"name": "coli"}})
+	e.emit(event{Phase: "M", Name: "process_name", Thread: 1, Args: args{"name": "coli"}})
 	for i, k := range tracks {
 		e.track(i+1, k)
 	}
