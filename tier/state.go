@@ -13,8 +13,8 @@
 // given up; after that a newcomer takes the coldest stayer's place only if its heat is above that one's by more than a quarter plus 4.
 // Taking a place moves no bytes: the two slots swap roles, so the loser's bytes stay usable until their slot is overwritten.
 //
-// An expert used by a step is pinned from the split or its landing until Computed, or the abort of the step. Misses for which no slot can be given wait in the tier;
-// every Computed may free one. A step therefore completes with any number of slots, one included.
+// An expert used by a step is pinned from the split or its landing until Computed, or until the step is aborted. Misses for which no
+// slot can be given wait in the tier; every Computed may free one. A step therefore completes with any number of slots, one included.
 package tier
 
 import (
