@@ -4,6 +4,10 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -86,6 +90,19 @@ func TestFormatNumbersAreStable(t *testing.T) {
 	for f, want := range map[format.Format]uint16{format.BF16: 3, format.I8Row: 16, format.I4G64: 17, format.Q4_K: 42, format.MXFP4: 66} {
 		if formatIDs[f] != want {
 			t.Errorf("%s has the number %d; files have been written with %d", f, formatIDs[f], want)
+		}
+	}
+}
+
+// The document lists every format with its number.
+func TestDocumentedFormatNumbers(t *testing.T) {
+	doc, err := os.ReadFile(filepath.Join("..", "..", "docs", "container.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for f, id := range formatIDs {
+		if entry := fmt.Sprintf("| %d %s |", id, f); !strings.Contains(string(doc), entry) {
+			t.Errorf("docs/container.md has no %q", entry)
 		}
 	}
 }
