@@ -220,12 +220,12 @@ func (s *System) Step(w *cpuexperts.Work, team cpuexperts.Splitter) error {
 	if err == nil {
 		missing, err = s.compute(w, team)
 	}
+	if s.pool != nil {
+		s.pool.End(w) // before Finish, which frees the slots that are read until now
+	}
 	finish := messages.Finishes.Get()
 	finish.Flow, finish.Step, finish.Aborted = s.steps, step.ID, err != nil
 	s.tier.Send(finish)
-	if s.pool != nil {
-		s.pool.End(w)
-	}
 	if s.cfg.Trace {
 		s.track[0].Span("step", start, s.track[0].Now(), s.steps, [4]int64{int64(step.Layer), int64(step.Rows), int64(len(step.Uses)), int64(missing)})
 	}
@@ -279,6 +279,27 @@ type Figures struct {
 	Waited  time.Duration // the engine's, for the disk, with nothing to compute
 	Reading time.Duration // while at least one read was in flight
 	Read    int64         // bytes
+}
+
+// Since returns what was done after f's beginning; slots and residents are those of f.
+func (f Figures) Since(begin Figures) Figures {
+	t, b := &f.TierFigures, &begin.TierFigures
+	for _, x := range [...]struct {
+		now  *int64
+		then int64
+	}{
+		{&t.PairsInMemory, b.PairsInMemory}, {&t.PairsInFlight, b.PairsInFlight}, {&t.PairsOnDisk, b.PairsOnDisk},
+		{&t.Promotions, b.Promotions}, {&t.Evictions, b.Evictions},
+		{&t.DemandReads, b.DemandReads}, {&t.PredictedReads, b.PredictedReads}, {&t.WarmReads, b.WarmReads},
+		{&t.PredictedUsed, b.PredictedUsed}, {&t.Needed, b.Needed}, {&t.NeededPredicted, b.NeededPredicted},
+		{&t.BytesRead, b.BytesRead}, {&t.ReadNanos, b.ReadNanos}, {&t.Canceled, b.Canceled}, {&t.FailedReads, b.FailedReads},
+		{&f.Read, begin.Read},
+	} {
+		*x.now -= x.then
+	}
+	f.Waited -= begin.Waited
+	f.Reading -= begin.Reading
+	return f
 }
 
 // Figures asks the actors for their counters.

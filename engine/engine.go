@@ -38,8 +38,10 @@ type Options struct {
 	Prefetch Prefetch        // "" is PrefetchAuto
 	// Deterministic makes what is read, and where it stays, follow the routing alone. The answer does not depend on it.
 	Deterministic bool
-	History       []uint64 // pairs routed in earlier runs, by layer and expert: the hottest are read at the start
-	Trace         bool     // record what the actors do, for WriteTrace
+	// History returns the pairs routed in earlier runs, by layer and expert, layers outermost: the hottest are read at the start. It is
+	// called once, and may be nil.
+	History func(modelType string, layers, experts int) []uint64
+	Trace   bool // record what the actors do, for WriteTrace
 	// Note is called with lines for the user, by any goroutine; may be nil.
 	Note func(string)
 	// Progress is called from Load's goroutine while weights are paged in, with bytes done and in total.

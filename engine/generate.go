@@ -42,6 +42,8 @@ type Result struct {
 	Decode       time.Duration // from the first token's logits to the end
 	// PairsPerToken is the number of routed experts computed for a token, over all layers.
 	PairsPerToken float64
+	// Experts is what the expert pipeline did for the answer; nil where all experts are in memory.
+	Experts *ExpertStats
 }
 
 // EOS are the ids that end an answer: the union of config and generation_config, and of the vocabulary's end-of-turn tokens.
@@ -70,6 +72,10 @@ func (s *Session) Generate(ctx context.Context, r Request) (Result, error) {
 	}
 	res.CachedTokens = s.reuse(r.Prompt)
 	before := s.m.Stats()
+	experts, streams, err := s.m.Experts()
+	if err != nil {
+		return res, err
+	}
 	start := time.Now()
 	logits, err := s.Forward(ctx, r.Prompt[res.CachedTokens:])
 	res.Prefill = time.Since(start)
@@ -87,6 +93,10 @@ func (s *Session) Generate(ctx context.Context, r Request) (Result, error) {
 	finish := func(err error) (Result, error) {
 		res.Decode = time.Since(decode)
 		rows := len(s.tokens) - res.CachedTokens // computed for this answer: the last token drawn may not be among them
+		if now, _, ferr := s.m.Experts(); streams && ferr == nil {
+			now.Figures = now.Since(experts.Figures)
+			res.Experts = &now
+		}
 		res.PairsPerToken = float64(s.m.Stats().Pairs-before.Pairs) / float64(max(rows, 1))
 		return res, interrupted(&res, err)
 	}

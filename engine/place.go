@@ -100,6 +100,12 @@ func sizeOr(bytes int64, known bool, source string) string {
 	return ledger.FormatSize(bytes) + " " + source
 }
 
+// ExpertDims are the model's layers and the experts a layer has; no experts for a model without.
+func (m *Model) ExpertDims() (layers, experts int) {
+	_, experts = m.expertLayers()
+	return m.net.Layers(), experts
+}
+
 // expertLayers are the layers with routed experts, and how many a layer has.
 func (m *Model) expertLayers() (layers []int, experts int) {
 	for il := range m.net.Layers() {
@@ -132,10 +138,14 @@ func (m *Model) start(ctx context.Context, opt Options, p place) error {
 	if opt.Deterministic {
 		readers = 1
 	}
+	var history []uint64
+	if opt.History != nil {
+		history = opt.History(m.Config.ModelType, m.net.Layers(), experts)
+	}
 	var err error
 	m.system, err = actors.NewSystem(actors.SystemConfig{
 		Layers: m.net.Layers(), Experts: experts, Records: p.records, Slots: p.slots, Readers: readers, Direct: opt.Direct,
-		Threads: m.exec.Threads(), History: opt.History, Trace: opt.Trace, Note: m.note, Open: opt.open,
+		Threads: m.exec.Threads(), History: history, Trace: opt.Trace, Note: m.note, Open: opt.open,
 	})
 	if err != nil {
 		return err

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"errors"
 	"io"
 	"time"
 
@@ -71,4 +72,9 @@ func (m *Model) Routed() []uint64 {
 }
 
 // WriteTrace writes the timeline of a model loaded with Options.Trace.
-func (m *Model) WriteTrace(w io.Writer) error { return m.system.WriteTrace(w) }
+func (m *Model) WriteTrace(w io.Writer) error {
+	if m.system == nil {
+		return errors.New("a model without routed experts has no actors to trace")
+	}
+	return m.system.WriteTrace(w)
+}

@@ -85,8 +85,7 @@ func metamorphic(t *testing.T, path string, runs int) {
 			Note:          func(line string) { t.Log(line) },
 		}
 		if rng.IntN(2) == 0 {
-			opt.History = make([]uint64, len(base.Routed()))
-			copy(opt.History, base.Routed())
+			opt.History = func(string, int, int) []uint64 { return base.Routed() }
 		}
 		name := fmt.Sprintf("threads %d chunk %d slots %d readers %d direct %v prefetch %s deterministic %v history %v",
 			opt.Threads, opt.Chunk, slots, opt.Readers, opt.Direct, opt.Prefetch, opt.Deterministic, opt.History != nil)

@@ -23,6 +23,7 @@ import (
 type runOptions struct {
 	settings
 	load                      engine.Options
+	experts                   expertOptions
 	model, prompt, file       string
 	system                    string
 	ctxSize                   int
@@ -61,6 +62,7 @@ func newRunCmd() *cobra.Command {
 		f.IntVarP(&o.load.Threads, "threads", "t", 0, "CPU threads, 0 for the physical cores this process may use")
 		f.IntVar(&o.load.Chunk, "chunk", engine.DefaultChunk, "tokens of the prompt computed in one step")
 	})
+	group(cmd, "Experts", o.experts.flags)
 	group(cmd, "Prompt", func(f *pflag.FlagSet) {
 		f.StringVarP(&o.prompt, "prompt", "p", "", "the prompt, instead of PROMPT")
 		f.StringVarP(&o.file, "file", "f", "", "`FILE` with text that follows the prompt, - for standard input")
@@ -88,7 +90,7 @@ func newRunCmd() *cobra.Command {
 }
 
 // run carries out the command.
-func (o *runOptions) run(cmd *cobra.Command, args []string) error {
+func (o *runOptions) run(cmd *cobra.Command, args []string) (err error) {
 	if err := o.check(cmd.Flags().Changed); err != nil {
 		return usageError{err}
 	}
@@ -117,16 +119,26 @@ func (o *runOptions) run(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
+	say := func(line string) { o.note(cmd, "%s", line) }
+	var used history
+	o.experts.apply(&o.load, say)
+	o.load.History = used.load(path, say)
 	m, err := loadModel(ctx, path, o.load, o.quiet)
 	if err != nil {
 		return err
 	}
-	defer m.Close()
+	defer func() {
+		used.save(m, say)
+		err = errors.Join(err, o.experts.writeTrace(m), m.Close())
+	}()
 	a, err := o.assistant(m, path, cmd)
 	if err != nil {
 		return err
 	}
 	loaded := time.Since(start)
+	if _, streams, _ := m.Experts(); streams || o.verbose {
+		o.note(cmd, "%s", m.PlaceWhy)
+	}
 	if o.verbose {
 		o.note(cmd, "loaded in %.2f s; %d threads (%s)", loaded.Seconds(), m.Threads(), m.ThreadsWhy)
 	}
@@ -155,6 +167,9 @@ func (o *runOptions) check(set func(flag string) bool) error {
 		if s == "" {
 			return errors.New("--stop: a stop string is empty")
 		}
+	}
+	if err := o.experts.check(); err != nil {
+		return err
 	}
 	_, err := sampler.New(o.Params)
 	return err
@@ -210,6 +225,9 @@ func (o *runOptions) once(ctx context.Context, cmd *cobra.Command, a *assistant,
 		}
 	}
 	o.note(cmd, "%s", statsLine(res, a.contextSize(), engine.ResidentBytes()))
+	if res.Experts != nil {
+		o.note(cmd, "%s", expertsLine(*res.Experts))
+	}
 	if interrupted {
 		return exitError(exitInterrupted)
 	}

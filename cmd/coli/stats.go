@@ -74,24 +74,25 @@ func ending(r engine.Result, context int) string {
 
 // report is the object that --json prints. Times are in seconds, rates in tokens per second.
 type report struct {
-	Text            string        `json:"text"`
-	Reason          engine.Reason `json:"reason"`
-	PromptTokens    int           `json:"prompt_tokens"`
-	CachedTokens    int           `json:"cached_tokens"`
-	GeneratedTokens int           `json:"generated_tokens"`
-	LoadTime        float64       `json:"load_time"`
-	PrefillTime     float64       `json:"prefill_time"`
-	PrefillRate     float64       `json:"prefill_rate"`
-	DecodeTime      float64       `json:"decode_time"`
-	DecodeRate      float64       `json:"decode_rate"`
-	ExpertsPerToken float64       `json:"experts_per_token"`
-	ResidentBytes   int64         `json:"resident_bytes"`
-	Seed            *int64        `json:"seed"` // null for greedy: nothing was drawn
-	Model           reportModel   `json:"model"`
-	Sampling        reportSampler `json:"sampling"`
-	ContextSize     int           `json:"ctx_size"`
-	Threads         int           `json:"threads"`
-	Raw             bool          `json:"raw"`
+	Text            string         `json:"text"`
+	Reason          engine.Reason  `json:"reason"`
+	PromptTokens    int            `json:"prompt_tokens"`
+	CachedTokens    int            `json:"cached_tokens"`
+	GeneratedTokens int            `json:"generated_tokens"`
+	LoadTime        float64        `json:"load_time"`
+	PrefillTime     float64        `json:"prefill_time"`
+	PrefillRate     float64        `json:"prefill_rate"`
+	DecodeTime      float64        `json:"decode_time"`
+	DecodeRate      float64        `json:"decode_rate"`
+	ExpertsPerToken float64        `json:"experts_per_token"`
+	ResidentBytes   int64          `json:"resident_bytes"`
+	Seed            *int64         `json:"seed"` // null for greedy: nothing was drawn
+	Model           reportModel    `json:"model"`
+	Sampling        reportSampler  `json:"sampling"`
+	ContextSize     int            `json:"ctx_size"`
+	Threads         int            `json:"threads"`
+	Raw             bool           `json:"raw"`
+	Experts         *reportExperts `json:"experts,omitempty"` // absent where all are in memory
 }
 
 type reportModel struct {
@@ -120,6 +121,9 @@ func newReport(text string, r engine.Result, s settings) report {
 		PrefillTime: r.Prefill.Seconds(), PrefillRate: prefillRate(r), DecodeTime: r.Decode.Seconds(), DecodeRate: decodeRate(r),
 		ExpertsPerToken: r.PairsPerToken, ResidentBytes: engine.ResidentBytes(),
 		Sampling: reportSampler{p.Temperature, p.TopK, p.TopP, p.MinP, p.RepeatPenalty, p.RepeatLastN, stop},
+	}
+	if r.Experts != nil {
+		out.Experts = newReportExperts(*r.Experts)
 	}
 	if p.Temperature > 0 {
 		out.Seed = &p.Seed
