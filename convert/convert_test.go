@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/coli-moe/coli/engine"
+	"github.com/coli-moe/coli/engine/perplexity"
 	"github.com/coli-moe/coli/internal/embedded"
 	"github.com/coli-moe/coli/internal/sharedtest"
 	"github.com/coli-moe/coli/weights"
@@ -208,6 +209,76 @@ func checkDescription(t *testing.T, src, got *weights.Checkpoint) {
 	}
 }
 
+// Rows of fp8 are put together from two tensors, in batches that begin anywhere in a tile of scales.
+func TestFP8Source(t *testing.T) {
+	const hidden, inter = 4500, 300
+	rng := rand.New(rand.NewPCG(8, 8))
+	f := &safetensors{}
+	matrix := func(name string, rows, cols int) {
+		codes := make([]byte, rows*cols)
+		for i := range codes {
+			codes[i] = byte(rng.IntN(0x7f)) | byte(rng.IntN(2)<<7) // 0x7f is NaN
+		}
+		tiles := []int{(rows + 127) / 128, (cols + 127) / 128}
+		var scales []byte
+		for range tiles[0] * tiles[1] {
+			scales = binary.LittleEndian.AppendUint32(scales, math.Float32bits(rng.Float32()))
+		}
+		f.add(name, "F8_E4M3", []int{rows, cols}, codes)
+		f.add(name+"_scale_inv", "F32", tiles, scales)
+	}
+	const prefix = "model.layers.0.mlp.experts.0."
+	matrix(prefix+"gate_proj.weight", inter, hidden)
+	matrix(prefix+"up_proj.weight", inter, hidden)
+	matrix(prefix+"down_proj.weight", hidden, inter)
+	matrix("model.layers.0.self_attn.q_proj.weight", 260, hidden)
+	source := f.write(t, `{"model_type":"olmoe","hidden_size":4500,"intermediate_size":300,"num_experts":1,"num_experts_per_tok":1}`)
+	src := open(t, source)
+	for _, to := range []format.Format{format.F8E4M3, format.I8Row} {
+		target := Target{Format: to}
+		got := open(t, run(t, source, Options{Experts: target, Dense: target}))
+		checkExpert(t, src, got, 0, 0, to)
+		x, _ := src.Lookup("model.layers.0.self_attn.q_proj.weight")
+		y, ok := got.Lookup(x.Name)
+		if !ok || y.Format != to || !bytes.Equal(rows(t, got, y), encoded(t, src, x, to)) {
+			t.Errorf("%s is not the source's rows in %s", x.Name, to)
+		}
+		if len(got.Tensors()) != 4 {
+			t.Errorf("%d tensors: scales have not become parts of rows", len(got.Tensors()))
+		}
+	}
+}
+
+// int4 experts and int8 elsewhere cost 1.6 % of perplexity over 60 windows of this text, 2.6 % over its first 16. A scale of absmax/7 would
+// cost 1.8 %; the model's oracle has 1.3 to 1.6 % for that rule on other texts (val_int4_experts_int8_rest).
+func TestPerplexity(t *testing.T) {
+	source := sharedtest.Dir(t, "models", "tiny-moe")
+	text, err := os.ReadFile(sharedtest.Dir(t, "models", "heldout-text.txt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	measure := func(path string) float64 {
+		m, err := engine.Load(t.Context(), path, engine.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer m.Close()
+		tok, err := m.Tokenizer()
+		if err != nil {
+			t.Fatal(err)
+		}
+		res, err := perplexity.Measure(t.Context(), m, tok.Encode(string(text)), perplexity.Options{Windows: 16})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return res.Perplexity
+	}
+	ratio := measure(run(t, source, Options{Dense: Target{Format: format.I8Row}})) / measure(source)
+	if ratio < 1.001 || ratio > 1.03 {
+		t.Errorf("perplexity grows by the factor %.4f", ratio)
+	}
+}
+
 func TestDefaultKeepsWhatIsSmallAlready(t *testing.T) {
 	for _, tt := range []struct {
 		stored, want format.Format
@@ -248,6 +319,28 @@ func forward(t *testing.T, path string) []float32 {
 	return slices.Clone(logits)
 }
 
+// safetensors is a file in the making.
+type safetensors struct{ header, data []byte }
+
+func (f *safetensors) add(name, dtype string, shape []int, b []byte) {
+	f.header = fmt.Appendf(f.header, `,%q:{"dtype":%q,"shape":%s,"data_offsets":[%d,%d]}`, name, dtype,
+		strings.ReplaceAll(fmt.Sprint(shape), " ", ","), len(f.data), len(f.data)+len(b))
+	f.data = append(f.data, b...)
+}
+
+// write puts the file and a configuration into a directory.
+func (f *safetensors) write(t *testing.T, config string) (dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	header := slices.Concat([]byte{'{'}, f.header[1:], []byte{'}'})
+	file := slices.Concat(binary.LittleEndian.AppendUint64(nil, uint64(len(header))), header, f.data)
+	if err := errors.Join(os.WriteFile(filepath.Join(dir, "model.safetensors"), file, 0o644),
+		os.WriteFile(filepath.Join(dir, "config.json"), []byte(config), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
 // mergedInt8 writes the checkpoint as the C engine colibri does: dense tensors as they are, of each expert one tensor of int8 rows and one
 // of their scales, absmax/127.
 func mergedInt8(t *testing.T, source string) (dir string) {
@@ -257,15 +350,10 @@ func mergedInt8(t *testing.T, source string) (dir string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var header, data []byte
-	add := func(name, dtype string, shape []int, b []byte) {
-		header = fmt.Appendf(header, `,%q:{"dtype":%q,"shape":%s,"data_offsets":[%d,%d]}`, name, dtype,
-			strings.ReplaceAll(fmt.Sprint(shape), " ", ","), len(data), len(data)+len(b))
-		data = append(data, b...)
-	}
+	f := &safetensors{}
 	for _, x := range c.Tensors() {
 		if !expertName.MatchString(x.Name) {
-			add(x.Name, x.Type, x.Shape, rows(t, c, x))
+			f.add(x.Name, x.Type, x.Shape, rows(t, c, x))
 		}
 	}
 	for il := range cfg.NumHiddenLayers {
@@ -293,22 +381,15 @@ func mergedInt8(t *testing.T, source string) (dir string) {
 				}
 			}
 			prefix := fmt.Sprintf("model.layers.%d.mlp.experts.%d.", il, e)
-			add(prefix+"merged_weight", "U8", []int{len(codes)}, codes)
-			add(prefix+"qs", "F32", []int{len(scales) / 4}, scales)
+			f.add(prefix+"merged_weight", "U8", []int{len(codes)}, codes)
+			f.add(prefix+"qs", "F32", []int{len(scales) / 4}, scales)
 		}
 	}
-	header = append(append([]byte{'{'}, header[1:]...), '}')
 	config, err := os.ReadFile(filepath.Join(source, "config.json"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir = t.TempDir()
-	file := slices.Concat(binary.LittleEndian.AppendUint64(nil, uint64(len(header))), header, data)
-	if err := errors.Join(os.WriteFile(filepath.Join(dir, "model.safetensors"), file, 0o644),
-		os.WriteFile(filepath.Join(dir, "config.json"), config, 0o644)); err != nil {
-		t.Fatal(err)
-	}
-	return dir
+	return f.write(t, string(config))
 }
 
 // The same rounding gives the same answer, whoever did it and however it is stored.

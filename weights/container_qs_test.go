@@ -273,3 +273,47 @@ func TestFilesWithoutIndex(t *testing.T) {
 		t.Errorf("%d tensors in %d files", len(c.Tensors()), len(c.Files()))
 	}
 }
+
+// FuzzQuantised: whatever sizes and declaration a file has, an expert is refused or every row of it can be read.
+func FuzzQuantised(f *testing.F) {
+	f.Add(uint16(3*qsHidden*qsInter), uint16(2*qsInter+qsHidden), uint8(qsHidden), uint8(qsInter), "{}", true)
+	f.Add(uint16(3*64*64/2), uint16(3*64), uint8(64), uint8(64), `{"model.layers.0.mlp.experts.0.merged_weight":4}`, true)
+	f.Add(uint16(5*3), uint16(5), uint8(3), uint8(5), `{"x":[}`, false)
+	f.Fuzz(func(t *testing.T, n, scales uint16, hidden, inter uint8, declared string, merged bool) {
+		if n == 0 || scales == 0 {
+			return
+		}
+		p := packed{data: make([]byte, n), scales: make([]byte, 4*int(scales))}
+		prefix := "model.layers.0.mlp.experts.0."
+		entries := p.entries(prefix+"merged_weight", prefix+"qs")
+		if !merged {
+			entries = nil
+			for _, name := range []string{"gate_proj.weight", "up_proj.weight", "down_proj.weight"} {
+				entries = append(entries, p.entries(prefix+name, prefix+name+".qs")...)
+			}
+		}
+		file := string(safetensorsFile(entries...))
+		size := binary.LittleEndian.Uint64([]byte(file))
+		header := fmt.Sprintf(`{"__metadata__":{"colibri.fmt":%q},`, declared) + file[9:8+size]
+		file = string(binary.LittleEndian.AppendUint64(nil, uint64(len(header)))) + header + file[8+size:]
+		config := fmt.Sprintf(`{"hidden_size":%d,"moe_intermediate_size":%d,"num_experts":1,"num_experts_per_tok":1}`, hidden, inter)
+		c, err := weights.Open(folder{"model.safetensors": file, "config.json": config}.write(t))
+		if err != nil {
+			return
+		}
+		defer c.Close()
+		gate, up, down, err := c.Expert(0, 0)
+		if err != nil {
+			return
+		}
+		for _, x := range []*weights.Tensor{gate, up, down} {
+			row, err := x.Format.RowBytes(x.Cols())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if data, err := c.LoadRows(x); err != nil || len(data) != row*x.Rows() {
+				t.Fatalf("%s %v: %d bytes, %v", x.Name, x.Shape, len(data), err)
+			}
+		}
+	})
+}
