@@ -22,7 +22,7 @@ type SystemConfig struct {
 	Layers, Experts int              // of the model; experts of a layer
 	Records         *weights.Records // how experts are read; nil: all of them are in memory for good
 	Slots           int              // experts that may be in memory at once
-	Readers         int              // of the disk; 0: prefetcher.DefaultReaders
+	Readers         int              // reads of experts at a time; 0: prefetcher.DefaultReaders
 	Direct          prefetcher.Mode
 	Threads         int      // CPU threads, the engine's included
 	History         []uint64 // pairs routed in earlier runs, by layer and expert; the hottest are read at the start
@@ -48,7 +48,9 @@ type System struct {
 
 	gone     chan struct{} // closed when an actor is given up: no step is tried any more
 	goneOnce sync.Once
+	restarts atomic.Int32 // of the tier
 
+	ctx    context.Context // of the steps
 	steps  uint64
 	hits   []int32
 	counts []uint64 // pairs routed, by layer and expert
@@ -64,7 +66,7 @@ var _ interface {
 
 // NewSystem starts the actors. Close ends them.
 func NewSystem(cfg SystemConfig) (_ *System, err error) {
-	s := &System{cfg: cfg, gone: make(chan struct{}), counts: make([]uint64, cfg.Layers*cfg.Experts)}
+	s := &System{cfg: cfg, gone: make(chan struct{}), ctx: context.Background(), counts: make([]uint64, cfg.Layers*cfg.Experts)}
 	s.rt = Start(Options{Trace: cfg.Trace, OnEvent: s.event})
 	defer func() {
 		if err != nil {
@@ -83,6 +85,7 @@ func NewSystem(cfg SystemConfig) (_ *System, err error) {
 		Name: "tier", Resource: "expert RAM",
 		New: func() (_ Receiver, err error) {
 			if actor != nil { // after a panic: what is in memory stays
+				s.restarts.Add(1) // before steps are told of it
 				actor.Restart()
 				return actor, nil
 			}
@@ -162,12 +165,15 @@ func (s *System) tracer() func(int, *messages.Landed, prefetcher.Times) {
 	}
 }
 
+// event says what happened, and with it what becomes of the steps under way and to come: their errors need not be said again.
 func (s *System) event(e Event) {
-	if s.cfg.Note != nil {
-		s.cfg.Note(e.String())
-	}
+	line := e.String()
 	if e.Kind == GaveUp {
-		s.goneOnce.Do(func() { close(s.gone) })
+		line += ": experts are computed from the mapped file from now on"
+		defer s.goneOnce.Do(func() { close(s.gone) })
+	}
+	if s.cfg.Note != nil {
+		s.cfg.Note(line)
 	}
 }
 
@@ -190,8 +196,14 @@ func (s *System) Describe(layer, expert int) (m cpuexperts.Matrices, ok bool) {
 	return m, true
 }
 
-// ErrGone is the error of steps after an actor of the pipeline was given up.
-var ErrGone = errors.New("the expert pipeline has stopped")
+// The errors of steps that an actor's panic has ended; SystemConfig.Note was told of it, or is about to be.
+var (
+	ErrGone      = errors.New("the expert pipeline has stopped") // for good, now or before the step
+	ErrRestarted = errors.New("an actor was started again")      // the next step may go well
+)
+
+// Within makes the steps that follow end early, with ctx's error, when ctx is done before their experts have been read.
+func (s *System) Within(ctx context.Context) { s.ctx = ctx }
 
 // Step computes every run of w: it issues the step to the tier, computes with team the experts that are in memory, and then, beside the
 // pool, those that land. After an error nothing touches w's memory any more, and w must not be used again.
@@ -205,12 +217,22 @@ func (s *System) Step(w *cpuexperts.Work, team cpuexperts.Splitter) error {
 	step := &w.Step
 	step.ID = s.steps
 	step.Split.Reset()
+	restarts := s.restarts.Load()
 	for _, u := range step.Uses {
 		s.counts[int(step.Layer)*s.cfg.Experts+int(u.Expert)] += uint64(u.Rows)
 	}
 	if s.pool != nil {
 		s.pool.Open(w, s.tier)
 	}
+	aborted := true // also if computing panics, which a weight file that is mapped and cannot be read any more makes it do
+	defer func() {
+		if s.pool != nil {
+			s.pool.End(w) // before Finish, which frees the slots that are read until now
+		}
+		finish := messages.Finishes.Get()
+		finish.Flow, finish.Step, finish.Aborted = s.steps, step.ID, aborted
+		s.tier.Send(finish)
+	}()
 	start := s.track[0].Now()
 	issue := messages.Issues.Get()
 	issue.Flow, issue.Step = s.steps, step
@@ -220,14 +242,25 @@ func (s *System) Step(w *cpuexperts.Work, team cpuexperts.Splitter) error {
 	if err == nil {
 		missing, err = s.compute(w, team)
 	}
-	if s.pool != nil {
-		s.pool.End(w) // before Finish, which frees the slots that are read until now
-	}
-	finish := messages.Finishes.Get()
-	finish.Flow, finish.Step, finish.Aborted = s.steps, step.ID, err != nil
-	s.tier.Send(finish)
+	aborted = err != nil
 	if s.cfg.Trace {
 		s.track[0].Span("step", start, s.track[0].Now(), s.steps, [4]int64{int64(step.Layer), int64(step.Rows), int64(len(step.Uses)), int64(missing)})
+	}
+	if err != nil {
+		return s.blame(err, restarts)
+	}
+	return nil
+}
+
+// blame returns the error of a step that began after so many restarts of the tier.
+func (s *System) blame(err error, restarts int32) error {
+	select {
+	case <-s.gone:
+		return fmt.Errorf("%w: %w", ErrGone, err)
+	default:
+	}
+	if failure := (*Failure)(nil); errors.As(err, &failure) || s.restarts.Load() != restarts {
+		return fmt.Errorf("%w: %w", ErrRestarted, err)
 	}
 	return err
 }
@@ -251,7 +284,7 @@ func (s *System) compute(w *cpuexperts.Work, team cpuexperts.Splitter) (missing 
 		return 0, nil
 	}
 	w.Hits(team, s.hits)
-	waited, err := w.Land(s.gone)
+	waited, err := w.Land(s.ctx, s.gone)
 	s.waited.Add(int64(waited))
 	return missing, err
 }
@@ -288,11 +321,21 @@ func (f Figures) Since(begin Figures) Figures {
 		now  *int64
 		then int64
 	}{
-		{&t.PairsInMemory, b.PairsInMemory}, {&t.PairsInFlight, b.PairsInFlight}, {&t.PairsOnDisk, b.PairsOnDisk},
-		{&t.Promotions, b.Promotions}, {&t.Evictions, b.Evictions},
-		{&t.DemandReads, b.DemandReads}, {&t.PredictedReads, b.PredictedReads}, {&t.WarmReads, b.WarmReads},
-		{&t.PredictedUsed, b.PredictedUsed}, {&t.Needed, b.Needed}, {&t.NeededPredicted, b.NeededPredicted},
-		{&t.BytesRead, b.BytesRead}, {&t.ReadNanos, b.ReadNanos}, {&t.Canceled, b.Canceled}, {&t.FailedReads, b.FailedReads},
+		{&t.PairsInMemory, b.PairsInMemory},
+		{&t.PairsInFlight, b.PairsInFlight},
+		{&t.PairsOnDisk, b.PairsOnDisk},
+		{&t.Promotions, b.Promotions},
+		{&t.Evictions, b.Evictions},
+		{&t.DemandReads, b.DemandReads},
+		{&t.PredictedReads, b.PredictedReads},
+		{&t.WarmReads, b.WarmReads},
+		{&t.PredictedUsed, b.PredictedUsed},
+		{&t.Needed, b.Needed},
+		{&t.NeededPredicted, b.NeededPredicted},
+		{&t.BytesRead, b.BytesRead},
+		{&t.ReadNanos, b.ReadNanos},
+		{&t.Canceled, b.Canceled},
+		{&t.FailedReads, b.FailedReads},
 		{&f.Read, begin.Read},
 	} {
 		*x.now -= x.then
@@ -314,6 +357,15 @@ func (s *System) Figures() (Figures, error) {
 		f.Read, f.Reading = st.Bytes, st.Busy
 	}
 	return f, err
+}
+
+// Repeated counts the reads that failed and went well when they were repeated.
+func (s *System) Repeated() int64 {
+	if s.reads == nil {
+		return 0
+	}
+	st := s.reads.Stats()
+	return max(0, st.Retried-st.Failed)
 }
 
 // BytesRead counts the bytes read from disk.

@@ -1,6 +1,7 @@
 package cpuexperts
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"log"
@@ -72,6 +73,7 @@ func (p *Pool) Receive(m messages.Message) {
 	if !ok {
 		panic(fmt.Sprintf("cpuexperts: unexpected message %T", m))
 	}
+	defer messages.Computes.Put(c)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	w := p.work
@@ -94,11 +96,6 @@ func (p *Pool) Receive(m messages.Message) {
 // help computes landed experts until there is none.
 func (p *Pool) help(w *Work) {
 	defer p.leave()
-	defer func() {
-		if r := recover(); r != nil {
-			w.fail(fmt.Errorf("computing an expert of layer %d: %v", w.Step.Layer, r))
-		}
-	}()
 	for {
 		select {
 		case l := <-w.ready:
@@ -118,8 +115,13 @@ func (p *Pool) leave() {
 	}
 }
 
-// take computes a landed expert.
+// take computes a landed expert. A panic, in the engine's goroutine or the pool's, is the step's error.
 func (w *Work) take(l landed) {
+	defer func() {
+		if r := recover(); r != nil {
+			w.fail(fmt.Errorf("computing expert %d of layer %d panicked: %v", w.Expert(int(l.run)), w.Step.Layer, r))
+		}
+	}()
 	w.Attach(int(l.run), l.data)
 	w.one(l.run)
 	w.computed(l.run)
@@ -156,8 +158,8 @@ func (w *Work) Hits(team Splitter, runs []int32) {
 }
 
 // Land computes experts as their bytes land, in the calling goroutine beside the pool's, until the step is complete. It returns the time
-// spent waiting with nothing to compute, and the step's error: of a read, of a computation, or ErrStopped when dead is closed.
-func (w *Work) Land(dead <-chan struct{}) (waited time.Duration, err error) {
+// spent waiting with nothing to compute, and the step's error: of a read, of a computation, ctx's, or ErrStopped when dead is closed.
+func (w *Work) Land(ctx context.Context, dead <-chan struct{}) (waited time.Duration, err error) {
 	for {
 		if e := w.err.Load(); e != nil {
 			return waited, *e
@@ -178,6 +180,8 @@ func (w *Work) Land(dead <-chan struct{}) (waited time.Duration, err error) {
 			w.take(l)
 		case <-w.done:
 			waited += time.Since(start)
+		case <-ctx.Done():
+			return waited, ctx.Err()
 		case <-dead:
 			return waited, messages.ErrStopped
 		}

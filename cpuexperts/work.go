@@ -61,6 +61,11 @@ type Work struct {
 	h, up  []float32
 	y      []float32 // down outputs, in the order of order
 
+	// What the team runs, with what it runs on: a closure for each hand-over would allocate.
+	runTiles, runQuantize, runSum func(worker, from, to int)
+	tiles                         tiles
+	sum                           sum
+
 	ready chan landed   // runs whose bytes have landed and that nobody has claimed
 	left  atomic.Int32  // runs that are not computed
 	done  chan struct{} // receives when left reaches 0, or when the step fails
@@ -74,6 +79,18 @@ type run struct {
 	from, to int32
 }
 
+// tiles are the weight rows of runs, cut up for the team.
+type tiles struct {
+	runs   []int32
+	rows   int // of a run
+	height int // rows of a tile
+	each   int // tiles of a run
+	down   bool
+}
+
+// sum is what Sum adds up.
+type sum struct{ dst, weights []float32 }
+
 type landed struct {
 	run  int32
 	data []byte
@@ -81,6 +98,9 @@ type landed struct {
 
 // Group sorts the pairs of a step by expert. ids are the routed experts, [rows, topK], of a layer with n experts.
 func (w *Work) Group(layer int, ids []int32, topK, n int) {
+	if w.runTiles == nil {
+		w.runTiles, w.runQuantize, w.runSum = w.computeTiles, w.quantize, w.addUp
+	}
 	w.rows, w.topK = len(ids)/topK, topK
 	w.count = sized(w.count, n+1)
 	clear(w.count)
@@ -163,31 +183,46 @@ func (w *Work) Tiled(team Splitter, runs []int32) {
 		hidden = hidden || kernels.For(r.m.Down.Format).Form == kernels.FormQ8
 	}
 	each := max(pairs/len(runs), 1)
-	w.eachTile(team, runs, w.inter, 2*each*w.x.Cols, w.gateUp)
+	w.tiles = tiles{runs: runs, rows: w.inter}
+	w.tile(team, 2*each*w.x.Cols)
 	if hidden {
 		const worth = 16 << 10 // values that are worth a hand-over
-		team.Run(len(runs), max(1, worth/(each*w.inter)), func(_, from, to int) {
-			for _, i := range runs[from:to] {
-				w.hidden.Quantize(int(w.runs[i].from), int(w.runs[i].to))
-			}
-		})
+		team.Run(len(runs), max(1, worth/(each*w.inter)), w.runQuantize)
 	}
-	w.eachTile(team, runs, w.width, each*w.inter, w.down)
+	w.tiles.rows, w.tiles.down = w.width, true
+	w.tile(team, each*w.inter)
 }
 
-// eachTile splits the n weight rows of every run into tiles, each worth a hand-over, and several for each thread, so that a slow core does
-// not hold the others up. rowCost is the multiply-adds of a weight row.
-func (w *Work) eachTile(team Splitter, runs []int32, n, rowCost int, fn func(r *run, lo, hi int)) {
+// tile splits the weight rows of every run into tiles, each worth a hand-over, and several for each thread, so that a slow core does not
+// hold the others up. rowCost is the multiply-adds of a weight row.
+func (w *Work) tile(team Splitter, rowCost int) {
 	const worth = 64 << 10
-	total := n * len(runs)
-	tile := min(n, max(1, worth/max(rowCost, 1), total/(16*team.Size())))
-	per := (n + tile - 1) / tile
-	team.Run(per*len(runs), 1, func(_, from, to int) {
-		for i := from; i < to; i++ {
-			lo := i % per * tile
-			fn(&w.runs[runs[i/per]], lo, min(lo+tile, n))
+	t := &w.tiles
+	total := t.rows * len(t.runs)
+	t.height = min(t.rows, max(1, worth/max(rowCost, 1), total/(16*team.Size())))
+	t.each = (t.rows + t.height - 1) / t.height
+	team.Run(t.each*len(t.runs), 1, w.runTiles)
+}
+
+func (w *Work) computeTiles(_, from, to int) {
+	t := &w.tiles
+	for i := from; i < to; i++ {
+		r := &w.runs[t.runs[i/t.each]]
+		lo := i % t.each * t.height
+		hi := min(lo+t.height, t.rows)
+		if t.down {
+			w.down(r, lo, hi)
+		} else {
+			w.gateUp(r, lo, hi)
 		}
-	})
+	}
+}
+
+// quantize quantises the hidden rows of the runs in tiles.
+func (w *Work) quantize(_, from, to int) {
+	for _, i := range w.tiles.runs[from:to] {
+		w.hidden.Quantize(int(w.runs[i].from), int(w.runs[i].to))
+	}
 }
 
 // gateUp computes rows lo to hi of gate and up, and their gated unit, for all pairs of r.
@@ -224,17 +259,22 @@ func (w *Work) one(i int32) {
 // Sum adds each row's pairs into dst [rows, width], weighted, in rank order: so the result does not depend on who computed a pair, or when.
 func (w *Work) Sum(team Splitter, dst, weights []float32) {
 	const worth = 16 << 10
-	team.Run(w.rows, max(1, worth/(2*w.width*w.topK)), func(_, from, to int) {
-		for r := from; r < to; r++ {
-			out := dst[r*w.width : (r+1)*w.width]
-			clear(out)
-			for rank := range w.topK {
-				pair := r*w.topK + rank
-				at := int(w.slot[pair]) * w.width
-				kernels.Axpy(out, weights[pair], w.y[at:at+w.width])
-			}
+	w.sum = sum{dst, weights}
+	team.Run(w.rows, max(1, worth/(2*w.width*w.topK)), w.runSum)
+	w.sum = sum{}
+}
+
+// addUp is Sum of some rows.
+func (w *Work) addUp(_, from, to int) {
+	for r := from; r < to; r++ {
+		out := w.sum.dst[r*w.width : (r+1)*w.width]
+		clear(out)
+		for rank := range w.topK {
+			pair := r*w.topK + rank
+			at := int(w.slot[pair]) * w.width
+			kernels.Axpy(out, w.sum.weights[pair], w.y[at:at+w.width])
 		}
-	})
+	}
 }
 
 func sized[T any](x []T, n int) []T {

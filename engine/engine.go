@@ -33,7 +33,7 @@ type Options struct {
 	// RAM is the most memory for routed experts, in bytes; 0 takes what is free. Experts that do not fit are read from disk when they are
 	// routed to.
 	RAM      int64
-	Readers  int             // reads of experts at a time; 0: prefetcher.DefaultReaders
+	Readers  int             // reads of experts at a time; 0: as many as keep a drive busy
 	Direct   prefetcher.Mode // whether experts are read past the page cache
 	Prefetch Prefetch        // "" is PrefetchAuto
 	// Deterministic makes what is read, and where it stays, follow the routing alone. The answer does not depend on it.
@@ -65,12 +65,14 @@ type Model struct {
 	tokenizer func() (*tokenizer.Tokenizer, error)
 	template  func() (*chat.Template, error)
 
-	system    *actors.System // nil without routed experts
-	prefetch  Prefetch
-	gate      prefetcher.Gate
-	driveRate float64 // bytes a second; 0 if it was not measured
-	failures  int
-	note      func(string)
+	system     *actors.System // nil without routed experts
+	prefetch   Prefetch
+	gate       prefetcher.Gate
+	driveRate  float64         // bytes a second; 0 if it was not measured
+	failures   int             // steps computed without the pipeline
+	said       map[string]bool // what they failed of, as far as it was said
+	repeatSaid bool
+	note       func(string)
 }
 
 // Load opens a checkpoint (a file or a directory, see weights.Open), binds it to its architecture and pages its weights in.

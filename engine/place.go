@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +8,7 @@ import (
 
 	"github.com/coli-moe/coli/actors"
 	"github.com/coli-moe/coli/ledger"
+	"github.com/coli-moe/coli/ops"
 	"github.com/coli-moe/coli/prefetcher"
 	"github.com/coli-moe/coli/weights"
 )
@@ -45,6 +45,8 @@ const kvReserve = 4096
 type place struct {
 	records *weights.Records // nil: all in memory
 	slots   int
+	request int64  // bytes of a read
+	readers int    // reads at a time
 	why     string // one line
 }
 
@@ -88,8 +90,20 @@ func (m *Model) decide(opt Options, l *ledger.Ledger) (p place, err error) {
 		return p, fmt.Errorf("%w: experts get %s (%s), and one for each of %d layers needs %s (%s each); give a larger --ram",
 			ledger.ErrNoRoom, ledger.FormatSize(budget), source, len(layers), ledger.FormatSize(int64(len(layers))*slot), ledger.FormatSize(slot))
 	}
-	p.why = fmt.Sprintf("experts stream from disk: %d of %d fit %s (%s), %s each",
-		p.slots, len(layers)*experts, ledger.FormatSize(budget), source, ledger.FormatSize(slot))
+	first, err := p.records.Record(layers[0], 0)
+	if err != nil {
+		return p, err
+	}
+	p.request = first.ReadBytes() / int64(len(first.Extents))
+	readers := "asked for"
+	if p.readers = opt.Readers; p.readers == 0 {
+		p.readers, readers = prefetcher.ReadersFor(p.request), "as many as keep a drive busy"
+	}
+	if opt.Deterministic {
+		p.readers, readers = 1, "--deterministic"
+	}
+	p.why = fmt.Sprintf("experts stream from disk: %d of %d fit %s (%s), %s each; %d reads at a time (%s)",
+		p.slots, len(layers)*experts, ledger.FormatSize(budget), source, ledger.FormatSize(slot), p.readers, readers)
 	return p, nil
 }
 
@@ -123,7 +137,7 @@ func (m *Model) start(ctx context.Context, opt Options, p place) error {
 	case p.records == nil && fits(m.Checkpoint):
 		populate = m.Checkpoint.Populate
 	case p.records != nil:
-		if err := m.measure(ctx, p, opt); err != nil {
+		if err := m.measure(ctx, p); err != nil {
 			return err
 		}
 	}
@@ -134,17 +148,13 @@ func (m *Model) start(ctx context.Context, opt Options, p place) error {
 	if experts == 0 {
 		return nil
 	}
-	readers := opt.Readers
-	if opt.Deterministic {
-		readers = 1
-	}
 	var history []uint64
 	if opt.History != nil {
 		history = opt.History(m.Config.ModelType, m.net.Layers(), experts)
 	}
 	var err error
 	m.system, err = actors.NewSystem(actors.SystemConfig{
-		Layers: m.net.Layers(), Experts: experts, Records: p.records, Slots: p.slots, Readers: readers, Direct: opt.Direct,
+		Layers: m.net.Layers(), Experts: experts, Records: p.records, Slots: p.slots, Readers: p.readers, Direct: opt.Direct,
 		Threads: m.exec.Threads(), History: history, Trace: opt.Trace, Note: m.note, Open: opt.open,
 	})
 	if err != nil {
@@ -155,17 +165,8 @@ func (m *Model) start(ctx context.Context, opt Options, p place) error {
 }
 
 // measure reads a little at random offsets, to have the drive's own rate to compare with.
-func (m *Model) measure(ctx context.Context, p place, opt Options) error {
-	size, n := int64(0), 0
-	layers, _ := m.expertLayers()
-	r, err := p.records.Record(layers[0], 0)
-	if err != nil {
-		return err
-	}
-	for _, x := range r.Extents {
-		size, n = size+x.Size, n+1
-	}
-	rate, err := prefetcher.RawRate(ctx, m.Checkpoint.Files(), size/int64(n), cmp.Or(opt.Readers, prefetcher.DefaultReaders), rateTime)
+func (m *Model) measure(ctx context.Context, p place) error {
+	rate, err := prefetcher.RawRate(ctx, m.Checkpoint.Files(), p.request, p.readers, rateTime)
 	if err != nil {
 		if ctx.Err() != nil {
 			return ctx.Err()
@@ -177,15 +178,30 @@ func (m *Model) measure(ctx context.Context, p place, opt Options) error {
 	return nil
 }
 
-// failed is told of a step that the pipeline could not compute; it has been computed without it. The same trouble is said once.
+// failed is told of a step that the pipeline could not compute, which is going to be computed without it. The same trouble is said once.
 func (m *Model) failed(err error) {
-	if errors.Is(err, actors.ErrGone) {
-		m.exec.Use(nil, nil)
-		m.note("from now on experts are computed from the mapped file")
-		return
+	// A step that nobody waits for any more is not computed at all; nor is one from a mapped file that has lost the bytes: what it has
+	// in their place may be zeros.
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, weights.ErrTruncated) {
+		panic(&ops.Failure{Err: err})
 	}
-	if m.failures++; m.failures <= maxFailuresSaid {
-		m.note(fmt.Sprintf("a step was computed from the mapped file: %v", err))
+	m.failures++
+	switch {
+	case errors.Is(err, actors.ErrGone): // the system has said so
+		m.exec.Use(nil, nil)
+	case errors.Is(err, actors.ErrRestarted): // likewise
+	default:
+		trouble := err.Error()
+		if e := (*weights.Error)(nil); errors.As(err, &e) && e.Err != nil {
+			trouble = e.File + ": " + e.Err.Error() // wherever in the file
+		}
+		if len(m.said) < maxFailuresSaid && !m.said[trouble] {
+			if m.said == nil {
+				m.said = map[string]bool{}
+			}
+			m.said[trouble] = true
+			m.note(fmt.Sprintf("a step was computed from the mapped file: %v", err))
+		}
 	}
 }
 

@@ -152,7 +152,7 @@ func (s *Session) forward(ctx context.Context, ids []int32, all bool, fn func(po
 // chunk runs one step over ids and hands fn the logits of the rows from `from` on.
 func (s *Session) chunk(ctx context.Context, ids []int32, from int, fn func(pos int, logits []float32)) error {
 	pos := len(s.tokens)
-	begin := s.m.begin(&s.step)
+	begin := s.m.begin(ctx, &s.step)
 	logits, err := s.run(ctx, ids, from, s.Observe)
 	if err != nil {
 		return err

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"context"
 	"errors"
 	"io"
 	"time"
@@ -15,12 +16,13 @@ type beginning struct {
 	read int64
 }
 
-// begin prepares a step: it decides whether the step predicts.
-func (m *Model) begin(st *model.Step) beginning {
+// begin prepares a step that ends with ctx: it decides whether the step predicts.
+func (m *Model) begin(ctx context.Context, st *model.Step) beginning {
 	st.Predict = nil
 	if m.system == nil || !m.system.Streams() {
 		return beginning{}
 	}
+	m.system.Within(ctx)
 	if m.prefetch == PrefetchOn || m.prefetch != PrefetchOff && m.gate.On() {
 		st.Predict = m.system.Predict
 	}
@@ -33,6 +35,10 @@ func (m *Model) end(b beginning, n int) {
 		return
 	}
 	m.system.Tokens(n)
+	if !m.repeatSaid && m.system.Repeated() > 0 {
+		m.repeatSaid = true
+		m.note("a read of an expert failed and went well when it was repeated; check the drive (dmesg, smartctl)")
+	}
 	if m.prefetch == PrefetchOn || m.prefetch == PrefetchOff || n != 1 || !m.system.Streams() {
 		return
 	}

@@ -301,13 +301,14 @@ func (d *decoder) predict(e ops.Executor, st *Step, il int, x *ops.Tensor) {
 	logits := e.New("predict_logits", il, x.Rows, m.gate.Rows)
 	e.MatMul(n, ops.Projection{Dst: logits, W: m.gate})
 	routes := e.Route(logits, m.params)
-	st.Predict(il, byCount(routes, m.gate.Rows))
+	st.Predict(il, st.byCount(routes, m.gate.Rows))
 }
 
-// byCount returns the distinct experts of routes, those of most rows first, then by rank.
-func byCount(r *ops.Routes, experts int) []int32 {
-	count := make([]int32, experts)
-	var distinct []int32
+// byCount returns the distinct experts of routes, those of most rows first, then by rank. The result is valid until the next call.
+func (st *Step) byCount(r *ops.Routes, experts int) []int32 {
+	count := slices.Grow(st.count[:0], experts)[:experts]
+	clear(count)
+	distinct := st.distinct[:0]
 	for rank := range r.TopK {
 		for row := range r.Rows {
 			id := r.IDs[row*r.TopK+rank]
@@ -317,6 +318,7 @@ func byCount(r *ops.Routes, experts int) []int32 {
 		}
 	}
 	slices.SortStableFunc(distinct, func(a, b int32) int { return cmp.Compare(count[b], count[a]) })
+	st.count, st.distinct = count, distinct
 	return distinct
 }
 

@@ -44,7 +44,8 @@ type Step struct {
 	// Predict, if set, is told which experts the next layer will probably use, most probable first, while a layer's own are computed.
 	Predict func(layer int, experts []int32)
 
-	host []float32 // scratch for the host inputs, kept between steps
+	host            []float32 // scratch for the host inputs, kept between steps
+	count, distinct []int32   // scratch of byCount
 }
 
 // emit names an intermediate and shows it to the observer.

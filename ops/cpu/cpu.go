@@ -5,6 +5,7 @@ package cpu
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/coli-moe/coli/cpuexperts"
 	"github.com/coli-moe/coli/kernels"
@@ -24,6 +25,11 @@ type Executor struct {
 	turn    int
 	stats   Stats
 
+	routes    []*ops.Routes // of the step, in order of request, like the arena's tensors
+	routed    int           // of these, in use
+	routing   routing
+	routeRows func(worker, from, to int)
+
 	pipeline Pipeline
 	failed   func(error)
 }
@@ -40,7 +46,9 @@ type Stats struct {
 // New returns an executor with a team of threads. Close frees the team.
 func New(threads int) *Executor {
 	t := NewTeam(threads)
-	return &Executor{team: t, work: make([][]float32, t.Size())}
+	e := &Executor{team: t, work: make([][]float32, t.Size())}
+	e.routeRows = e.route
+	return e
 }
 
 // Close ends the team. The executor must be idle.
@@ -59,10 +67,14 @@ func (e *Executor) Stats() Stats { return e.stats }
 type input struct {
 	kernels.Input
 	set, quantized bool
+	quantize       func(worker, from, to int) // made once
 }
 
-// Reset recycles every tensor.
-func (e *Executor) Reset() { e.arena.reset() }
+// Reset recycles every tensor, and the routes.
+func (e *Executor) Reset() {
+	e.arena.reset()
+	e.routed = 0
+}
 
 // New returns a tensor from the arena.
 func (e *Executor) New(name string, layer, rows, cols int) *ops.Tensor {
@@ -136,11 +148,10 @@ func (e *Executor) RMSNorm(dst, x *ops.Tensor, p ops.Norm) {
 
 // MatMul multiplies x with every projection's matrix in one hand-over to the team.
 func (e *Executor) MatMul(x *ops.Tensor, out ...ops.Projection) {
-	in := e.prepare(x, func(yield func(format.Format)) {
-		for _, p := range out {
-			yield(p.W.Format)
-		}
-	})
+	in := prepare(x)
+	for _, p := range out {
+		e.reads(in, p.W.Format)
+	}
 	total, rowCost := 0, x.Rows*x.Cols
 	for _, p := range out {
 		check(p.W.Cols == x.Cols && p.Dst.Rows == x.Rows && p.Dst.Cols == p.W.Rows, "MatMul "+p.W.Name, p.Dst, x)
@@ -173,23 +184,27 @@ func (e *Executor) tile(weightRows, rowCost int) int {
 	return max(1, min(max(worth/max(rowCost, 1), weightRows/(16*e.team.Size())), (weightRows+e.team.Size()-1)/e.team.Size()))
 }
 
-// prepare points the kernels' input at x and quantises its rows if a format asks for it, once for all users of x. It fills the cache of
-// kernels, which is not for concurrent use, with those of all formats.
-func (e *Executor) prepare(x *ops.Tensor, formats func(yield func(format.Format))) *input {
+// prepare points the kernels' input at x.
+func prepare(x *ops.Tensor) *input {
 	in := x.Aux.(*input)
 	if !in.set {
 		in.Set(x.Data, x.Rows, x.Cols)
 		in.set = true
 	}
-	formats(func(f format.Format) {
-		// Also the formats after the one that asked for integers are looked up.
-		if k := e.kernel(f); in.quantized || k.Form != kernels.FormQ8 {
-			return
-		}
-		e.forRows(x.Rows, x.Cols*2, func(_, from, to int) { in.Quantize(from, to) })
-		in.quantized = true
-	})
 	return in
+}
+
+// reads says that weights of format f are multiplied with in: its rows are quantised if the format asks for it, once for all users. It
+// fills the cache of kernels, which is not for concurrent use.
+func (e *Executor) reads(in *input, f format.Format) {
+	if k := e.kernel(f); in.quantized || k.Form != kernels.FormQ8 {
+		return
+	}
+	if in.quantize == nil {
+		in.quantize = func(_, from, to int) { in.Quantize(from, to) }
+	}
+	e.forRows(in.Rows, in.Cols*2, in.quantize)
+	in.quantized = true
 }
 
 // Clamp limits values.
@@ -284,35 +299,53 @@ func (e *Executor) Add(dst, x *ops.Tensor) {
 func (e *Executor) GLU(dst, gate, up *ops.Tensor, act ops.Activation) {
 	check(dst.Rows == gate.Rows && dst.Cols == gate.Cols && up.Cols == gate.Cols && up.Rows == gate.Rows, "GLU", dst, gate)
 	touch(dst)
+	unit := gatedUnit(act)
 	e.forRows(gate.Rows, gate.Cols*8, func(_, from, to int) {
 		lo, hi := from*gate.Cols, to*gate.Cols
-		activate(dst.Data[lo:hi], gate.Data[lo:hi], up.Data[lo:hi], act)
+		unit(dst.Data[lo:hi], gate.Data[lo:hi], up.Data[lo:hi])
 	})
 }
 
-func activate(dst, gate, up []float32, act ops.Activation) {
+// gatedUnit returns the function that computes dst = act(gate)·up.
+func gatedUnit(act ops.Activation) func(dst, gate, up []float32) {
 	switch act {
 	case ops.SiLU:
-		kernels.SiLUMul(dst, gate, up)
+		return kernels.SiLUMul
 	default:
 		panic(fmt.Sprintf("cpu: unknown activation %d", act))
 	}
 }
 
-// Route chooses experts row by row.
+// routing is what Route works on.
+type routing struct {
+	routes *ops.Routes
+	logits *ops.Tensor
+	params router.Params
+}
+
+// Route chooses experts row by row. The routes are valid until Reset.
 func (e *Executor) Route(logits *ops.Tensor, p router.Params) *ops.Routes {
-	routes := &ops.Routes{
-		Rows: logits.Rows, TopK: p.TopK,
-		IDs:     make([]int32, logits.Rows*p.TopK),
-		Weights: make([]float32, logits.Rows*p.TopK),
+	if e.routed == len(e.routes) {
+		e.routes = append(e.routes, new(ops.Routes))
 	}
-	e.forRows(logits.Rows, logits.Cols*(p.TopK+16), func(worker, from, to int) {
-		for r := from; r < to; r++ {
-			at := r * p.TopK
-			router.Route(routes.IDs[at:at+p.TopK], routes.Weights[at:at+p.TopK], logits.Row(r), e.scratch(worker, logits.Cols), p)
-		}
-	})
+	routes := e.routes[e.routed]
+	e.routed++
+	pairs := logits.Rows * p.TopK
+	routes.Rows, routes.TopK = logits.Rows, p.TopK
+	routes.IDs, routes.Weights = slices.Grow(routes.IDs[:0], pairs)[:pairs], slices.Grow(routes.Weights[:0], pairs)[:pairs]
+	e.routing = routing{routes, logits, p}
+	e.forRows(logits.Rows, logits.Cols*(p.TopK+16), e.routeRows)
+	e.routing = routing{}
 	return routes
+}
+
+func (e *Executor) route(worker, from, to int) {
+	x, k := &e.routing, e.routing.params.TopK
+	for r := from; r < to; r++ {
+		at := r * k
+		scratch := e.scratch(worker, x.logits.Cols)
+		router.Route(x.routes.IDs[at:at+k], x.routes.Weights[at:at+k], x.logits.Row(r), scratch, x.params)
+	}
 }
 
 func check(ok bool, op string, dst, x *ops.Tensor) {

@@ -3,7 +3,6 @@ package cpu
 import (
 	"github.com/coli-moe/coli/cpuexperts"
 	"github.com/coli-moe/coli/ops"
-	"github.com/coli-moe/coli/weights/format"
 )
 
 // Pipeline finds the experts of a step wherever they are, and computes them with the executor's help: a step is one issue and one join.
@@ -77,12 +76,11 @@ func (e *Executor) direct(w *cpuexperts.Work, x *ops.Tensor, width int, experts 
 }
 
 func (e *Executor) input(w *cpuexperts.Work, x *ops.Tensor, width int, act ops.Activation) {
-	in := e.prepare(x, func(yield func(format.Format)) {
-		for i := range w.Runs() {
-			gate, up := w.InputFormats(i)
-			yield(gate)
-			yield(up)
-		}
-	})
-	w.Input(&in.Input, width, func(dst, gate, up []float32) { activate(dst, gate, up, act) })
+	in := prepare(x)
+	for i := range w.Runs() {
+		gate, up := w.InputFormats(i)
+		e.reads(in, gate)
+		e.reads(in, up)
+	}
+	w.Input(&in.Input, width, gatedUnit(act))
 }
