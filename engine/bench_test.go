@@ -15,6 +15,7 @@ import (
 var (
 	benchModel   = flag.String("model", "", "model of the benchmarks; the embedded one by default")
 	benchThreads = flag.Int("threads", 0, "threads of the benchmarks; 0 decides")
+	benchReaders = flag.Int("readers", 0, "readers of BenchmarkStream; 0 for the default")
 )
 
 // BenchmarkModel measures what a run is made of: a prompt of 512 tokens, and 64 tokens decoded after it, in tokens per second. The

@@ -28,7 +28,7 @@ type expertOptions struct {
 func (o *expertOptions) flags(f *pflag.FlagSet) {
 	o.prefetch = engine.PrefetchAuto
 	f.Var(&o.ram, "ram", "most memory for experts, as `SIZE`: 8GiB, 75%; those that do not fit are read from disk (default: what is free)")
-	f.IntVar(&o.readers, "readers", prefetcher.DefaultReaders, "experts read from disk at the same time")
+	f.IntVar(&o.readers, "readers", 0, "experts read from disk at the same time, 0 for as many as keep a drive busy")
 	f.Var(&o.prefetch, "prefetch", "read experts before they are asked for: `auto|on|off`; auto tries it and keeps it while it pays")
 	f.Var(&o.direct, "direct", "read experts past the page cache: `auto|on|off`")
 	f.BoolVar(&o.deterministic, "deterministic", false, "what is read and where it stays follows the routing alone")
@@ -36,8 +36,8 @@ func (o *expertOptions) flags(f *pflag.FlagSet) {
 }
 
 func (o *expertOptions) check() error {
-	if o.readers < 1 {
-		return fmt.Errorf("--readers %d: want a positive number", o.readers)
+	if o.readers < 0 {
+		return fmt.Errorf("--readers %d: want a positive number, or 0 to have it decided", o.readers)
 	}
 	return nil
 }
