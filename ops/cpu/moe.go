@@ -31,7 +31,7 @@ func (e *Executor) Experts(dst, x *ops.Tensor, routes *ops.Routes, experts ops.E
 	e.stats.MatMuls += int64(3 * w.Runs())
 	e.stats.Pairs += int64(w.Pairs())
 	e.stats.Reads += int64(w.Runs())
-	if e.pipeline == nil || !e.piped(w, x, dst.Cols, act) {
+	if e.pipeline == nil || !e.piped(w, x, dst.Cols, experts, act) {
 		e.direct(w, x, dst.Cols, experts, act)
 	}
 	w.Sum(e.team, dst.Data, routes.Weights)
@@ -46,14 +46,14 @@ func (e *Executor) nextWork() *cpuexperts.Work {
 	return e.works[e.turn]
 }
 
-// piped computes w through the pipeline; false leaves it to be computed directly, in memory that the failed attempt does not know.
-func (e *Executor) piped(w *cpuexperts.Work, x *ops.Tensor, width int, act ops.Activation) bool {
+// piped computes w through the pipeline; false leaves it to be computed directly, for the last time it is used.
+func (e *Executor) piped(w *cpuexperts.Work, x *ops.Tensor, width int, experts ops.ExpertSet, act ops.Activation) bool {
 	for i := range w.Runs() {
-		m, ok := e.pipeline.Describe(int(w.Step.Layer), w.Expert(i))
-		if !ok {
-			return false
+		if m, ok := e.pipeline.Describe(int(w.Step.Layer), w.Expert(i)); ok {
+			w.Bind(i, m)
+		} else {
+			bind(w, i, experts)
 		}
-		w.Bind(i, m)
 	}
 	e.input(w, x, width, act)
 	err := e.pipeline.Step(w, e.team)
@@ -68,11 +68,16 @@ func (e *Executor) piped(w *cpuexperts.Work, x *ops.Tensor, width int, act ops.A
 // direct computes w from the expert set's memory.
 func (e *Executor) direct(w *cpuexperts.Work, x *ops.Tensor, width int, experts ops.ExpertSet, act ops.Activation) {
 	for i := range w.Runs() {
-		gate, up, down := experts.Expert(w.Expert(i))
-		w.Bind(i, cpuexperts.Matrices{Gate: *gate, Up: *up, Down: *down})
+		bind(w, i, experts)
 	}
 	e.input(w, x, width, act)
 	w.Tiled(e.team, e.rows(w.Runs()))
+}
+
+// bind gives run i the matrices that the expert set has in memory.
+func bind(w *cpuexperts.Work, i int, experts ops.ExpertSet) {
+	gate, up, down := experts.Expert(w.Expert(i))
+	w.Bind(i, cpuexperts.Matrices{Gate: *gate, Up: *up, Down: *down})
 }
 
 func (e *Executor) input(w *cpuexperts.Work, x *ops.Tensor, width int, act ops.Activation) {

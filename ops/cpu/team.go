@@ -94,7 +94,8 @@ func (t *Team) Run(n, grain int, fn func(worker, from, to int)) {
 func (t *Team) claim(worker int) {
 	defer func() {
 		if p := recover(); p != nil {
-			t.panics.CompareAndSwap(nil, &p)
+			kept := p // whose address is taken: each claim would allocate p otherwise
+			t.panics.CompareAndSwap(nil, &kept)
 			t.next.Store(int64(t.n))
 		}
 	}()
