@@ -359,7 +359,7 @@ func (s *System) Figures() (Figures, error) {
 	return f, err
 }
 
-// Repeated counts the reads that failed and went well when they were repeated.
+// Repeated counts the reads that failed and went well when they were repeated, or are being repeated.
 func (s *System) Repeated() int64 {
 	if s.reads == nil {
 		return 0

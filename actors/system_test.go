@@ -220,7 +220,9 @@ func TestActorsPanic(t *testing.T) {
 		tierGone = "actor tier (expert RAM) stopped: panicked on Issue: runtime error: invalid memory address or nil pointer dereference, " +
 			"after 5 restarts within 1m0s; coli goes on without it: experts are computed from the mapped file from now on"
 	)
-	lines := func(n int, line string, more ...string) []string { return append(slices.Repeat([]string{line}, n), more...) }
+	lines := func(n int, line string, more ...string) []string {
+		return append(slices.Repeat([]string{line}, n), more...)
+	}
 	tier := func(s *System) { s.tier.Send(&messages.Issue{}) }
 	disk := func(s *System) { s.disk.Send(&notice{}) }
 	pool := func(s *System) { s.cpu.Send(&notice{}) }

@@ -35,9 +35,9 @@ func (m *Model) end(b beginning, n int) {
 		return
 	}
 	m.system.Tokens(n)
-	if !m.repeatSaid && m.system.Repeated() > 0 {
+	if !m.repeatSaid && m.failures == 0 && m.system.Repeated() > 0 {
 		m.repeatSaid = true
-		m.note("a read of an expert failed and went well when it was repeated; check the drive (dmesg, smartctl)")
+		m.note("a read of an expert failed and was repeated; check the drive (dmesg, smartctl)")
 	}
 	if m.prefetch == PrefetchOn || m.prefetch == PrefetchOff || n != 1 || !m.system.Streams() {
 		return
