@@ -102,7 +102,7 @@ func (m *Model) decide(opt Options, l *ledger.Ledger) (p place, err error) {
 	if opt.Deterministic {
 		p.readers, readers = 1, "--deterministic"
 	}
-	p.why = fmt.Sprintf("experts stream from disk: %d of %d fit %s (%s), %s each; %d reads at a time (%s)",
+	p.why = fmt.Sprintf("experts stream from disk: %d of %d fit %s (%s), %s each; reads at a time: %d (%s)",
 		p.slots, len(layers)*experts, ledger.FormatSize(budget), source, ledger.FormatSize(slot), p.readers, readers)
 	return p, nil
 }
