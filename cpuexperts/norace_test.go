@@ -1,0 +1,5 @@
+//go:build !race
+
+package cpuexperts
+
+const raceEnabled = false

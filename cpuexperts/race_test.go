@@ -1,0 +1,6 @@
+//go:build race
+
+package cpuexperts
+
+// raceEnabled: the race detector makes sync.Pool forget.
+const raceEnabled = true
