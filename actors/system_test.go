@@ -292,6 +292,33 @@ func TestActorsPanic(t *testing.T) {
 	}
 }
 
+// TestTierPanicsInMemory: also where all experts are in memory, a panic of the tier costs the step it is asked in, and in the end the tier.
+func TestTierPanicsInMemory(t *testing.T) {
+	want := want(t)
+	for _, tt := range []struct {
+		times, lines int
+		dead         bool
+	}{{1, 1, false}, {8, 6, true}} {
+		r := newRig(t, 2, allInMemory, nil)
+		left := tt.times
+		r.before = func() {
+			if left > 0 {
+				left--
+				r.sys.tier.Send(&messages.Issue{})
+			}
+		}
+		if !slices.Equal(r.run(), want) {
+			t.Errorf("%d panics: the logits differ", tt.times)
+		}
+		if _, err := r.sys.Figures(); (err != nil) != tt.dead {
+			t.Errorf("%d panics: figures: %v", tt.times, err)
+		}
+		if got := r.notes.all(); len(got) != tt.lines {
+			t.Errorf("%d panics: lines %q", tt.times, got)
+		}
+	}
+}
+
 func (l *log) all() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
