@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -53,6 +54,7 @@ type System struct {
 	ctx    context.Context // of the steps
 	steps  uint64
 	hits   []int32
+	usual  []int32  // scratch of PredictUsual
 	counts []uint64 // pairs routed, by layer and expert
 	waited atomic.Int64
 
@@ -297,6 +299,34 @@ func (s *System) Predict(layer int, experts []int32) {
 	m := messages.Predicts.Get()
 	m.Set(int32(layer), experts)
 	s.tier.Send(m)
+}
+
+// PredictUsual predicts the n experts that a layer used most, in this run and those of the history: for the layer that no other comes
+// before.
+func (s *System) PredictUsual(layer, n int) {
+	from := layer * s.cfg.Experts
+	counts := s.counts[from : from+s.cfg.Experts]
+	var history []uint64
+	if len(s.cfg.History) > from {
+		history = s.cfg.History[from : from+s.cfg.Experts]
+	}
+	s.usual = s.usual[:0]
+	for range min(n, len(counts)) {
+		best, most := -1, uint64(0)
+		for e, c := range counts {
+			if history != nil {
+				c += history[e]
+			}
+			if c > most && !slices.Contains(s.usual, int32(e)) {
+				best, most = e, c
+			}
+		}
+		if best < 0 {
+			break
+		}
+		s.usual = append(s.usual, int32(best))
+	}
+	s.Predict(layer, s.usual)
 }
 
 // Tokens tells the tier that n tokens have been computed.

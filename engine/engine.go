@@ -65,14 +65,15 @@ type Model struct {
 	tokenizer func() (*tokenizer.Tokenizer, error)
 	template  func() (*chat.Template, error)
 
-	system     *actors.System // nil without routed experts
-	prefetch   Prefetch
-	gate       prefetcher.Gate
-	driveRate  float64         // bytes a second; 0 if it was not measured
-	failures   int             // steps computed without the pipeline
-	said       map[string]bool // what they failed of, as far as it was said
-	repeatSaid bool
-	note       func(string)
+	system       *actors.System // nil without routed experts
+	prefetch     Prefetch
+	gate         prefetcher.Gate
+	firstExperts int             // first layer with routed experts
+	driveRate    float64         // bytes a second; 0 if it was not measured
+	failures     int             // steps computed without the pipeline
+	said         map[string]bool // what they failed of, as far as it was said
+	repeatSaid   bool
+	note         func(string)
 }
 
 // Load opens a checkpoint (a file or a directory, see weights.Open), binds it to its architecture and pages its weights in.

@@ -144,10 +144,11 @@ func (m *Model) start(ctx context.Context, opt Options, p place) error {
 	if err := populate(ctx, opt.Progress); err != nil {
 		return err
 	}
-	_, experts := m.expertLayers()
+	layers, experts := m.expertLayers()
 	if experts == 0 {
 		return nil
 	}
+	m.firstExperts = layers[0]
 	var history []uint64
 	if opt.History != nil {
 		history = opt.History(m.Config.ModelType, m.net.Layers(), experts)

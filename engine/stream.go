@@ -12,8 +12,9 @@ import (
 
 // beginning is what a step's end is compared with.
 type beginning struct {
-	at   time.Time
-	read int64
+	at        time.Time
+	read      int64
+	predicted bool
 }
 
 // begin prepares a step that ends with ctx: it decides whether the step predicts.
@@ -26,7 +27,7 @@ func (m *Model) begin(ctx context.Context, st *model.Step) beginning {
 	if m.prefetch == PrefetchOn || m.prefetch != PrefetchOff && m.gate.On() {
 		st.Predict = m.system.Predict
 	}
-	return beginning{time.Now(), m.system.BytesRead()}
+	return beginning{time.Now(), m.system.BytesRead(), st.Predict != nil}
 }
 
 // end counts a step of n rows. Steps of one row, decoding, tell the gate whether prediction pays.
@@ -39,7 +40,13 @@ func (m *Model) end(b beginning, n int) {
 		m.repeatSaid = true
 		m.note("a read of an expert failed and was repeated; check the drive (dmesg, smartctl)")
 	}
-	if m.prefetch == PrefetchOn || m.prefetch == PrefetchOff || n != 1 || !m.system.Streams() {
+	if n != 1 || !m.system.Streams() {
+		return
+	}
+	if b.predicted { // the first layer of the next token has no layer before it that could foresee its experts
+		m.system.PredictUsual(m.firstExperts, m.Config.NumExpertsPerTok)
+	}
+	if m.prefetch == PrefetchOn || m.prefetch == PrefetchOff {
 		return
 	}
 	m.gate.Step(time.Since(b.at), m.system.BytesRead()-b.read)
