@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/coli-moe/coli/internal/sharedtest"
 	"github.com/coli-moe/coli/kernels"
 	"github.com/coli-moe/coli/messages"
 	"github.com/coli-moe/coli/ops"
@@ -332,7 +333,7 @@ func TestStepAllocatesNothing(t *testing.T) {
 		p.End(w)
 		w.Sum(alone{}, out, l.weights)
 	})
-	if n != 0 && !raceEnabled {
+	if n != 0 && !sharedtest.Race {
 		t.Errorf("%v allocations a step", n)
 	}
 }

@@ -1,5 +1,0 @@
-//go:build !race
-
-package cpuexperts
-
-const raceEnabled = false
