@@ -169,6 +169,9 @@ func write(w io.Writer, counts []uint64, id Identity) error {
 }
 
 func readFile(path string, id Identity) ([]uint64, error) {
+	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() { // opening a pipe would wait for a writer
+		return nil, fmt.Errorf("usage history %s: not a regular file; remove it to begin another", path)
+	}
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err

@@ -199,6 +199,17 @@ func TestHistoryRefused(t *testing.T) {
 	}
 }
 
+// TestHistoryIsNoFile: what is no regular file is refused without waiting for what it might say.
+func TestHistoryIsNoFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), HistoryName)
+	if err := os.Mkdir(path, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := LoadHistory([]string{path, os.DevNull}, small); err == nil || strings.Count(err.Error(), "not a regular file") != 2 {
+		t.Errorf("%v", err)
+	}
+}
+
 func TestHistoryPaths(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "model.gguf")
