@@ -37,8 +37,8 @@ func ReadersFor(size int64) int {
 	return int(min(max((inFlight+size-1)/max(size, 1), 1), DefaultReaders))
 }
 
-// maxReaders bounds the threads that can be blocked in reads.
-const maxReaders = 64
+// MaxReaders bounds the threads that can be blocked in reads.
+const MaxReaders = 64
 
 // Config configures a Prefetcher. Note, Open and Trace may be nil.
 type Config struct {
@@ -100,7 +100,7 @@ type openedFile struct {
 // New opens the files and starts the readers. Close must be called.
 func New(cfg Config) (*Prefetcher, error) {
 	p := &Prefetcher{source: cfg.Source, tier: cfg.Tier, note: cfg.Note, trace: cfg.Trace, patience: closeWait}
-	readers := min(max(cmp.Or(cfg.Readers, DefaultReaders), 1), maxReaders)
+	readers := min(max(cmp.Or(cfg.Readers, DefaultReaders), 1), MaxReaders)
 	if p.note == nil {
 		p.note = func(string) {}
 	}

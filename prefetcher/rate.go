@@ -23,7 +23,7 @@ const (
 // since a rate through the page cache says nothing about the drive, or if no file has size bytes.
 func RawRate(ctx context.Context, paths []string, size int64, readers int, d time.Duration) (float64, error) {
 	size = max((size+blockSize-1)/blockSize*blockSize, blockSize)
-	readers = min(max(readers, 1), maxReaders)
+	readers = min(max(readers, 1), MaxReaders)
 	var files []File
 	var ends []int64 // of the places a request can begin at, counted in blocks over all files
 	var places int64

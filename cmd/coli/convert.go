@@ -82,9 +82,9 @@ func newConvertCmd() *cobra.Command {
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVarP(&output, "output", "o", "", "`folder` to write, new or empty")
-	flags.StringVar(&experts, "experts", "", "`format` of routed experts: int4-g64, int8, keep (default: int4-g64, as stored if that is no larger)")
-	flags.StringVar(&dense, "dense", "", "`format` of other matrices: keep, int8, …; norms and routers stay as stored (default: keep)")
+	flags.StringVarP(&output, "output", "o", "", "`DIR` to write, new or empty")
+	flags.StringVar(&experts, "experts", "", "`FORMAT` of routed experts: int4-g64, int8, keep (default: int4-g64, as stored if that is no larger)")
+	flags.StringVar(&dense, "dense", "", "`FORMAT` of other matrices: keep, int8, …; norms and routers stay as stored (default: keep)")
 	flags.IntVarP(&o.Threads, "threads", "t", 0, "CPU threads, 0 for all that this process may use")
 	flags.BoolVar(&check, "check", false, "compare a container's checksums with its contents")
 	return cmd

@@ -1,10 +1,13 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/coli-moe/coli/engine"
@@ -36,8 +39,8 @@ func (o *expertOptions) flags(f *pflag.FlagSet) {
 }
 
 func (o *expertOptions) check() error {
-	if o.readers < 0 {
-		return fmt.Errorf("--readers %d: want a positive number, or 0 to have it decided", o.readers)
+	if o.readers < 0 || o.readers > prefetcher.MaxReaders {
+		return fmt.Errorf("--readers %d: want a number from 1 to %d, or 0 to have it decided", o.readers, prefetcher.MaxReaders)
 	}
 	return nil
 }
@@ -48,10 +51,42 @@ func (o *expertOptions) apply(opt *engine.Options, note func(string)) {
 	opt.Deterministic, opt.Trace, opt.Note = o.deterministic, o.trace != "", note
 }
 
+// with loads a model, has work done with it and says, where its experts stream from disk, what that took. The usage history is neither read
+// nor written: what measures a model does not depend on what was asked of it before.
+func (o *expertOptions) with(cmd *cobra.Command, path string, opt engine.Options, work func(context.Context, *engine.Model) error) (err error) {
+	ctx, stop := endable(cmd.Context())
+	defer stop()
+	say := func(line string) { note(cmd.ErrOrStderr(), "%s", line) }
+	o.apply(&opt, say)
+	m, err := loadModel(ctx, path, opt, false)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, o.writeTrace(m), m.Close()) }()
+	if _, streams, _ := m.Experts(); streams {
+		say(m.PlaceWhy)
+	}
+	if err := work(ctx, m); err != nil {
+		return err
+	}
+	stats, streams, err := m.Experts()
+	if streams && err == nil {
+		say(expertsLine(stats))
+	}
+	return err
+}
+
 // writeTrace writes the timeline that was asked for.
 func (o *expertOptions) writeTrace(m *engine.Model) error {
 	if o.trace == "" {
 		return nil
+	}
+	if at, err := os.Stat(o.trace); err == nil {
+		for _, file := range m.Checkpoint.Files() {
+			if info, err := os.Stat(file); err == nil && os.SameFile(at, info) {
+				return fmt.Errorf("--trace %s: this is the model; name another file", o.trace)
+			}
+		}
 	}
 	if err := atomicfile.Write(o.trace, 0o666, m.WriteTrace); err != nil {
 		return fmt.Errorf("--trace: %w", err)

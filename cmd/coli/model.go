@@ -15,6 +15,7 @@ import (
 
 	"github.com/coli-moe/coli/engine"
 	"github.com/coli-moe/coli/internal/embedded"
+	"github.com/coli-moe/coli/weights/container"
 )
 
 // modelPath returns the model a command works on: the one given, the one COLI_MODEL names, or the one that ships with coli, which is then
@@ -37,11 +38,15 @@ func modelPath(cmd *cobra.Command, given string) (string, error) {
 // isModel reports whether a word is the path of a model rather than part of a prompt.
 func isModel(word string) bool {
 	switch filepath.Ext(word) {
-	case ".gguf", ".safetensors":
+	case ".gguf", ".safetensors", filepath.Ext(container.Name):
 		return !strings.ContainsAny(word, " \n")
 	}
-	_, err := os.Stat(filepath.Join(word, "config.json"))
-	return err == nil && word != ""
+	for _, name := range []string{"config.json", container.Name} {
+		if _, err := os.Stat(filepath.Join(word, name)); err == nil && word != "" {
+			return true
+		}
+	}
+	return false
 }
 
 // noWords is the check of a command's arguments where all that it needs has a flag.

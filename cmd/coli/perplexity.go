@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -15,6 +16,7 @@ import (
 func newPerplexityCmd() *cobra.Command {
 	var model, text string
 	var load engine.Options
+	var experts expertOptions
 	var opt perplexity.Options
 	var asJSON bool
 	cmd := &cobra.Command{
@@ -28,6 +30,9 @@ func newPerplexityCmd() *cobra.Command {
 			if text == "" {
 				return usageError{errors.New("which text? Give --file FILE")}
 			}
+			if err := experts.check(); err != nil {
+				return usageError{err}
+			}
 			data, err := os.ReadFile(text)
 			if err != nil {
 				return fmt.Errorf("--file: %w", err)
@@ -36,22 +41,23 @@ func newPerplexityCmd() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			m, err := loadModel(cmd.Context(), path, load, false)
-			if err != nil {
-				return err
-			}
-			defer m.Close()
-			tok, err := m.Tokenizer()
-			if err != nil {
-				return err
-			}
 			progress := cmd.ErrOrStderr()
 			opt.Progress = func(window int, ppl float64) { fmt.Fprintf(progress, "[%d]%.4f,", window, ppl) }
-			res, err := perplexity.Measure(cmd.Context(), m, tok.Encode(string(data)), opt)
+			var res perplexity.Result
+			err = experts.with(cmd, path, load, func(ctx context.Context, m *engine.Model) error {
+				tok, err := m.Tokenizer()
+				if err != nil {
+					return err
+				}
+				res, err = perplexity.Measure(ctx, m, tok.Encode(string(data)), opt)
+				if err == nil {
+					fmt.Fprintln(progress)
+				}
+				return err
+			})
 			if err != nil {
 				return err
 			}
-			fmt.Fprintln(progress)
 			if asJSON {
 				return writeJSON(cmd.OutOrStdout(), res)
 			}
@@ -60,11 +66,12 @@ func newPerplexityCmd() *cobra.Command {
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVarP(&model, "model", "m", "", "`PATH` of a GGUF or safetensors file or a directory (default: the built-in model)")
+	flags.StringVarP(&model, "model", "m", "", "`PATH` of a GGUF, safetensors or coli file or a directory (default: the built-in model)")
 	flags.StringVarP(&text, "file", "f", "", "`FILE` with the text to predict")
 	flags.IntVarP(&opt.Context, "ctx-size", "c", perplexity.DefaultContext, "tokens of a window, 0 for llama.cpp's 512")
 	flags.IntVar(&opt.Windows, "chunks", 0, "windows to score, 0 for all that the text has")
 	flags.IntVarP(&load.Threads, "threads", "t", 0, "CPU threads, 0 for the physical cores this process may use")
 	flags.BoolVar(&asJSON, "json", false, "print the result as JSON")
+	group(cmd, "Experts", experts.flags)
 	return cmd
 }

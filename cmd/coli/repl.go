@@ -215,6 +215,9 @@ func (r *repl) ask(ctx context.Context, text string) error {
 	r.Messages = append(c.Messages, message{"assistant", said.text.String()})
 	if r.verbose {
 		note(r.notes, "%s", statsLine(res, r.talk.contextSize(), engine.ResidentBytes()))
+		if res.Experts != nil {
+			note(r.notes, "%s", expertsLine(*res.Experts))
+		}
 	} else if why := ending(res, r.talk.contextSize()); why != "" {
 		note(r.notes, "%s", why)
 	}

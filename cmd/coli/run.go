@@ -57,7 +57,7 @@ func newRunCmd() *cobra.Command {
 		RunE:        func(cmd *cobra.Command, args []string) error { return o.run(cmd, args) },
 	}
 	group(cmd, "Model", func(f *pflag.FlagSet) {
-		f.StringVarP(&o.model, "model", "m", "", "`PATH` of a GGUF or safetensors file or a directory (default: the built-in model)")
+		f.StringVarP(&o.model, "model", "m", "", "`PATH` of a GGUF, safetensors or coli file or a directory (default: the built-in model)")
 		f.IntVarP(&o.ctxSize, "ctx-size", "c", 0, "most tokens of prompt and answer, 0 for the model's own limit")
 		f.IntVarP(&o.load.Threads, "threads", "t", 0, "CPU threads, 0 for the physical cores this process may use")
 		f.IntVar(&o.load.Chunk, "chunk", engine.DefaultChunk, "tokens of the prompt computed in one step")

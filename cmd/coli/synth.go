@@ -48,11 +48,11 @@ func newSynthCmd() *cobra.Command {
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVarP(&path, "output", "o", "", "`file` to write; one already there is replaced when the new one is complete")
+	flags.StringVarP(&path, "output", "o", "", "`FILE` to write; one already there is replaced when the new one is complete")
 	flags.StringVar(&o.Arch, "arch", "", "architecture: olmoe or qwen3moe (default: that of --like)")
 	flags.StringVar(&o.Like, "like", "", "geometry: "+strings.Join(synth.Geometries(), ", ")+" (default: the first of --arch)")
-	flags.Var((*formatFlag)(&o.Experts), "experts", "`format` of the experts' weights")
-	flags.Var((*formatFlag)(&o.Dense), "dense", "`format` of the other matrices; norms and routers are F32")
+	flags.Var((*formatFlag)(&o.Experts), "experts", "`FORMAT` of the experts' weights")
+	flags.Var((*formatFlag)(&o.Dense), "dense", "`FORMAT` of the other matrices; norms and routers are F32")
 	flags.IntVar(&o.Layers, "layers", 0, "number of layers (default: the geometry's)")
 	flags.IntVar(&o.Vocab, "vocab", 0, "tokens in the vocabulary (default: the geometry's)")
 	flags.IntVar(&o.NumExperts, "num-experts", 0, "routed experts of a layer (default: the geometry's)")

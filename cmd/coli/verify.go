@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -19,14 +20,15 @@ var errMismatch = errors.New("the model does not reproduce its oracle")
 // newVerifyCmd returns `coli verify`, a few lines over package engine/oracle.
 func newVerifyCmd() *cobra.Command {
 	var opt engine.Options
+	var experts expertOptions
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "verify DIR",
 		Short: "Compare a model with the stored outputs of a reference implementation",
 		Long: "Run every prompt of DIR/oracle.json on the checkpoint in DIR and compare greedy ids, logits, hidden states and routing with the\n" +
 			"reference's. The exit code is 1 when something differs; the first value that does is named. --chunk and --threads change how the\n" +
-			"work is cut up, which must not change the result.",
-		Example: "  coli verify testdata/oracles/olmoe\n  coli verify --chunk 3 --threads 1 --json testdata/oracles/qwen3_moe",
+			"work is cut up, --ram and what follows it where experts come from; neither must change the result.",
+		Example: "  coli verify testdata/oracles/olmoe\n  coli verify --chunk 3 --threads 1 --json testdata/oracles/qwen3_moe\n  coli verify --ram 100KiB --readers 1 testdata/oracles/olmoe",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
 				return fmt.Errorf("which model? Give the one folder that holds it and its oracle.json, not %d", len(args))
@@ -34,16 +36,18 @@ func newVerifyCmd() *cobra.Command {
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := experts.check(); err != nil {
+				return usageError{err}
+			}
 			ref, err := oracle.Open(args[0])
 			if err != nil {
 				return err
 			}
-			m, err := loadModel(cmd.Context(), args[0], opt, false)
-			if err != nil {
+			var report *oracle.Report
+			err = experts.with(cmd, args[0], opt, func(ctx context.Context, m *engine.Model) (err error) {
+				report, err = ref.Check(ctx, m)
 				return err
-			}
-			defer m.Close()
-			report, err := ref.Check(cmd.Context(), m)
+			})
 			if err != nil {
 				return err
 			}
@@ -62,6 +66,7 @@ func newVerifyCmd() *cobra.Command {
 	flags.IntVar(&opt.Chunk, "chunk", engine.DefaultChunk, "rows of a prefill step")
 	flags.IntVarP(&opt.Threads, "threads", "t", 0, "CPU threads, 0 for the physical cores this process may use")
 	flags.BoolVar(&asJSON, "json", false, "print the report as JSON")
+	group(cmd, "Experts", experts.flags)
 	return cmd
 }
 
