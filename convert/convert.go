@@ -51,6 +51,9 @@ var ErrPartial = errors.New("what is done is kept; the same command continues fr
 // full disk leave a partial directory and give an error that wraps ErrPartial.
 func Run(ctx context.Context, source, dir string, o Options) (*Report, error) {
 	start := time.Now()
+	if target, err := filepath.EvalSymlinks(dir); err == nil {
+		dir = target // the folder that a link leads to may be on another disk
+	}
 	if err := checkOutput(dir); err != nil {
 		return nil, err
 	}

@@ -534,6 +534,24 @@ func TestContinuingReadsOnlyTheRest(t *testing.T) {
 	}
 }
 
+// TestLinkToAFolder: the container is written into the folder that a link leads to.
+func TestLinkToAFolder(t *testing.T) {
+	dir := t.TempDir()
+	link, target := filepath.Join(dir, "link"), filepath.Join(dir, "target")
+	if err := errors.Join(os.Mkdir(target, 0o777), os.Symlink("target", link)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Run(t.Context(), sharedtest.Testdata("oracles", "olmoe"), link, Options{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(target, container.Name)); err != nil {
+		t.Error(err)
+	}
+	if at, err := os.Readlink(link); err != nil || at != "target" {
+		t.Errorf("the link leads to %q, %v", at, err)
+	}
+}
+
 func TestRunRefuses(t *testing.T) {
 	source := sharedtest.Testdata("oracles", "qwen3_moe")
 	for _, tt := range []struct {

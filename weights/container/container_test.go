@@ -134,7 +134,7 @@ func TestReadRefuses(t *testing.T) {
 		{"an unfinished file", func(b []byte) []byte { clear(b[:preamble]); return b }, badfile.ErrMagic},
 		{"a short preamble", func(b []byte) []byte { return b[:40] }, badfile.ErrTruncated},
 		{"a missing last byte", func(b []byte) []byte { return b[:len(b)-1] }, badfile.ErrTruncated},
-		{"bytes behind the end", func(b []byte) []byte { return append(b, 0) }, badfile.ErrTruncated},
+		{"bytes behind the end", func(b []byte) []byte { return append(b, 0) }, badfile.ErrLayout},
 		{"a later version", func(b []byte) []byte { b[8] = 2; return b }, badfile.ErrVersion},
 		{"a changed bit of the table", func(b []byte) []byte { b[preamble+9] ^= 4; return b }, badfile.ErrHeader},
 		{"a table longer than the file", func(b []byte) []byte { b[22] = 1; return b }, badfile.ErrTruncated},

@@ -23,7 +23,12 @@ func Read(r io.ReaderAt, size int64, path string) (*File, error) {
 		return nil, err
 	}
 	le := binary.LittleEndian
-	if m := string(head[:min(len(head), len(Magic))]); m != Magic {
+	switch m := string(head[:min(len(head), len(Magic))]); m {
+	case Magic:
+	case strings.Repeat("\x00", len(Magic)): // the header is written last
+		return nil, badfile.At(path, 0, badfile.ErrMagic, "it has no header, as a container whose conversion has not ended").
+			Advise("give the command that converts the model again")
+	default:
 		return nil, badfile.At(path, 0, badfile.ErrMagic, "it begins with %q, a coli container with %q", m, Magic).
 			Advise("check that this is the model file")
 	}
@@ -36,7 +41,9 @@ func Read(r io.ReaderAt, size int64, path string) (*File, error) {
 	}
 	table, meta, total := le.Uint64(head[16:]), le.Uint64(head[24:]), le.Uint64(head[32:])
 	switch rest := uint64(size - preamble); {
-	case total != uint64(size):
+	case total < uint64(size):
+		return nil, badfile.At(path, int64(total), badfile.ErrLayout, "%d bytes, the header says %d", size, total).Advise(badfile.TryDownload)
+	case total > uint64(size):
 		return nil, badfile.At(path, size, badfile.ErrTruncated, "%d bytes, the header says %d", size, total).Advise(badfile.TryDownload)
 	case table > rest || meta > rest-table:
 		return nil, badfile.At(path, 16, badfile.ErrTruncated, "a header of %d and metadata of %d bytes in a file of %d", table, meta, size).
