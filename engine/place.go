@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"syscall"
 	"time"
 
 	"github.com/coli-moe/coli/actors"
@@ -72,10 +73,8 @@ func (m *Model) decide(opt Options, l *ledger.Ledger) (p place, err error) {
 	budget, known := l.Free()
 	source := "free memory"
 	if opt.RAM > 0 {
-		if opt.RAM < total { // what is asked for beyond the experts is not needed
-			if _, err := l.Grant("experts (--ram)", opt.RAM); err != nil {
-				return p, err
-			}
+		if _, err := l.Grant("experts (--ram)", min(opt.RAM, total)); err != nil { // beyond the experts nothing is needed
+			return p, err
 		}
 		budget, known, source = opt.RAM, true, "--ram"
 	}
@@ -172,7 +171,9 @@ func (m *Model) measure(ctx context.Context, p place) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		m.note(fmt.Sprintf("the drive's rate is unknown: %v", err))
+		if !errors.Is(err, syscall.EINVAL) { // direct reads are refused, which the prefetcher says
+			m.note(fmt.Sprintf("the drive's rate is unknown: %v", err))
+		}
 		return nil
 	}
 	m.driveRate = rate
