@@ -34,7 +34,7 @@ func (o *expertOptions) flags(f *pflag.FlagSet) {
 	f.IntVar(&o.readers, "readers", 0, "experts read from disk at the same time, 0 for as many as keep a drive busy")
 	f.Var(&o.prefetch, "prefetch", "read experts before they are asked for: `auto|on|off`; auto tries it and keeps it while it pays")
 	f.Var(&o.direct, "direct", "read experts past the page cache: `auto|on|off`")
-	f.BoolVar(&o.deterministic, "deterministic", false, "what is read and where it stays follows the routing alone")
+	f.BoolVar(&o.deterministic, "deterministic", false, "what is read and where it stays follows the routing alone, not earlier runs nor time")
 	f.StringVar(&o.trace, "trace", "", "write a timeline of the actors to `FILE`, for ui.perfetto.dev")
 }
 
@@ -134,7 +134,8 @@ func (m *modeFlag) Type() string { return "mode" }
 
 // history is the usage history of a model, which decides what is read at the start.
 type history struct {
-	paths []string
+	ignored bool // it is written, but decides nothing
+	paths   []string
 	*router.History
 }
 
@@ -148,7 +149,10 @@ func (h *history) load(path string, note func(string)) func(modelType string, la
 		h.paths = router.HistoryPaths(path, cache)
 		h.History, err = router.LoadHistory(h.paths, router.Identity{Layers: layers, Experts: experts, Engine: modelType})
 		if err != nil {
-			note(fmt.Sprintf("the usage history is not used: %v", err))
+			note("the usage history is not used: " + oneLine(err))
+		}
+		if h.ignored {
+			return nil
 		}
 		return h.Counts()
 	}
@@ -167,9 +171,12 @@ func (h *history) save(m *engine.Model, note func(string)) {
 		}
 	}
 	if _, err := h.Save(h.paths); err != nil {
-		note(err.Error())
+		note(oneLine(err))
 	}
 }
+
+// oneLine is the text of an error that joins others.
+func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
 
 // expertsLine says where the experts of an answer were found, what that cost, and how well they were foreseen.
 func expertsLine(s engine.ExpertStats) string {

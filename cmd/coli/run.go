@@ -120,7 +120,7 @@ func (o *runOptions) run(cmd *cobra.Command, args []string) (err error) {
 		return err
 	}
 	say := func(line string) { o.note(cmd, "%s", line) }
-	var used history
+	used := history{ignored: o.experts.deterministic}
 	o.experts.apply(&o.load, say)
 	o.load.History = used.load(path, say)
 	m, err := loadModel(ctx, path, o.load, o.quiet)
