@@ -30,6 +30,7 @@ const DefaultChunk = 512
 type Options struct {
 	Threads int // 0: the physical cores this process may use
 	Chunk   int // rows of a prefill step; 0: DefaultChunk
+	Context int // tokens that sessions will hold, as far as that is known; 0: as many as the model can
 	// RAM is the most memory for routed experts, in bytes; 0 takes what is free. Experts that do not fit are read from disk when they are
 	// routed to.
 	RAM      int64

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -66,15 +67,16 @@ func (m *Model) decide(opt Options, l *ledger.Ledger) (p place, err error) {
 		s := m.net.State(il)
 		kv += int64(s.KWidth+s.VWidth) * 4
 	}
-	if _, err := l.Grant("layer state", kv*int64(min(kvReserve, max(m.Config.MaxPositionEmbeddings, 1)))); err != nil {
-		return p, err
+	reserve := min(kvReserve, max(m.Config.MaxPositionEmbeddings, 1), cmp.Or(opt.Context, kvReserve))
+	if _, err := l.Grant(fmt.Sprintf("the layer state of %d tokens", reserve), kv*int64(reserve)); err != nil {
+		return p, fmt.Errorf("%w or give a smaller --ctx-size", err)
 	}
 	total := m.Checkpoint.ExpertBytes()
 	budget, known := l.Free()
 	source := "free memory"
 	if opt.RAM > 0 {
 		if _, err := l.Grant("experts (--ram)", min(opt.RAM, total)); err != nil { // beyond the experts nothing is needed
-			return p, err
+			return p, fmt.Errorf("%w or give a smaller --ram", err)
 		}
 		budget, known, source = opt.RAM, true, "--ram"
 	}

@@ -100,7 +100,7 @@ func (l *Ledger) Grant(name string, bytes int64) (*Lease, error) {
 		if held > 0 {
 			less += fmt.Sprintf(" and %s granted already", FormatSize(held))
 		}
-		return nil, fmt.Errorf("%w: %s needs %s, %s are free (%s); free some memory or try a smaller --ram",
+		return nil, fmt.Errorf("%w for %s: %s needed, %s free (%s); free some memory",
 			ErrNoRoom, name, FormatSize(bytes), FormatSize(max(free, 0)), less)
 	}
 	x := &Lease{ledger: l, name: name, bytes: bytes}

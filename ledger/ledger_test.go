@@ -95,8 +95,8 @@ func TestGrant(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = l.Grant("experts", 9<<30)
-	const want = "not enough memory: experts needs 9.0 GiB, 7.8 GiB are free (MemAvailable 11.2 GiB less 1.4 GiB kept for the system and " +
-		"2.0 GiB granted already); free some memory or try a smaller --ram"
+	const want = "not enough memory for experts: 9.0 GiB needed, 7.8 GiB free (MemAvailable 11.2 GiB less 1.4 GiB kept for the system and " +
+		"2.0 GiB granted already); free some memory"
 	if !errors.Is(err, ledger.ErrNoRoom) || err.Error() != want {
 		t.Errorf("got  %v\nwant %s", err, want)
 	}

@@ -44,6 +44,7 @@ func newPerplexityCmd() *cobra.Command {
 			progress := cmd.ErrOrStderr()
 			opt.Progress = func(window int, ppl float64) { fmt.Fprintf(progress, "[%d]%.4f,", window, ppl) }
 			var res perplexity.Result
+			load.Context = max(opt.Context, 0)
 			err = experts.with(cmd, path, load, func(ctx context.Context, m *engine.Model) error {
 				tok, err := m.Tokenizer()
 				if err != nil {

@@ -122,6 +122,7 @@ func (o *runOptions) run(cmd *cobra.Command, args []string) (err error) {
 	say := func(line string) { o.note(cmd, "%s", line) }
 	used := history{ignored: o.experts.deterministic}
 	o.experts.apply(&o.load, say)
+	o.load.Context = max(o.ctxSize, 0)
 	o.load.History = used.load(path, say)
 	m, err := loadModel(ctx, path, o.load, o.quiet)
 	if err != nil {
