@@ -128,6 +128,10 @@ func (c *Checkpoint) pairQuantised() {
 	}
 }
 
+// Packed returns the scales of a packed tensor, of which neither shape nor format is known before an architecture asks for it; nil for
+// all others.
+func (t *Tensor) Packed() *Tensor { return t.qs }
+
 // resolve returns the packed matrix t as [rows, cols], or the mistake in it.
 func (c *Checkpoint) resolve(t *Tensor, shape []int) (*Tensor, error) {
 	if len(shape) != 2 || len(t.Shape) == 2 && t.Shape[0] != shape[0] {

@@ -150,7 +150,7 @@ func (in *Info) tensors(c *weights.Checkpoint) {
 	classes := map[classKey]*Class{}
 	scales := map[*weights.Tensor]bool{}
 	for _, t := range c.Tensors() {
-		scales[t.Scale] = true
+		scales[t.Scale], scales[t.Packed()] = true, true
 	}
 	_, head := c.Lookup("lm_head.weight", "output.weight")
 	var routed int64
@@ -167,7 +167,7 @@ func (in *Info) tensors(c *weights.Checkpoint) {
 		if cl == nil {
 			cl = &Class{Role: roles[k.role].name, Format: k.format}
 			classes[k] = cl
-			if !k.vector && (cl.Role != "embedding" || !head) { // a tied embedding is multiplied as the head
+			if !k.vector && t.Packed() == nil && (cl.Role != "embedding" || !head) { // a tied embedding is multiplied as the head
 				in.kernel(cl, t.Format)
 			}
 		}
@@ -204,10 +204,13 @@ func (in *Info) tensors(c *weights.Checkpoint) {
 
 // storedBytes is the size of a tensor with its scales.
 func storedBytes(t *weights.Tensor) int64 {
-	if t.Scale == nil {
-		return t.Size
+	bytes := t.Size
+	for _, scales := range []*weights.Tensor{t.Scale, t.Packed()} {
+		if scales != nil {
+			bytes += scales.Size
+		}
 	}
-	return t.Size + t.Scale.Size
+	return bytes
 }
 
 // kernel says what multiplies the class and warns of what is slow.

@@ -1,6 +1,8 @@
 package inspect
 
 import (
+	"encoding/binary"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -131,6 +133,27 @@ func TestUnknownArchitecture(t *testing.T) {
 	}
 	if last := got.Warnings[len(got.Warnings)-1]; !strings.Contains(last, `architecture "hexmoe" is not supported; coli runs olmoe`) {
 		t.Error(last)
+	}
+}
+
+// The C engine's packed tensors are one class with their scales. What multiplies them is known once a model asks for them.
+func TestPackedTensors(t *testing.T) {
+	dir := t.TempDir()
+	header := `{"model.layers.0.mlp.experts.0.up_proj.weight":{"dtype":"U8","shape":[4,32],"data_offsets":[0,128]},` +
+		`"model.layers.0.mlp.experts.0.up_proj.weight.qs":{"dtype":"F32","shape":[4],"data_offsets":[128,144]}}`
+	file := append(binary.LittleEndian.AppendUint64(nil, uint64(len(header))), header...)
+	if err := errors.Join(
+		os.WriteFile(filepath.Join(dir, "model.safetensors"), append(file, make([]byte, 144)...), 0o666),
+		os.WriteFile(filepath.Join(dir, "config.json"), []byte(`{"model_type":"olmoe","hidden_size":64,"num_experts":1,"num_experts_per_tok":1}`), 0o666),
+	); err != nil {
+		t.Fatal(err)
+	}
+	got := inspect(t, dir)
+	if len(got.Classes) != 1 || got.Classes[0].Role != "expert up" || got.Classes[0].Bytes != 144 || got.Classes[0].Kernel != "" {
+		t.Errorf("%+v", got.Classes)
+	}
+	if slices.ContainsFunc(got.Warnings, func(w string) bool { return strings.Contains(w, "kernel") }) {
+		t.Errorf("%q", got.Warnings)
 	}
 }
 
