@@ -78,16 +78,28 @@ func (g *Gate) Step(took time.Duration, bytes int64) (decided bool) {
 	s.steps += g.current.steps - 1
 	s.bytes += g.current.bytes
 	g.current, g.step = windowSum{}, 0
-	if g.window++; g.window < len(trial) {
+	if g.window++; g.window < len(trial) && !(g.window == 2 && g.clear()) {
 		return false
 	}
+	g.window = len(trial)
 	g.decide()
 	return true
 }
 
+// perStep is what a step took without and with prediction.
+func (g *Gate) perStep() (off, on time.Duration) {
+	return g.sums[0].time / time.Duration(g.sums[0].steps), g.sums[1].time / time.Duration(g.sums[1].steps)
+}
+
+// clear says that a window of each decides: no drift makes such a difference, and the slower half of a trial is time lost.
+func (g *Gate) clear() bool {
+	off, on := g.perStep()
+	return 2*max(off, on) > 3*min(off, on)
+}
+
 func (g *Gate) decide() {
 	off, on := &g.sums[0], &g.sums[1]
-	perOff, perOn := off.time/time.Duration(off.steps), on.time/time.Duration(on.steps)
+	perOff, perOn := g.perStep()
 	what := fmt.Sprintf("%v a token with prediction, %v without", perOn.Round(time.Microsecond), perOff.Round(time.Microsecond))
 	gain := float64(perOff-perOn) / float64(max(perOff, perOn, 1))
 	switch {

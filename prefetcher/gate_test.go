@@ -95,3 +95,27 @@ func TestGateTriesAgain(t *testing.T) {
 		t.Fatalf("after it: %d decisions, %d steps with prediction", d, on)
 	}
 }
+
+// TestGateClear: a difference that no drift explains ends the trial after a window of each.
+func TestGateClear(t *testing.T) {
+	for name, tt := range map[string]struct {
+		machine
+		on bool
+	}{
+		"much slower": {steady(190*ms, 100*ms, 10, 5), false},
+		"much faster": {steady(60*ms, 100*ms, 5, 5), true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var g Gate
+			for step := range 32 {
+				took, bytes := tt.machine(step, g.On())
+				if decided := g.Step(took, bytes); decided != (step == 31) {
+					t.Fatalf("step %d: decided %v", step, decided)
+				}
+			}
+			if g.On() != tt.on {
+				t.Errorf("prediction is %v: %s", g.On(), g.Reason())
+			}
+		})
+	}
+}
