@@ -139,16 +139,6 @@ func bind(ctx context.Context, path string, c *weights.Checkpoint, opt Options) 
 	return m, nil
 }
 
-// fits says whether paging the whole checkpoint in leaves the machine room for other pages; what does not fit is read when touched.
-func fits(c *weights.Checkpoint) bool {
-	var total int64
-	for _, t := range c.Tensors() {
-		total += t.Size
-	}
-	free := availableBytes()
-	return free == 0 || total < free/10*9
-}
-
 // Close ends the actors and the threads and unmaps the weights. No session may be in use.
 func (m *Model) Close() error {
 	var err error

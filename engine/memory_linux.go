@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"bytes"
 	"os"
 	"strconv"
 	"strings"
@@ -22,25 +21,4 @@ func ResidentBytes() int64 {
 		return 0
 	}
 	return pages * int64(os.Getpagesize())
-}
-
-// availableBytes is the kernel's estimate of memory that can be used without swapping (MemAvailable); 0 where unknown.
-func availableBytes() int64 {
-	data, err := os.ReadFile("/proc/meminfo")
-	if err != nil {
-		return 0
-	}
-	_, rest, ok := bytes.Cut(data, []byte("MemAvailable:"))
-	if !ok {
-		return 0
-	}
-	f := bytes.Fields(rest)
-	if len(f) == 0 {
-		return 0
-	}
-	kib, err := strconv.ParseInt(string(f[0]), 10, 64)
-	if err != nil {
-		return 0
-	}
-	return kib << 10
 }

@@ -133,11 +133,9 @@ func (m *Model) expertLayers() (layers []int, experts int) {
 
 // start pages weights in and starts the expert pipeline.
 func (m *Model) start(ctx context.Context, opt Options, p place) error {
-	populate := m.Checkpoint.PopulateDense
-	switch {
-	case p.records == nil && fits(m.Checkpoint):
-		populate = m.Checkpoint.Populate
-	case p.records != nil:
+	populate := m.Checkpoint.Populate
+	if p.records != nil {
+		populate = m.Checkpoint.PopulateDense
 		if err := m.measure(ctx, p); err != nil {
 			return err
 		}
