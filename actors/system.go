@@ -344,7 +344,7 @@ type Figures struct {
 	Read    int64         // bytes
 }
 
-// Since returns what was done after f's beginning; slots and residents are those of f.
+// Since returns what was done after begin. Slots, residents and warm reads are f's: the last belong to the load, however long they take.
 func (f Figures) Since(begin Figures) Figures {
 	t, b := &f.TierFigures, &begin.TierFigures
 	for _, x := range [...]struct {
