@@ -45,7 +45,10 @@ func fields(dec *json.Decoder, field func(key string) error) error {
 		if err != nil {
 			return eof(err)
 		}
-		key := tok.(string) // the decoder admits nothing else before a colon
+		key, ok := tok.(string)
+		if !ok { // after some malformed numbers the decoder no longer knows that a key is due
+			return fmt.Errorf("%v in place of a key", tok)
+		}
 		if seen[key] {
 			return fmt.Errorf("%w %q", ErrDuplicate, key)
 		}
