@@ -167,7 +167,11 @@ func decodeNext(d *json.Decoder, user func(string) string, depth int) (jinja.Val
 				if err != nil {
 					return v, err
 				}
-				key = user(k.(string))
+				name, ok := k.(string)
+				if !ok { // after some malformed numbers the decoder no longer knows that a key is due
+					return v, fmt.Errorf("%v in place of a key", k)
+				}
+				key = user(name)
 			}
 			item, err := decodeNext(d, user, depth+1)
 			if err != nil {
