@@ -104,7 +104,7 @@ func (c *Checkpoint) Record(layer, expert int) (Record, error) {
 	if err != nil {
 		return Record{}, err
 	}
-	if len(gate.Shape) != 2 || !equal(up.Shape, gate.Shape) || !equal(down.Shape, []int{gate.Shape[1], gate.Shape[0]}) {
+	if len(gate.Shape) != 2 || !slices.Equal(up.Shape, gate.Shape) || !slices.Equal(down.Shape, []int{gate.Shape[1], gate.Shape[0]}) {
 		return Record{}, badfile.At(down.File, down.Offset, ErrShape, "gate %v, up %v, down %v: [I,H] twice and [H,I] are expected",
 			gate.Shape, up.Shape, down.Shape).Of(down.Name).Advise(badfile.TryConvert)
 	}

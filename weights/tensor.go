@@ -163,5 +163,3 @@ func (c *Checkpoint) LoadRows(t *Tensor) ([]byte, error) {
 	}
 	return out, nil
 }
-
-func equal(a, b []int) bool { return slices.Equal(a, b) }

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 
@@ -182,7 +183,7 @@ func (c *Checkpoint) pairScales() error {
 		n := len(t.Shape)
 		want := append([]int{}, t.Shape...)
 		want[n-2], want[n-1] = tiles(t.Shape[n-2]), tiles(t.Shape[n-1])
-		if scale.Format != format.F32 || !equal(scale.Shape, want) {
+		if scale.Format != format.F32 || !slices.Equal(scale.Shape, want) {
 			return badfile.At(scale.File, scale.Offset, ErrShape, "%s %v, tensor %q %v needs F32 %v", scale.Type, scale.Shape, t.Name, t.Shape,
 				want).Of(scale.Name).Advise("use a checkpoint quantised in tiles of %d×%d", fp8Tile, fp8Tile)
 		}
@@ -282,7 +283,7 @@ func (c *Checkpoint) Expert(layer, expert int) (gate, up, down *Tensor, err erro
 		return nil, nil, nil, err
 	}
 	d := whole[0].Shape
-	if len(d) != 3 || !equal(fused.Shape, []int{d[0], 2 * d[2], d[1]}) {
+	if len(d) != 3 || !slices.Equal(fused.Shape, []int{d[0], 2 * d[2], d[1]}) {
 		return nil, nil, nil, badfile.At(fused.File, fused.Offset, ErrShape, "%v does not fit %q %v: [E,2I,H] and [E,H,I] are expected",
 			fused.Shape, whole[0].Name, d).Of(fused.Name).Advise(badfile.TryConvert)
 	}
@@ -322,7 +323,7 @@ func (c *Checkpoint) Require(needs ...Need) ([]*Tensor, error) {
 		switch {
 		case !ok:
 			absent = append(absent, n)
-		case n.Shape != nil && !equal(t.Shape, n.Shape):
+		case n.Shape != nil && !slices.Equal(t.Shape, n.Shape):
 			return nil, badfile.At(t.File, t.Offset, ErrShape, "it is %v, config and architecture need %v", t.Shape, n.Shape).Of(t.Name).
 				Advise("check that config and weights belong to the same model")
 		case t.Format == format.Unknown:

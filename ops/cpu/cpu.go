@@ -16,14 +16,13 @@ import (
 
 // Executor is the CPU implementation of ops.Executor. One goroutine at a time uses it; it splits the work over its team.
 type Executor struct {
-	team    *Team
-	arena   arena
-	kernels [256]*kernels.Kernel // by format, looked up once
-	all     []int32              // 0, 1, 2, …: the row list of a whole tensor
-	work    [][]float32          // scratch of each worker
-	works   [2]*cpuexperts.Work
-	turn    int
-	stats   Stats
+	team  *Team
+	arena arena
+	all   []int32     // 0, 1, 2, …: the row list of a whole tensor
+	work  [][]float32 // scratch of each worker
+	works [2]*cpuexperts.Work
+	turn  int
+	stats Stats
 
 	routes    []*ops.Routes // of the step, in order of request, like the arena's tensors
 	routed    int           // of these, in use
@@ -113,13 +112,6 @@ func (e *Executor) scratch(worker, n int) []float32 {
 	return e.work[worker][:n]
 }
 
-func (e *Executor) kernel(f format.Format) *kernels.Kernel {
-	if e.kernels[f] == nil {
-		e.kernels[f] = kernels.For(f)
-	}
-	return e.kernels[f]
-}
-
 // grain splits rows of the given cost (multiply-adds or similar) so that a range is worth a hand-over and every worker gets several.
 func (e *Executor) grain(rows, cost int) int {
 	const worth = 16 << 10
@@ -168,7 +160,7 @@ func (e *Executor) MatMul(x *ops.Tensor, out ...ops.Projection) {
 			if lo >= hi {
 				continue
 			}
-			e.kernels[p.W.Format].MatMul(p.Dst.Data[lo:], p.Dst.Cols, p.W.Data[lo*p.W.RowBytes:hi*p.W.RowBytes], hi-lo, &in.Input, rows)
+			kernels.For(p.W.Format).MatMul(p.Dst.Data[lo:], p.Dst.Cols, p.W.Data[lo*p.W.RowBytes:hi*p.W.RowBytes], hi-lo, &in.Input, rows)
 			if p.Bias != nil {
 				for r := range x.Rows {
 					kernels.Add(p.Dst.Row(r)[lo:hi], p.Bias.Data[lo:hi])
@@ -194,10 +186,9 @@ func prepare(x *ops.Tensor) *input {
 	return in
 }
 
-// reads says that weights of format f are multiplied with in: its rows are quantised if the format asks for it, once for all users. It
-// fills the cache of kernels, which is not for concurrent use.
+// reads says that weights of format f are multiplied with in: its rows are quantised if the format asks for it, once for all users.
 func (e *Executor) reads(in *input, f format.Format) {
-	if k := e.kernel(f); in.quantized || k.Form != kernels.FormQ8 {
+	if in.quantized || kernels.For(f).Form != kernels.FormQ8 {
 		return
 	}
 	if in.quantize == nil {
