@@ -198,11 +198,13 @@ func (m *moe) forward(e ops.Executor, st *Step, il int, n *ops.Tensor) *ops.Tens
 	e.MatMul(n, ops.Projection{Dst: logits, W: m.gate})
 	st.emit(e, "ffn_moe_logits", il, logits)
 	routes := e.Route(logits, m.params)
-	st.emitRoutes(il, routes)
+	st.emitRoutes(e, il, routes)
 	out := e.New("ffn_moe_out", il, n.Rows, n.Cols)
 	e.Experts(out, n, routes, m.experts, ops.SiLU)
 	return st.emit(e, "ffn_moe_out", il, out)
 }
+
+func (m *moe) matrices() []*ops.Matrix { return []*ops.Matrix{m.gate} }
 
 // mlp is a dense gated unit.
 type mlp struct{ gate, up, down *ops.Matrix }
@@ -226,9 +228,13 @@ func (m *mlp) forward(e ops.Executor, st *Step, il int, n *ops.Tensor) *ops.Tens
 	return st.emit(e, "ffn_out", il, out)
 }
 
+func (m *mlp) matrices() []*ops.Matrix { return []*ops.Matrix{m.gate, m.up, m.down} }
+
 // feedForward is what follows attention in a layer.
 type feedForward interface {
 	forward(e ops.Executor, st *Step, il int, n *ops.Tensor) *ops.Tensor
+	// matrices are its weights besides routed experts.
+	matrices() []*ops.Matrix
 }
 
 // decoder is the pre-norm layer x += attention(norm x); x += ffn(norm x), shared by the architectures that differ in its parts only.
@@ -273,6 +279,22 @@ func (d *decoder) Experts(il int) ops.ExpertSet {
 	return nil
 }
 
+// Weights are the dense tensors of layer il, or of the head.
+func (d *decoder) Weights(il int) (matrices []*ops.Matrix, vectors []*ops.Vector) {
+	if il == len(d.layers) {
+		return []*ops.Matrix{d.head}, []*ops.Vector{d.norm}
+	}
+	l := &d.layers[il]
+	a := l.attention
+	matrices = append([]*ops.Matrix{a.q, a.k, a.v, a.o}, l.ffn.matrices()...)
+	for _, v := range []*ops.Vector{l.inputNorm, l.postNorm, a.qNorm.Weight, a.kNorm.Weight, a.qb, a.kb, a.vb, a.ob} {
+		if v != nil {
+			vectors = append(vectors, v)
+		}
+	}
+	return matrices, vectors
+}
+
 // Layer runs layer il on the residual.
 func (d *decoder) Layer(e ops.Executor, st *Step, il int, in Stream) Stream {
 	x, l := in[0], &d.layers[il]
@@ -301,17 +323,19 @@ func (d *decoder) predict(e ops.Executor, st *Step, il int, x *ops.Tensor) {
 	logits := e.New("predict_logits", il, x.Rows, m.gate.Rows)
 	e.MatMul(n, ops.Projection{Dst: logits, W: m.gate})
 	routes := e.Route(logits, m.params)
-	st.Predict(il, st.byCount(routes, m.gate.Rows))
+	ids, _ := e.Chosen(routes)
+	st.Predict(il, st.byCount(ids, routes.TopK, m.gate.Rows))
 }
 
-// byCount returns the distinct experts of routes, those of most rows first, then by rank. The result is valid until the next call.
-func (st *Step) byCount(r *ops.Routes, experts int) []int32 {
+// byCount returns the distinct ids of the rows' choices [rows, topK], those of most rows first, then by rank. The result is valid until the
+// next call.
+func (st *Step) byCount(ids []int32, topK, experts int) []int32 {
 	count := slices.Grow(st.count[:0], experts)[:experts]
 	clear(count)
 	distinct := st.distinct[:0]
-	for rank := range r.TopK {
-		for row := range r.Rows {
-			id := r.IDs[row*r.TopK+rank]
+	for rank := range topK {
+		for at := rank; at < len(ids); at += topK {
+			id := ids[at]
 			if count[id]++; count[id] == 1 {
 				distinct = append(distinct, id)
 			}

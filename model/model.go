@@ -27,6 +27,9 @@ type Model interface {
 	State(il int) ops.StateSpec
 	// Experts are the routed experts of layer il, nil for a layer without.
 	Experts(il int) ops.ExpertSet
+	// Weights are what layer il multiplies with besides its routed experts; il = Layers() is the head. A device has to hold them all to
+	// run it.
+	Weights(il int) (matrices []*ops.Matrix, vectors []*ops.Vector)
 	// Embed writes the host inputs of the step's rows: the stream that enters layer 0.
 	Embed(e ops.Executor, st *Step) Stream
 	// Layer runs layer il.
@@ -58,16 +61,17 @@ func (st *Step) emit(e ops.Executor, name string, layer int, t *ops.Tensor) *ops
 }
 
 // emitRoutes shows the chosen experts and their weights to the observer, ids as whole numbers.
-func (st *Step) emitRoutes(layer int, r *ops.Routes) {
+func (st *Step) emitRoutes(e ops.Executor, layer int, r *ops.Routes) {
 	if st.Observe == nil {
 		return
 	}
-	ids := make([]float32, len(r.IDs))
-	for i, id := range r.IDs {
+	chosen, weights := e.Chosen(r)
+	ids := make([]float32, len(chosen))
+	for i, id := range chosen {
 		ids[i] = float32(id)
 	}
 	st.Observe("ffn_moe_topk", layer, r.Rows, r.TopK, ids)
-	st.Observe("ffn_moe_weights", layer, r.Rows, r.TopK, r.Weights)
+	st.Observe("ffn_moe_weights", layer, r.Rows, r.TopK, weights)
 }
 
 // constructor reads the hyper-parameters and declares the tensors; mistakes are collected in the loader.

@@ -185,3 +185,30 @@ func TestLoadRefuses(t *testing.T) {
 		})
 	}
 }
+
+// TestWeights: the weights of the layers and of the head, the experts and the embedding are the whole checkpoint, each named once.
+func TestWeights(t *testing.T) {
+	for _, name := range fixtures {
+		c := open(t, sharedtest.Testdata("oracles", name))
+		m, err := Load(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen := map[string]int{}
+		for il := range m.Layers() + 1 {
+			matrices, vectors := m.Weights(il)
+			for _, w := range matrices {
+				seen[w.Name]++
+			}
+			for _, v := range vectors {
+				seen[v.Name]++
+			}
+		}
+		for _, x := range c.Tensors() {
+			dense := !strings.Contains(x.Name, "experts") && x.Name != "model.embed_tokens.weight"
+			if want := map[bool]int{true: 1}[dense]; seen[x.Name] != want {
+				t.Errorf("%s: %s is named %d times, want %d", name, x.Name, seen[x.Name], want)
+			}
+		}
+	}
+}

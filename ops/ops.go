@@ -131,15 +131,19 @@ type Executor interface {
 	GLU(dst, gate, up *Tensor, act Activation)
 	// Route chooses each row's experts from the router's logits [rows, experts].
 	Route(logits *Tensor, p router.Params) *Routes
+	// Chosen returns the ids and weights of routes in host memory, [Rows, TopK] each, valid until Reset. Whoever looks into Routes asks it.
+	Chosen(r *Routes) (ids []int32, weights []float32)
 	// Experts computes dst[r] = Σ_rank weight·down(act(gate x_r)·up x_r) over the routed experts of r, summed in rank order.
 	Experts(dst, x *Tensor, routes *Routes, experts ExpertSet, act Activation)
 }
 
-// Routes are the experts chosen for each row, in rank order (highest weight first, ties to the lowest id).
+// Routes are the experts chosen for each row, in rank order (highest weight first, ties to the lowest id). They belong to the executor
+// that made them and are valid until its next Reset.
 type Routes struct {
 	Rows, TopK int
-	IDs        []int32   // [Rows, TopK]
-	Weights    []float32 // [Rows, TopK], multiplied after the down projection
+	IDs        []int32   // [Rows, TopK] in host memory; nil where they are elsewhere, see Executor.Chosen
+	Weights    []float32 // [Rows, TopK], multiplied after the down projection; likewise
+	Aux        any       // private to the executor
 }
 
 // Failure is what an op panics with when its input cannot be had, a weight that cannot be read: ops have no error results, since all but

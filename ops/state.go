@@ -18,12 +18,18 @@ type StateSpec struct {
 	VWidth int // float32 values of a value row
 }
 
-// KV is the state of one layer in one conversation: a growing list of key and value rows in host memory. One goroutine at a time
-// writes it.
+// KV is the state of one layer in one conversation: a growing list of key and value rows in host memory, which is where it belongs; a
+// device has a copy at most. One goroutine at a time writes it.
 type KV struct {
 	Spec StateSpec
 	K, V []float32 // [Len, KWidth], [Len, VWidth]
-	n    int
+
+	// Mark is how many rows, from the first on, are on a device with the values they have here. Put and Truncate lower it; only the
+	// executor that keeps the copy raises it.
+	Mark   int
+	Mirror any // the copy, private to that executor; nil for none
+
+	n int
 }
 
 // NewKV returns an empty state.
@@ -42,12 +48,21 @@ func (s *KV) Grow(n int) {
 	s.n = n
 }
 
+// Put writes the rows of a position, which Len grows to hold.
+func (s *KV) Put(pos int, k, v []float32) {
+	s.Grow(pos + 1)
+	copy(s.K[pos*s.Spec.KWidth:], k)
+	copy(s.V[pos*s.Spec.VWidth:], v)
+	s.Mark = min(s.Mark, pos)
+}
+
 // Truncate forgets the positions from n on.
 func (s *KV) Truncate(n int) {
 	if n >= s.n {
 		return
 	}
 	s.K, s.V, s.n = s.K[:n*s.Spec.KWidth], s.V[:n*s.Spec.VWidth], n
+	s.Mark = min(s.Mark, n)
 }
 
 func extend(x []float32, n int) []float32 {

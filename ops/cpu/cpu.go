@@ -231,10 +231,7 @@ func (e *Executor) RoPE(x *ops.Tensor, places []ops.Place, r *ops.Rope) {
 // StoreKV writes key and value rows to their conversations.
 func (e *Executor) StoreKV(kv []*ops.KV, k, v *ops.Tensor, places []ops.Place) {
 	for r, p := range places {
-		s := kv[p.Seq]
-		s.Grow(p.Pos + 1)
-		copy(s.K[p.Pos*k.Cols:], k.Row(r))
-		copy(s.V[p.Pos*v.Cols:], v.Row(r))
+		kv[p.Seq].Put(p.Pos, k.Row(r), v.Row(r))
 	}
 }
 
@@ -329,6 +326,9 @@ func (e *Executor) Route(logits *ops.Tensor, p router.Params) *ops.Routes {
 	e.routing = routing{}
 	return routes
 }
+
+// Chosen returns the routes' own memory.
+func (e *Executor) Chosen(r *ops.Routes) (ids []int32, weights []float32) { return r.IDs, r.Weights }
 
 func (e *Executor) route(worker, from, to int) {
 	x, k := &e.routing, e.routing.params.TopK

@@ -22,6 +22,7 @@ import (
 type Config struct {
 	New     func(t *testing.T) ops.Executor
 	Integer func(format.Format) bool // formats whose kernels quantise activations
+	Formats func(format.Format) bool // weight formats that it multiplies; nil: all
 }
 
 // bench is one case: the executor under test and the reference on the same data.
@@ -29,11 +30,13 @@ type bench struct {
 	*testing.T
 	rng      *rand.Rand
 	got, ref ops.Executor
+	formats  []format.Format
 }
 
 // Run runs the whole table, each op on a new executor.
 func Run(t *testing.T, c Config) {
 	reference := &ref.Executor{Integer: c.Integer}
+	formats := slices.DeleteFunc(Writable(), func(f format.Format) bool { return c.Formats != nil && !c.Formats(f) })
 	for _, group := range []struct {
 		name string
 		run  func(b *bench)
@@ -50,7 +53,7 @@ func Run(t *testing.T, c Config) {
 		{"RowIndependence", rowIndependence},
 	} {
 		t.Run(group.name, func(t *testing.T) {
-			group.run(&bench{t, rand.New(rand.NewPCG(1, 2)), c.New(t), reference})
+			group.run(&bench{t, rand.New(rand.NewPCG(1, 2)), c.New(t), reference, formats})
 		})
 	}
 }
@@ -143,9 +146,9 @@ func widths(f format.Format) []int {
 }
 
 func matMul(b *bench) {
-	for _, f := range Writable() {
+	for _, f := range b.formats {
 		b.Run(f.String(), func(t *testing.T) {
-			b := &bench{t, b.rng, b.got, b.ref}
+			b := &bench{t, b.rng, b.got, b.ref, b.formats}
 			for _, cols := range widths(f) {
 				for _, s := range []struct{ rows, out int }{{1, 1}, {1, 67}, {2, 5}, {4, 64}, {7, 33}, {33, 130}} {
 					b.got.Reset()
@@ -241,12 +244,13 @@ func route(b *bench) {
 			x, rx := b.pair(s.rows, s.experts)
 			p := router.Params{Gating: router.SoftmaxTopK, TopK: s.topK, Normalize: normalize}
 			got, want := b.got.Route(x, p), b.ref.Route(rx, p)
-			if !slices.Equal(got.IDs, want.IDs) || got.Rows != s.rows || got.TopK != s.topK {
-				b.Fatalf("route %v: ids %v, want %v", s, got.IDs, want.IDs)
+			ids, weights := b.got.Chosen(got)
+			if !slices.Equal(ids, want.IDs) || got.Rows != s.rows || got.TopK != s.topK {
+				b.Fatalf("route %v: ids %v, want %v", s, ids, want.IDs)
 			}
 			for i, w := range want.Weights {
-				if math.Abs(float64(got.Weights[i]-w)) > 1e-6 {
-					b.Fatalf("route %v: weights %v, want %v", s, got.Weights, want.Weights)
+				if math.Abs(float64(weights[i]-w)) > 1e-6 {
+					b.Fatalf("route %v: weights %v, want %v", s, weights, want.Weights)
 				}
 			}
 		}
@@ -269,9 +273,9 @@ func (b *bench) experts(f format.Format, n, inter, hidden int) table {
 }
 
 func experts(b *bench) {
-	for _, f := range Writable() {
+	for _, f := range b.formats {
 		b.Run(f.String(), func(t *testing.T) {
-			b := &bench{t, b.rng, b.got, b.ref}
+			b := &bench{t, b.rng, b.got, b.ref, b.formats}
 			unit := max(f.Info().Block, 32)
 			for _, s := range []struct{ rows, experts, topK int }{{1, 3, 1}, {1, 6, 4}, {5, 6, 2}, {40, 4, 3}} {
 				b.got.Reset()
@@ -296,6 +300,11 @@ func experts(b *bench) {
 // mixedExperts: the matrices of one layer are of different formats, none of which the executor has met before.
 func mixedExperts(b *bench) {
 	const hidden, inter, rows = 64, 32, 3
+	for _, f := range []format.Format{format.Q8_0, format.Q4_0, format.F16, format.F32, format.BF16, format.MXFP4, format.I8Row} {
+		if !slices.Contains(b.formats, f) {
+			b.Skipf("the executor does not multiply %s", f)
+		}
+	}
 	gate, p := b.matrix(format.Q8_0, 2, hidden), router.Params{Gating: router.SoftmaxTopK, TopK: 2}
 	set := table{
 		{b.matrix(format.Q4_0, inter, hidden), b.matrix(format.F16, inter, hidden), b.matrix(format.F32, hidden, inter)},
@@ -313,7 +322,7 @@ func mixedExperts(b *bench) {
 
 // rowIndependence: a row's bits are the same alone and in company.
 func rowIndependence(b *bench) {
-	for _, f := range Writable() {
+	for _, f := range b.formats {
 		unit := max(f.Info().Block, 32)
 		rows := 15
 		set, w := b.experts(f, 4, unit, 2*unit), b.matrix(f, 37, 2*unit)

@@ -136,10 +136,7 @@ func (e *Executor) RoPE(x *ops.Tensor, places []ops.Place, r *ops.Rope) {
 // StoreKV writes rows to the caches.
 func (e *Executor) StoreKV(kv []*ops.KV, k, v *ops.Tensor, places []ops.Place) {
 	for r, p := range places {
-		s := kv[p.Seq]
-		s.Grow(p.Pos + 1)
-		copy(s.K[p.Pos*k.Cols:], k.Row(r))
-		copy(s.V[p.Pos*v.Cols:], v.Row(r))
+		kv[p.Seq].Put(p.Pos, k.Row(r), v.Row(r))
 	}
 }
 
@@ -216,6 +213,9 @@ func (e *Executor) Route(logits *ops.Tensor, p router.Params) *ops.Routes {
 	}
 	return routes
 }
+
+// Chosen returns the routes' own memory.
+func (e *Executor) Chosen(r *ops.Routes) (ids []int32, weights []float32) { return r.IDs, r.Weights }
 
 // Experts: Σ weight·down(act(gate x)·up x), pair by pair.
 func (e *Executor) Experts(dst, x *ops.Tensor, routes *ops.Routes, experts ops.ExpertSet, act ops.Activation) {
