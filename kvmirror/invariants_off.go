@@ -1,0 +1,6 @@
+//go:build !invariants
+
+package kvmirror
+
+// invariants has the machine check itself after every step.
+const invariants = false
