@@ -1,0 +1,73 @@
+package shaders
+
+import "github.com/coli-moe/coli/router"
+
+// RoutePush is the push-constant block of route.comp: the experts of each row from its router's logits, as package router chooses them.
+type RoutePush struct {
+	Logits  uint64 // float32 [Rows, Experts]
+	Bias    uint64 // float32 [Experts]; not read without RouteBias
+	IDs     uint64 // int32 [Rows, TopK] in order of rank
+	Weights uint64 // float32 [Rows, TopK]
+	Host    uint64 // int32 [Rows, TopK], the ids once more for the host, with RouteHost
+
+	Rows, Experts, TopK uint32
+	Groups, TopKGroups  uint32 // 0 or 1 group is no limit
+	Scale               float32
+	Flags               uint32
+}
+
+// The flags of RoutePush. The gating function is a specialisation constant.
+const (
+	RouteNormalize uint32 = 1 << iota
+	RouteBias
+	RouteHost
+)
+
+// MaxExperts is the most experts of a layer that route.comp takes.
+const MaxExperts = 1024
+
+// SetParams fills what package router's parameters say; the addresses are the caller's.
+func (p *RoutePush) SetParams(r router.Params) {
+	p.TopK, p.Groups, p.TopKGroups, p.Scale = uint32(r.TopK), uint32(r.Groups), uint32(r.TopKGroups), r.Scale
+	if r.Scale == 0 {
+		p.Scale = 1
+	}
+	p.Flags |= flag(r.Normalize, RouteNormalize) | flag(r.Bias != nil, RouteBias)
+}
+
+// RouteLaunch is the dispatch of route.comp: a workgroup a row, whose threads each count how many experts rank before theirs.
+func RouteLaunch(p RoutePush, g router.Gating) Launch {
+	size := 64
+	for size < min(int(p.Experts), threads) {
+		size *= 2
+	}
+	return Launch{
+		Kernel: "route", Constants: []uint32{uint32(size), groups(int(p.Experts), size), uint32(g)},
+		X: p.Rows, Y: 1, Z: 1,
+	}
+}
+
+// ArgMaxPush is the push-constant block of argmax.comp: the column of each row's highest value, the lowest of several, -1 where any value
+// of the row is not finite.
+type ArgMaxPush struct {
+	X       uint64 // float32 [Rows, Cols]
+	Out     uint64 // int32 [Rows]
+	Partial uint64 // scratch of ArgMaxScratch bytes
+	Count   uint64 // uint32 [Rows], zero before the first dispatch; zero again after each
+
+	Rows, Cols uint32
+}
+
+// argMaxParts is how many workgroups a row is cut into.
+func argMaxParts(cols int) uint32 { return max(1, min(128, groups(cols, 4*threads))) }
+
+// ArgMaxScratch is the size in bytes of ArgMaxPush.Partial.
+func ArgMaxScratch(rows, cols int) int64 { return 8 * int64(rows) * int64(argMaxParts(cols)) }
+
+// ArgMaxLaunch is the dispatch of argmax.comp: workgroups take parts of a row, the one that ends last joins them.
+func ArgMaxLaunch(p ArgMaxPush) Launch {
+	return Launch{
+		Kernel: "argmax", Constants: []uint32{threads, flag(p.Cols%4 == 0, 1)},
+		X: argMaxParts(int(p.Cols)), Y: p.Rows, Z: 1,
+	}
+}
