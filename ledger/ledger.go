@@ -1,7 +1,8 @@
-// Package ledger knows how much RAM there is to use and who has been granted how much of it. A plan and the run that follows it ask the
-// same ledger, so that what the plan grants the run gets.
+// Package ledger knows how much memory there is to use, RAM or a device's, and who has been granted how much of it. A plan and the run
+// that follows it ask the same ledger, so that what the plan grants the run gets.
 //
-// What the system and its control groups allow comes from a Probe, read once. What the memory is used for is its holders' matter.
+// What the system and its control groups allow comes from a Probe, read once; what a device has, from who opened it. What the memory is
+// used for is its holders' matter.
 package ledger
 
 import (
@@ -35,16 +36,24 @@ type Limit struct {
 func (l *Limit) free() int64 { return max(l.Max-max(l.Used-l.Reclaimable, 0), 0) }
 
 // Memory kept for the system and for what has no lease (the Go heap, activations, page tables): an eighth of what is free, within bounds.
+// A device's driver, pipelines and other programs get less.
 const (
 	keepShare = 8
 	keepLeast = 256 << 20
 	keepMost  = 4 << 30
+
+	deviceKeepShare = 16
+	deviceKeepLeast = 64 << 20
+	deviceKeepMost  = 1 << 30
 )
 
 // Ledger grants leases. Its methods are safe for concurrent use.
 type Ledger struct {
-	free, kept int64  // free: the system's answer; kept for it
-	source     string // which of the system's answers free is
+	free, kept int64   // free: the system's answer; kept for it
+	source     string  // which of the system's answers free is
+	keeper     string  // whom it is kept for
+	advice     string  // what to do when there is not enough
+	host       *Ledger // of the same memory, granted there too; nil for none
 	known      bool
 
 	mu     sync.Mutex
@@ -57,7 +66,7 @@ func New(p Probe) (*Ledger, error) {
 	if err != nil {
 		return nil, fmt.Errorf("how much memory is free: %w", err)
 	}
-	l := &Ledger{known: m.Known, free: m.Available, source: "MemAvailable"}
+	l := &Ledger{known: m.Known, free: m.Available, source: "MemAvailable", keeper: "the system", advice: "free some memory"}
 	for _, lim := range m.Limits {
 		if f := lim.free(); !l.known || f < l.free {
 			l.known, l.free, l.source = true, f, lim.Name
@@ -67,6 +76,18 @@ func New(p Probe) (*Ledger, error) {
 	return l, nil
 }
 
+// Device returns the ledger of a device's memory: free bytes, or total where the driver does not tell what is free (free 0). A device
+// whose memory is the machine's RAM is given the ledger of that as well: what it grants is granted there too.
+func Device(name string, total, free int64, ram *Ledger) *Ledger {
+	l := &Ledger{known: true, free: free, source: "free on " + name, keeper: "the driver", host: ram,
+		advice: "end other programs that use the device, or give it less with --gpu-layers"}
+	if free <= 0 {
+		l.free, l.source = max(total, 0), "the memory of "+name
+	}
+	l.kept = min(max(l.free/deviceKeepShare, deviceKeepLeast), deviceKeepMost, l.free/2)
+	return l
+}
+
 // Budget is what leases may hold together; known is false where the system does not tell.
 func (l *Ledger) Budget() (bytes int64, known bool) { return l.free - l.kept, l.known }
 
@@ -74,7 +95,13 @@ func (l *Ledger) Budget() (bytes int64, known bool) { return l.free - l.kept, l.
 func (l *Ledger) Free() (bytes int64, known bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.free - l.kept - l.granted(), l.known
+	bytes, known = l.free-l.kept-l.granted(), l.known
+	if l.host != nil {
+		if free, ok := l.host.Free(); ok {
+			bytes = min(bytes, free)
+		}
+	}
+	return bytes, known
 }
 
 func (l *Ledger) granted() (sum int64) {
@@ -87,7 +114,7 @@ func (l *Ledger) granted() (sum int64) {
 // ErrNoRoom is why a lease is refused.
 var ErrNoRoom = errors.New("not enough memory")
 
-// Grant reserves bytes of RAM under a name for the report. The error, which wraps ErrNoRoom, gives the numbers.
+// Grant reserves bytes under a name for the report. The error, which wraps ErrNoRoom, gives the numbers.
 func (l *Ledger) Grant(name string, bytes int64) (*Lease, error) {
 	if bytes < 0 {
 		return nil, fmt.Errorf("a lease of %d bytes for %s", bytes, name)
@@ -96,14 +123,20 @@ func (l *Ledger) Grant(name string, bytes int64) (*Lease, error) {
 	defer l.mu.Unlock()
 	held := l.granted()
 	if free := l.free - l.kept - held; l.known && bytes > free {
-		less := fmt.Sprintf("%s %s less %s kept for the system", l.source, FormatSize(l.free), FormatSize(l.kept))
+		less := fmt.Sprintf("%s %s less %s kept for %s", l.source, FormatSize(l.free), FormatSize(l.kept), l.keeper)
 		if held > 0 {
 			less += fmt.Sprintf(" and %s granted already", FormatSize(held))
 		}
-		return nil, fmt.Errorf("%w for %s: %s needed, %s free (%s); free some memory",
-			ErrNoRoom, name, FormatSize(bytes), FormatSize(max(free, 0)), less)
+		return nil, fmt.Errorf("%w for %s: %s needed, %s free (%s); %s",
+			ErrNoRoom, name, FormatSize(bytes), FormatSize(max(free, 0)), less, l.advice)
 	}
 	x := &Lease{ledger: l, name: name, bytes: bytes}
+	if l.host != nil {
+		var err error
+		if x.host, err = l.host.Grant(name, bytes); err != nil {
+			return nil, err
+		}
+	}
 	l.leases = append(l.leases, x)
 	return x, nil
 }
@@ -111,6 +144,7 @@ func (l *Ledger) Grant(name string, bytes int64) (*Lease, error) {
 // Lease is memory granted to somebody.
 type Lease struct {
 	ledger *Ledger
+	host   *Lease // of the same memory; nil for none
 	name   string
 	bytes  int64
 }
@@ -123,6 +157,9 @@ func (x *Lease) Release() {
 	x.ledger.mu.Lock()
 	defer x.ledger.mu.Unlock()
 	x.ledger.leases = slices.DeleteFunc(x.ledger.leases, func(y *Lease) bool { return y == x })
+	if x.host != nil {
+		x.host.Release()
+	}
 }
 
 // Entry is a line of a report.
@@ -131,13 +168,17 @@ type Entry struct {
 	Bytes int64
 }
 
-// Report lists the leases, the largest first.
+// Report lists what is granted by name, the largest first.
 func (l *Ledger) Report() []Entry {
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	var out []Entry
+	sums := map[string]int64{}
 	for _, x := range l.leases {
-		out = append(out, Entry{x.name, x.bytes})
+		sums[x.name] += x.bytes
+	}
+	l.mu.Unlock()
+	var out []Entry
+	for name, bytes := range sums {
+		out = append(out, Entry{name, bytes})
 	}
 	slices.SortFunc(out, func(a, b Entry) int { return cmp.Or(cmp.Compare(b.Bytes, a.Bytes), cmp.Compare(a.Name, b.Name)) })
 	return out

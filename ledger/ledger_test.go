@@ -145,6 +145,70 @@ func TestUnknownBudget(t *testing.T) {
 	}
 }
 
+func TestDevice(t *testing.T) {
+	const gib = int64(1) << 30
+	for name, tt := range map[string]struct{ total, free, budget int64 }{
+		"a small one":           {2 * gib, gib, gib - 64<<20},
+		"a large one":           {140 * gib, 139 * gib, 138 * gib},
+		"free is not known":     {8 * gib, 0, 8*gib - gib/2},
+		"hardly anything":       {gib, 100 << 20, 50 << 20},
+		"no memory of its own":  {0, 0, 0},
+		"the driver says minus": {-5, -5, 0},
+	} {
+		if got, known := ledger.Device("card", tt.total, tt.free, nil).Budget(); got != tt.budget || !known {
+			t.Errorf("%s: budget %d, want %d", name, got, tt.budget)
+		}
+	}
+
+	l := ledger.Device("card", 8*gib, 4*gib, nil)
+	for _, name := range []string{"weights", "KV cache", "weights"} {
+		if _, err := l.Grant(name, gib); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, err := l.Grant("weights", gib)
+	const want = "not enough memory for weights: 1.0 GiB needed, 768 MiB free (free on card 4.0 GiB less 256 MiB kept for the driver and " +
+		"3.0 GiB granted already); end other programs that use the device, or give it less with --gpu-layers"
+	if !errors.Is(err, ledger.ErrNoRoom) || err.Error() != want {
+		t.Errorf("got  %v\nwant %s", err, want)
+	}
+	if diff := cmp.Diff([]ledger.Entry{{"weights", 2 * gib}, {"KV cache", gib}}, l.Report()); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// A device without memory of its own takes RAM.
+func TestSharedDevice(t *testing.T) {
+	const gib = int64(1) << 30
+	ram, err := ledger.New(files("proc/meminfo", meminfo)) // 9.8 GiB to grant
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := ledger.Device("integrated", 16*gib, 0, ram)
+	if _, err := ram.Grant("dense weights", 6*gib); err != nil {
+		t.Fatal(err)
+	}
+	free, _ := ram.Free()
+	if got, known := l.Free(); got != free || !known {
+		t.Errorf("%d free on the device, %d in RAM", got, free)
+	}
+	x, err := l.Grant("layers", 3*gib)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if now, _ := ram.Free(); now != free-3*gib {
+		t.Errorf("a lease of 3 GiB took %d of RAM", free-now)
+	}
+	if _, err := l.Grant("layers", 3*gib); !errors.Is(err, ledger.ErrNoRoom) || !strings.Contains(err.Error(), "MemAvailable") {
+		t.Errorf("granted beyond the RAM there is: %v", err)
+	}
+	x.Release()
+	x.Release()
+	if now, _ := ram.Free(); now != free || len(l.Report()) > 0 {
+		t.Errorf("%d of %d free after a release; %v", now, free, l.Report())
+	}
+}
+
 func TestSystem(t *testing.T) {
 	l, err := ledger.New(ledger.System())
 	if err != nil {
