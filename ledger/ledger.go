@@ -79,8 +79,10 @@ func New(p Probe) (*Ledger, error) {
 // Device returns the ledger of a device's memory: free bytes, or total where the driver does not tell what is free (free 0). A device
 // whose memory is the machine's RAM is given the ledger of that as well: what it grants is granted there too.
 func Device(name string, total, free int64, ram *Ledger) *Ledger {
-	l := &Ledger{known: true, free: free, source: "free on " + name, keeper: "the driver", host: ram,
-		advice: "end other programs that use the device, or give it less with --gpu-layers"}
+	l := &Ledger{
+		known: true, free: free, source: "free on " + name, keeper: "the driver", host: ram,
+		advice: "end other programs that use the device, or give it less with --gpu-layers",
+	}
 	if free <= 0 {
 		l.free, l.source = max(total, 0), "the memory of "+name
 	}
