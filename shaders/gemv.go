@@ -1,0 +1,173 @@
+package shaders
+
+import (
+	"strings"
+
+	"github.com/coli-moe/coli/shaders/layout"
+	"github.com/coli-moe/coli/weights/format"
+)
+
+// GEMVPush is the push-constant block of gemv.comp: y[r,o] = W[o,:]·x[r,:] + bias[o], added to y with Add, for few rows. A subgroup
+// computes GEMVLaunch's number of weight rows, its lanes take turns at pieces of 16 bytes of values, and their sums are added up across
+// the subgroup. A row's bits do not depend on the other rows.
+//
+// Formats that Integer names multiply the integer form of x: the sum of a block of 32 columns, or of half of one, is exact in int32
+// and is multiplied by the scales in float32.
+type GEMVPush struct {
+	W    uint64 // the matrix in device layout
+	S    uint64 // its scales
+	X    uint64 // float32 [Rows, Cols], or int8 [Rows, 32·blocks]
+	XD   uint64 // float32 pairs (d, d·Σq) [Rows, blocks]; not read for float32 x
+	Y    uint64 // float32 [Rows, Outs]
+	Bias uint64 // float32 [Outs]; 0 for none
+
+	QStride, SStride uint32 // as in layout.Layout
+	Rows             uint32 // of x and y
+	Outs, Cols       uint32 // the matrix's rows and columns
+	Add              uint32 // 1: y += instead of y =
+}
+
+// SetMatrix sets what the layout of the matrix at base decides.
+func (p *GEMVPush) SetMatrix(base uint64, l layout.Layout) {
+	p.W, p.S = base, base+uint64(l.SOffset)
+	p.QStride, p.SStride, p.Outs, p.Cols = uint32(l.QStride), uint32(l.SStride), uint32(l.Rows), uint32(l.Cols)
+}
+
+// ExpertPush is the push-constant block of expert.comp: y[p,:] = W·x[p/Divide,:] for each pair p of a row and an expert, W being the
+// gate, up or down matrix of expert IDs[p]. Pairs of experts whose address is 0 are left alone, so that experts in different formats take
+// a dispatch for each format. Otherwise as gemv.comp.
+type ExpertPush struct {
+	Table   uint64 // uint64 [Experts, 3]: addresses of gate, up and down in device layout; 0: not here
+	IDs     uint64 // int32 [Pairs]: rank p%top_k of row p/top_k
+	X       uint64 // as GEMVPush, [Pairs/Divide rows]
+	XD      uint64
+	Y       uint64 // float32 [Pairs, Outs]
+	SOffset uint64 // as in layout.Layout
+
+	QStride, SStride uint32
+	Pairs            uint32
+	Outs, Cols       uint32
+	Experts          uint32
+	Matrix           uint32 // 0 gate, 1 up, 2 down
+	Divide           uint32 // pairs that share a row of x: top_k for gate and up, 1 for down
+}
+
+// SetMatrix sets what the layout of the experts' matrices decides.
+func (p *ExpertPush) SetMatrix(l layout.Layout) {
+	p.SOffset = uint64(l.SOffset)
+	p.QStride, p.SStride, p.Outs, p.Cols = uint32(l.QStride), uint32(l.SStride), uint32(l.Rows), uint32(l.Cols)
+}
+
+// GateUpPush is the push-constant block of gate_up.comp: h[p,:] = act(gate·x)·(up·x) for each pair p of a row and an expert, x being row
+// p/TopK, in one pass over both matrices, which have one format. h is written as float32, in the integer form, or both. Pairs of
+// experts that are not here are left alone.
+type GateUpPush struct {
+	Table   uint64 // as ExpertPush
+	IDs     uint64 // int32 [Pairs]
+	X       uint64 // as GEMVPush
+	XD      uint64
+	Y       uint64 // float32 [Pairs, Outs]; 0: not wanted
+	YQ      uint64 // int8 [Pairs, 32·ceil(Outs/32)]; 0: not wanted
+	YD      uint64 // float32 pairs (d, d·Σq) [Pairs, ceil(Outs/32)]
+	SOffset uint64
+
+	QStride, SStride uint32
+	Pairs            uint32
+	Outs, Cols       uint32
+	Experts          uint32
+	TopK             uint32
+	Act              uint32 // ActSiLU
+}
+
+// SetMatrix sets what the layout of the gate matrices, which is that of the up matrices, decides.
+func (p *GateUpPush) SetMatrix(l layout.Layout) {
+	p.SOffset = uint64(l.SOffset)
+	p.QStride, p.SStride, p.Outs, p.Cols = uint32(l.QStride), uint32(l.SStride), uint32(l.Rows), uint32(l.Cols)
+}
+
+// DownPush is the push-constant block of down.comp: y[r,:] = Σ_rank weight·down·h[p,:], p = r·TopK+rank, summed in order of rank, added to
+// y with Add. Pairs of experts that are not here count for nothing.
+type DownPush struct {
+	Table   uint64 // as ExpertPush
+	IDs     uint64 // int32 [Rows, TopK]
+	Weights uint64 // float32 [Rows, TopK]
+	X       uint64 // h: float32 [Rows·TopK, Cols], or int8 [Rows·TopK, 32·blocks]
+	XD      uint64 // as GEMVPush
+	Y       uint64 // float32 [Rows, Outs]
+	SOffset uint64
+
+	QStride, SStride uint32
+	Rows             uint32
+	Outs, Cols       uint32
+	Experts          uint32
+	TopK             uint32
+	Add              uint32 // 1: y += instead of y =
+}
+
+// SetMatrix sets what the layout of the down matrices decides.
+func (p *DownPush) SetMatrix(l layout.Layout) {
+	p.SOffset = uint64(l.SOffset)
+	p.QStride, p.SStride, p.Outs, p.Cols = uint32(l.QStride), uint32(l.SStride), uint32(l.Rows), uint32(l.Cols)
+}
+
+// Integer tells whether weights in format f multiply the integer form of activations on the device.
+func Integer(f format.Format) bool {
+	switch f {
+	case format.Q8_0, format.I8Row, format.Q4_0, format.I4G64, format.MXFP4, format.Q4_K, format.Q6_K:
+		return true
+	}
+	return false
+}
+
+// perFormat is the name of a kernel's module for weights in format f, with packed dot products if dot.
+func perFormat(kernel string, f format.Format, dot bool) string {
+	name := kernel + "_" + strings.ToLower(f.String())
+	if dot && Integer(f) {
+		name += "_dot"
+	}
+	return name
+}
+
+// tile says how the work of the kernels in this file is cut; all of it are specialisation constants.
+type tile struct {
+	threads int // of a workgroup: constant 0
+	outs    int // weight rows a subgroup computes: constant 1
+	unroll  int // pieces of a weight row a lane loads at once: constant 2
+	rows    int // rows of x multiplied while a piece is at hand: constant 3, only gemv.comp
+}
+
+func (t tile) launch(kernel string, outs, subgroup, y int) Launch {
+	return Launch{
+		Kernel: kernel, Constants: []uint32{uint32(t.threads), uint32(t.outs), uint32(t.unroll), uint32(t.rows)},
+		X: groups(outs, t.threads/subgroup*t.outs), Y: uint32(y), Z: 1,
+	}
+}
+
+// GEMVLaunch is the dispatch of gemv.comp for weights in format f; dot uses packed dot products (device.Features.IntegerDot).
+func GEMVLaunch(p GEMVPush, f format.Format, dot bool, subgroup int) Launch {
+	t := tile{threads: 128, outs: 1, unroll: 4, rows: 4}
+	if p.Rows == 1 {
+		t.rows = 1
+	}
+	return t.launch(perFormat("gemv", f, dot), int(p.Outs), subgroup, 1)
+}
+
+// ExpertLaunch is the dispatch of expert.comp.
+func ExpertLaunch(p ExpertPush, f format.Format, dot bool, subgroup int) Launch {
+	t := tile{threads: 128, outs: 1, unroll: 4, rows: 1}
+	return t.launch(perFormat("expert", f, dot), int(p.Outs), subgroup, int(p.Pairs))
+}
+
+// GateUpLaunch is the dispatch of gate_up.comp. A workgroup computes 32 neighbouring outputs, a block of the integer form.
+func GateUpLaunch(p GateUpPush, f format.Format, dot bool, subgroup int) Launch {
+	t := tile{threads: 512, unroll: 2, rows: 1}
+	t.threads = min(t.threads, 32*subgroup)
+	t.outs = 32 * subgroup / t.threads
+	return t.launch(perFormat("gate_up", f, dot), int(p.Outs), subgroup, int(p.Pairs))
+}
+
+// DownLaunch is the dispatch of down.comp.
+func DownLaunch(p DownPush, f format.Format, dot bool, subgroup int) Launch {
+	t := tile{threads: 128, outs: 1, unroll: 4, rows: 1}
+	return t.launch(perFormat("down", f, dot), int(p.Outs), subgroup, int(p.Rows))
+}

@@ -1,0 +1,4 @@
+package variants
+
+// others are the kernels that multiply no weights.
+var others []Variant
