@@ -1,0 +1,332 @@
+// Package device is a Vulkan device that computes: choosing it, its memory, its pipelines, and frames, which are lists of dispatches that
+// are recorded once and submitted as often as they are needed. Shaders see memory by address (buffer device addresses) and get their
+// parameters as push constants; there are no descriptors.
+//
+// What is computed belongs to packages shaders and ops/gpu. The calls of Vulkan are in package vk beneath; no other package makes any.
+package device
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"github.com/coli-moe/coli/device/internal/vk"
+	"github.com/coli-moe/coli/messages"
+)
+
+// What goes wrong with a device. Errors wrap one of these and say what to try.
+var (
+	ErrNoLoader = vk.ErrNoLoader                            // Vulkan is not installed
+	ErrNoDevice = errors.New("no Vulkan device")            // there is none, or none that was asked for, or it cannot run coli
+	ErrLost     = errors.New("the Vulkan device is lost")   // it failed, or a wait ran out; nothing works any more but Free and Close
+	ErrNoMemory = errors.New("not enough device memory")    // an allocation failed or went past the cap
+	errClosed   = errors.New("the Vulkan device is closed") // used after Close
+)
+
+// Options say which device to open, and how.
+type Options struct {
+	// Select is the index of a device in List's order, or a part of its name, whatever the case. Empty is the first that is no CPU.
+	Select string
+
+	Validation bool              // with the Khronos validation layer, synchronization checks included; an error if it is not installed
+	Message    func(text string) // gets the layer's warnings and errors, on any goroutine
+
+	Profile   bool          // take the time of every dispatch (Frame.Times)
+	MaxWait   time.Duration // how long a submission may take before the device counts as lost; 0 means DefaultMaxWait
+	CacheDir  string        // directory of the pipeline cache; empty for none
+	MemoryCap int64         // most bytes that buffers may hold; 0 for what the device has. COLI_VK_CAP_MB is the same for a user
+	Faults    *Faults       // failures to inject; nil for those of COLI_VK_FAULT
+}
+
+// DefaultMaxWait is what a frame may take. Frames are cut so that they stay far below the two to ten seconds after which drivers reset
+// the device.
+const DefaultMaxWait = 20 * time.Second
+
+// Device is an open device. Its methods are safe for concurrent use; a Frame belongs to one goroutine at a time.
+type Device struct {
+	info     Info
+	opts     Options
+	instance *instance
+	vk       *vk.Device
+	queue    vk.Queue
+	family   uint32
+	timeline vk.Semaphore
+	period   float64 // nanoseconds of a timestamp's tick
+
+	memory    memory
+	transfers transfers
+	pipelines pipelines
+	faults    faultState
+
+	submitMu sync.Mutex
+	last     uint64        // the timeline's point of the last submission; under submitMu
+	reached  atomic.Uint64 // the timeline has passed this point
+	address  atomic.Pointer[messages.Address]
+
+	lost   atomic.Pointer[error]
+	closed atomic.Bool
+	frames sync.WaitGroup // recorded and not freed
+}
+
+// Open opens a device.
+func Open(o Options) (*Device, error) {
+	inst, err := newInstance(&o)
+	if err != nil {
+		return nil, err
+	}
+	all, err := inst.list()
+	if err == nil {
+		var c *candidate
+		if c, err = choose(all, o.Select); err == nil {
+			var d *Device
+			if d, err = open(inst, c, o); err == nil {
+				return d, nil
+			}
+		}
+	}
+	inst.close()
+	return nil, err
+}
+
+func open(inst *instance, c *candidate, o Options) (*Device, error) {
+	if c.missing != "" {
+		return nil, fmt.Errorf("%w: %s has no %s; a newer driver may have it", ErrNoDevice, c.Name, c.missing)
+	}
+	logical, err := inst.createDevice(c)
+	if err != nil {
+		return nil, fmt.Errorf("opening %s: %w", c.Name, err)
+	}
+	if o.MaxWait == 0 {
+		o.MaxWait = DefaultMaxWait
+	}
+	d := &Device{info: c.Info, opts: o, instance: inst, vk: logical, family: c.family, period: c.period}
+	d.queue = logical.Queue(c.family)
+	if err := d.prepare(c); err != nil {
+		d.destroy()
+		return nil, fmt.Errorf("opening %s: %w", c.Name, err)
+	}
+	return d, nil
+}
+
+func (d *Device) prepare(c *candidate) (err error) {
+	if d.faults, err = newFaults(d.opts.Faults); err != nil {
+		return err
+	}
+	timeline := &vk.SemaphoreTypeCreateInfo{SemaphoreType: vk.SemaphoreTypeTimeline}
+	semaphore := new(vk.SemaphoreCreateInfo)
+	vk.Chain(semaphore, timeline)
+	if d.timeline, err = d.vk.CreateSemaphore(semaphore); err != nil {
+		return err
+	}
+	if err := d.memory.init(d, c); err != nil {
+		return err
+	}
+	return d.pipelines.init(d, c)
+}
+
+// Info describes the device.
+func (d *Device) Info() Info { return d.info }
+
+// usable says why the device cannot be used any more.
+func (d *Device) usable() error {
+	if err := d.lost.Load(); err != nil {
+		return *err
+	}
+	if d.closed.Load() {
+		return errClosed
+	}
+	return nil
+}
+
+// Lost is nil while the device works, and afterwards why it does not: the error every method returns, which wraps ErrLost.
+func (d *Device) Lost() error {
+	if err := d.lost.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+// lose makes the device lost, if it is not already, and returns why it is.
+func (d *Device) lose(cause error) error {
+	err := fmt.Errorf("%w: %s: %w; coli goes on without it", ErrLost, d.info.Name, cause)
+	d.lost.CompareAndSwap(nil, &err)
+	return *d.lost.Load()
+}
+
+// failed turns a loss reported by Vulkan into ErrLost, and lack of memory into ErrNoMemory.
+func (d *Device) failed(err error) error {
+	switch {
+	case errors.Is(err, vk.ErrorDeviceLost):
+		return d.lose(err)
+	case errors.Is(err, vk.ErrorOutOfDeviceMemory), errors.Is(err, vk.ErrorOutOfHostMemory):
+		return fmt.Errorf("%w: %w", ErrNoMemory, err)
+	}
+	return err
+}
+
+// Idle returns when everything submitted has run.
+func (d *Device) Idle() error {
+	if err := d.usable(); err != nil {
+		return err
+	}
+	d.submitMu.Lock()
+	last := d.last
+	d.submitMu.Unlock()
+	w := newWaiter(d)
+	return w.wait(d, last)
+}
+
+// Close waits for what has been submitted, and frees the device with all its buffers, frames and pipelines. It does not hang: a device
+// that does not come back is left to the end of the process.
+func (d *Device) Close() error {
+	if d.closed.Load() {
+		return nil
+	}
+	err := d.Idle()
+	if d.closed.Swap(true) {
+		return nil
+	}
+	if errors.Is(err, ErrLost) {
+		// What has failed has been reported already. Nothing may be destroyed while the device may be using it.
+		idle := make(chan struct{})
+		go func() {
+			defer close(idle)
+			d.vk.WaitIdle() //nolint:errcheck // a lost device is idle
+		}()
+		select {
+		case <-idle:
+		case <-time.After(closeWait):
+			return nil
+		}
+		err = nil
+	}
+	d.pipelines.save(d)
+	d.destroy()
+	return err
+}
+
+// closeWait is how long Close waits for a lost device.
+const closeWait = 2 * time.Second
+
+func (d *Device) destroy() {
+	d.transfers.destroy(d)
+	d.pipelines.destroy(d)
+	d.memory.destroy(d)
+	if d.timeline != 0 {
+		d.vk.DestroySemaphore(d.timeline)
+	}
+	d.vk.Destroy()
+	d.instance.close()
+}
+
+// List describes the devices of this machine in the order of their indices: discrete cards, then integrated, virtual and CPU devices.
+func List(o Options) ([]Info, error) {
+	inst, err := newInstance(&o)
+	if err != nil {
+		return nil, err
+	}
+	defer inst.close()
+	all, err := inst.list()
+	if err != nil {
+		return nil, err
+	}
+	out := make([]Info, len(all))
+	for i := range all {
+		out[i] = all[i].Info
+	}
+	return out, nil
+}
+
+// instance is Vulkan with the options' layers.
+type instance struct {
+	*vk.Instance
+	messenger vk.DebugUtilsMessengerEXT
+	forget    func() // ends the messages
+}
+
+const (
+	validationLayer = "VK_LAYER_KHRONOS_validation"
+	debugUtils      = "VK_EXT_debug_utils"
+	portability     = "VK_KHR_portability_enumeration"
+)
+
+func newInstance(o *Options) (*instance, error) {
+	name := vk.CString("coli")
+	app := &vk.ApplicationInfo{PApplicationName: name, PEngineName: name, ApiVersion: vk.Version13}
+	vk.Chain(app)
+	info := &vk.InstanceCreateInfo{PApplicationInfo: app}
+	chain := []vk.Extensible{info}
+	have, err := vk.InstanceExtensions("")
+	if err != nil {
+		return nil, explainLoader(err)
+	}
+	var layers, extensions []string
+	if slices.Contains(have, portability) {
+		extensions = append(extensions, portability)
+		info.Flags |= vk.InstanceCreateEnumeratePortabilityBitKHR
+	}
+	inst := new(instance)
+	var messages *vk.DebugUtilsMessengerCreateInfoEXT
+	if o.Validation {
+		installed, err := vk.LayerNames()
+		if err != nil {
+			return nil, err
+		}
+		if !slices.Contains(installed, validationLayer) {
+			return nil, fmt.Errorf("%s is not installed (package vulkan-validationlayers)", validationLayer)
+		}
+		layers = append(layers, validationLayer)
+		extensions = append(extensions, debugUtils, "VK_EXT_validation_features")
+		enable := new(uint32)
+		*enable = vk.ValidationFeatureEnableSynchronizationValidationEXT
+		chain = append(chain, &vk.ValidationFeaturesEXT{EnabledValidationFeatureCount: 1, PEnabledValidationFeatures: enable})
+		sink := o.Message
+		if sink == nil {
+			sink = func(string) {}
+		}
+		messages, inst.forget = vk.MessengerInfo(sink)
+		chain = append(chain, messages)
+	}
+	info.EnabledLayerCount, info.PpEnabledLayerNames = uint32(len(layers)), vk.CStrings(layers)
+	info.EnabledExtensionCount, info.PpEnabledExtensionNames = uint32(len(extensions)), vk.CStrings(extensions)
+	vk.Chain(chain...)
+	if inst.Instance, err = vk.CreateInstance(info); err != nil {
+		if inst.forget != nil {
+			inst.forget()
+		}
+		return nil, explainLoader(err)
+	}
+	if messages != nil {
+		messages.Next = unsafe.Pointer(nil)
+		if inst.messenger, err = inst.CreateMessenger(messages); err != nil {
+			inst.close()
+			return nil, err
+		}
+	}
+	return inst, nil
+}
+
+func (i *instance) close() {
+	if i.messenger != 0 {
+		i.DestroyMessenger(i.messenger)
+	}
+	i.Destroy()
+	if i.forget != nil {
+		i.forget()
+	}
+}
+
+func explainLoader(err error) error {
+	switch {
+	case errors.Is(err, ErrNoLoader):
+		return fmt.Errorf("%w; install the Vulkan loader and the driver of your card (Debian, Ubuntu: libvulkan1 and mesa-vulkan-drivers or "+
+			"NVIDIA's driver; macOS: MoltenVK), or name the loader with %s", err, vk.LoaderEnv)
+	case errors.Is(err, vk.ErrorIncompatibleDriver):
+		return fmt.Errorf("%w: %w", ErrNoDevice, err)
+	}
+	return err
+}

@@ -1,0 +1,25 @@
+//go:build !windows
+
+package vk
+
+import (
+	"runtime"
+
+	"github.com/ebitengine/purego"
+)
+
+// loaderNames are looked for where the system looks for libraries. MoltenVK is Vulkan without a loader.
+var loaderNames = func() []string {
+	if runtime.GOOS == "darwin" {
+		return []string{"libvulkan.1.dylib", "/usr/local/lib/libvulkan.1.dylib", "/opt/homebrew/lib/libvulkan.1.dylib", "libMoltenVK.dylib"}
+	}
+	return []string{"libvulkan.so.1", "libvulkan.so"}
+}()
+
+func openLibrary(name string) (uintptr, error) {
+	lib, err := purego.Dlopen(name, purego.RTLD_NOW|purego.RTLD_LOCAL)
+	if err != nil {
+		return 0, err
+	}
+	return purego.Dlsym(lib, "vkGetInstanceProcAddr")
+}
