@@ -69,7 +69,9 @@ const (
 )
 
 // QKVFits says whether qkv_post.comp takes heads of this size: they are read in pairs of vectors, Dim/2 apart.
-func QKVFits(headDim, dim int) bool { return headDim%8 == 0 && dim%8 == 0 && dim <= headDim && headDim > 0 }
+func QKVFits(headDim, dim int) bool {
+	return headDim%8 == 0 && dim%8 == 0 && dim <= headDim && headDim > 0
+}
 
 // QKVLaunch is the dispatch of qkv_post.comp: a workgroup a (row, head), or a (row, q or k or v) with QKVWhole.
 func QKVLaunch(p QKVPush) Launch {

@@ -1,4 +1,16 @@
 package variants
 
 // others are the kernels that multiply no weights.
-var others []Variant
+var others = []Variant{
+	{Name: "argmax", Source: "argmax"},
+	{Name: "attention", Source: "attention"},
+	{Name: "attention_block", Source: "attention_block"},
+	{Name: "elementwise", Source: "elementwise"},
+	{Name: "gather", Source: "gather"},
+	{Name: "qkv_post", Source: "qkv_post"},
+	{Name: "quantize", Source: "quantize"},
+	{Name: "rmsnorm", Source: "rmsnorm"},
+	{Name: "rope", Source: "rope"},
+	{Name: "route", Source: "route"},
+	{Name: "store_kv", Source: "store_kv"},
+}

@@ -1,0 +1,110 @@
+#version 460
+// Norm, clamp, rotation and store of the rows of q, k and v: see rope.go.
+#extension GL_GOOGLE_include_directive : require
+#include "memory.glsl"
+#include "reduce.glsl"
+
+layout(local_size_x_id = 0) in;
+layout(constant_id = 1) const uint KEEP = 1; // units an invocation holds
+
+layout(push_constant) uniform Push {
+	Floats q, k, v, qw, kw;
+	Pairs table;
+	Places places;
+	Mirrors mirrors;
+	Floats stage_k, stage_v;
+	uint rows, heads, kv_heads, head_dim, dim;
+	float eps, limit;
+	uint flags;
+} p;
+
+const uint NORM = 1, WHOLE = 2, PLUS_ONE = 4;
+
+vec4 limited(vec4 x) {
+	[[unroll]] for (uint c = 0; c < 4; c++) {
+		x[c] = isNaN(x[c]) ? x[c] : clamp(x[c], -p.limit, p.limit);
+	}
+	return x;
+}
+
+vec4 weight(vec4 w) { return (p.flags & PLUS_ONE) != 0 ? w + 1 : w; }
+
+// A unit is two vectors of a head: columns 4u and 4u + Dim/2 of the rotated part, two neighbours of the rest.
+void main() {
+	uint row = gl_WorkGroupID.y, part = gl_WorkGroupID.x;
+	bool whole = (p.flags & WHOLE) != 0;
+	uint qparts = whole ? 1 : p.heads, kparts = whole ? 1 : p.kv_heads;
+	uint tensor = part < qparts ? 0 : part < qparts + kparts ? 1 : 2; // q, k, v
+	uint heads = tensor == 0 ? p.heads : p.kv_heads;                   // of the tensor
+	uint head0 = whole ? 0 : part - (tensor == 0 ? 0 : tensor == 1 ? qparts : qparts + kparts);
+	uint count = whole ? heads : 1; // heads of this workgroup
+	Vectors x = Vectors(tensor == 0 ? p.q : tensor == 1 ? p.k : p.v);
+	uint row0 = row * heads * p.head_dim / 4; // in vectors
+	uint per = p.head_dim / 8, units = count * per, rotated = p.dim / 8;
+	ivec2 at = p.places.v[row];
+
+	vec4 a[KEEP], b[KEEP];
+	float sum = 0;
+	[[unroll]] for (uint k = 0; k < KEEP; k++) {
+		uint unit = k * gl_WorkGroupSize.x + place();
+		a[k] = b[k] = vec4(0);
+		if (unit < units) {
+			uint h = unit / per, u = unit % per;
+			uint i = row0 + (head0 + h) * p.head_dim / 4 + (u < rotated ? u : 2 * u);
+			a[k] = x.v[i];
+			b[k] = x.v[i + (u < rotated ? rotated : 1)];
+			sum += dot(a[k], a[k]) + dot(b[k], b[k]);
+		}
+	}
+	bool norm = (p.flags & NORM) != 0 && tensor != 2; // the same in the whole workgroup
+	float scale = 1;
+	if (norm) {
+		scale = inversesqrt(workgroupSum(sum) / float(count * p.head_dim) + p.eps);
+	}
+	Vectors w = Vectors(tensor == 0 ? p.qw : p.kw);
+	Vectors mirror, stage;
+	bool staged = false;
+	if (tensor != 0) {
+		mirror = Vectors(p.mirrors.v[2 * at.y + tensor - 1]);
+		stage = Vectors(tensor == 1 ? p.stage_k : p.stage_v);
+		staged = given(p.stage_k);
+	}
+	[[unroll]] for (uint k = 0; k < KEEP; k++) {
+		uint unit = k * gl_WorkGroupSize.x + place();
+		if (unit >= units) {
+			continue;
+		}
+		uint h = unit / per, u = unit % per;
+		uint first = h * p.head_dim / 4 + (u < rotated ? u : 2 * u), second = first + (u < rotated ? rotated : 1);
+		vec4 y = a[k], z = b[k];
+		if (norm) {
+			y *= scale * weight(w.v[first]); // of the whole projection or of a head: h is 0 then
+			z *= scale * weight(w.v[second]);
+		}
+		if (p.limit > 0) {
+			y = limited(y);
+			z = limited(z);
+		}
+		if (tensor != 2 && u < rotated) {
+			Vectors t = Vectors(p.table);
+			uint i = (at.x * p.dim / 2 + 4 * u) / 2;
+			vec4 t0 = t.v[i], t1 = t.v[i + 1];
+			vec4 c = vec4(t0.xz, t1.xz), s = vec4(t0.yw, t1.yw), r = y;
+			y = r * c - z * s;
+			z = z * c + r * s;
+		}
+		uint head = head0 * p.head_dim / 4;
+		if (tensor == 0) {
+			x.v[row0 + head + first] = y;
+			x.v[row0 + head + second] = z;
+			continue;
+		}
+		uint m = at.x * heads * p.head_dim / 4 + head;
+		mirror.v[m + first] = y;
+		mirror.v[m + second] = z;
+		if (staged) {
+			stage.v[row0 + head + first] = y;
+			stage.v[row0 + head + second] = z;
+		}
+	}
+}
