@@ -224,6 +224,7 @@ func (d *Device) destroy() {
 }
 
 // List describes the devices of this machine in the order of their indices: discrete cards, then integrated, virtual and CPU devices.
+// Where there is none the error wraps ErrNoLoader or ErrNoDevice and says what to try.
 func List(o Options) ([]Info, error) {
 	inst, err := newInstance(&o)
 	if err != nil {
@@ -233,6 +234,9 @@ func List(o Options) ([]Info, error) {
 	all, err := inst.list()
 	if err != nil {
 		return nil, err
+	}
+	if len(all) == 0 {
+		return nil, fmt.Errorf("%w: %s", ErrNoDevice, noDevice())
 	}
 	out := make([]Info, len(all))
 	for i := range all {
@@ -325,8 +329,8 @@ func explainLoader(err error) error {
 	case errors.Is(err, ErrNoLoader):
 		return fmt.Errorf("%w; install the Vulkan loader and the driver of your card (Debian, Ubuntu: libvulkan1 and mesa-vulkan-drivers or "+
 			"NVIDIA's driver; macOS: MoltenVK), or name the loader with %s", err, vk.LoaderEnv)
-	case errors.Is(err, vk.ErrorIncompatibleDriver):
-		return fmt.Errorf("%w: %w", ErrNoDevice, err)
+	case errors.Is(err, vk.ErrorIncompatibleDriver): // the loader found no driver
+		return fmt.Errorf("%w: %s", ErrNoDevice, noDevice())
 	}
 	return err
 }

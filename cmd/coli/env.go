@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/coli-moe/coli/device"
 	"github.com/coli-moe/coli/internal/embedded"
 )
 
@@ -18,6 +19,10 @@ const envPrefix = "COLI_"
 var plainEnv = []string{
 	embedded.CacheDirEnv, // where the embedded model and the history of the conversation's lines go
 	"COLI_CPU",           // limits the instruction set the kernels use
+	"COLI_VK_LOADER",     // the Vulkan loader to open
+	"COLI_VK_CAP_MB",     // the most device memory to use
+	device.FaultEnv,      // makes the device fail
+	"COLI_TEST_DEVICE",   // the device of the tests
 	"COLI_CI",            // makes tests fail, instead of skip, without their material
 }
 

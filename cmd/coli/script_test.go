@@ -13,6 +13,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"github.com/coli-moe/coli/device"
 	"github.com/coli-moe/coli/internal/embedded"
 	"github.com/coli-moe/coli/internal/sharedtest"
 )
@@ -69,8 +70,29 @@ func TestScripts(t *testing.T) {
 			env.Setenv("MODEL", model)
 			return nil
 		},
+		Condition: func(name string) (bool, error) {
+			if name != "llvmpipe" {
+				return false, fmt.Errorf("unknown condition %q", name)
+			}
+			return llvmpipe()
+		},
 		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){"exits": exits, "json": jsonField, "same": same},
 	})
+}
+
+// llvmpipe says whether this machine has the device that the scripts ask for by that name. Where tests must have their material, one that
+// has not is an error.
+func llvmpipe() (bool, error) {
+	all, err := device.List(device.Options{})
+	for _, d := range all {
+		if strings.Contains(d.Name, "llvmpipe") {
+			return true, nil
+		}
+	}
+	if os.Getenv("COLI_CI") == "1" {
+		return false, errors.Join(errors.New("no llvmpipe among the Vulkan devices; install mesa-vulkan-drivers"), err)
+	}
+	return false, nil
 }
 
 // exits runs a command that must end with an exit code: exits CODE COMMAND ARGS...
