@@ -56,6 +56,8 @@ type Spec struct {
 	Policy      Policy
 	MaxRestarts int // within a minute, then the actor is given up; 0 means 5
 
+	OnEvent func(Event) // told instead of the runtime's; see Options
+
 	// Spin is how long an idle actor looks for the next message before it parks; 0 parks at once, 100 µs is the most. A parked actor
 	// starts about 20 µs after the Send if the sender goes on computing, a spinning one after 1.5 µs. Actors spin only while there are
 	// fewer of them than processors.
@@ -210,11 +212,15 @@ func (r *Runtime) Stop(ctx context.Context, order ...*Ref) error {
 	return errors.Join(errs...)
 }
 
-func (r *Runtime) event(e Event) {
-	if r.onEvent == nil {
+func (r *Runtime) event(spec *Spec, e Event) {
+	tell := r.onEvent
+	if spec.OnEvent != nil {
+		tell = spec.OnEvent
+	}
+	if tell == nil {
 		return
 	}
 	r.eventMu.Lock()
 	defer r.eventMu.Unlock()
-	r.onEvent(e)
+	tell(e)
 }

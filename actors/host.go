@@ -37,7 +37,7 @@ func (h *host) Receive(c actor.Context) {
 		h.close()
 		h.stopped = true
 		if h.failure != nil {
-			h.runtime.event(Event{GaveUp, h.failure})
+			h.runtime.event(&h.spec, Event{GaveUp, h.failure})
 		}
 	}
 }
@@ -70,7 +70,7 @@ func (h *host) rebuild() bool {
 	if err != nil {
 		h.failure.What = oneLine(fmt.Sprintf("%s; closing it: %v", h.failure.What, err))
 	}
-	h.runtime.event(Event{Restarted, h.failure})
+	h.runtime.event(&h.spec, Event{Restarted, h.failure})
 	h.failure = nil
 	return true
 }

@@ -28,6 +28,7 @@ type SystemConfig struct {
 	Threads         int      // CPU threads, the engine's included
 	History         []uint64 // pairs routed in earlier runs, by layer and expert; the hottest are read at the start
 	Trace           bool
+	Runtime         *Runtime                                                // where the actors live, with others' perhaps; nil: their own
 	Note            func(string)                                            // a line for the user; called by any goroutine
 	Open            func(path string, direct bool) (prefetcher.File, error) // tests: files that fail
 }
@@ -69,7 +70,9 @@ var _ interface {
 // NewSystem starts the actors. Close ends them.
 func NewSystem(cfg SystemConfig) (_ *System, err error) {
 	s := &System{cfg: cfg, gone: make(chan struct{}), ctx: context.Background(), counts: make([]uint64, cfg.Layers*cfg.Experts)}
-	s.rt = Start(Options{Trace: cfg.Trace, OnEvent: s.event})
+	if s.rt = cfg.Runtime; s.rt == nil {
+		s.rt = Start(Options{Trace: cfg.Trace})
+	}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.Close(context.Background()))
@@ -84,7 +87,7 @@ func NewSystem(cfg SystemConfig) (_ *System, err error) {
 	}
 	var actor *tier.Actor
 	s.tier, err = s.rt.Spawn(Spec{
-		Name: "tier", Resource: "expert RAM",
+		Name: "tier", Resource: "expert RAM", OnEvent: s.event,
 		New: func() (_ Receiver, err error) {
 			if actor != nil { // after a panic: what is in memory stays
 				s.restarts.Add(1) // before steps are told of it
@@ -131,7 +134,7 @@ func (s *System) stream(config *tier.ActorConfig) (err error) {
 		s.readTrack = append(s.readTrack, s.rt.Track(fmt.Sprintf("reader %d", i), "layer", "expert", "bytes"))
 	}
 	s.disk, err = s.rt.Spawn(Spec{
-		Name: "prefetcher", Resource: "disk", Policy: GiveUp,
+		Name: "prefetcher", Resource: "disk", Policy: GiveUp, OnEvent: s.event,
 		New: func() (Receiver, error) {
 			p, err := prefetcher.New(prefetcher.Config{
 				Source: s.cfg.Records, Readers: readers, Direct: s.cfg.Direct, Tier: toTier, Note: s.cfg.Note, Open: s.cfg.Open, Trace: s.tracer(),
@@ -144,7 +147,7 @@ func (s *System) stream(config *tier.ActorConfig) (err error) {
 		return err
 	}
 	s.cpu, err = s.rt.Spawn(Spec{
-		Name: "cpu experts", Resource: "CPU experts", Policy: GiveUp,
+		Name: "cpu experts", Resource: "CPU experts", Policy: GiveUp, OnEvent: s.event,
 		New: func() (_ Receiver, err error) {
 			s.pool, err = cpuexperts.NewPool(s.cfg.Threads)
 			return s.pool, err
@@ -406,13 +409,21 @@ func (s *System) BytesRead() int64 {
 	return s.reads.Stats().Bytes
 }
 
+// Count adds pairs that were computed elsewhere, the experts routed to in a layer: heat knows no place. For the engine's goroutine.
+func (s *System) Count(layer int, experts []int32) {
+	for _, e := range experts {
+		s.counts[layer*s.cfg.Experts+int(e)]++
+	}
+}
+
 // Counts are the pairs routed since the start, by layer and expert. For the engine's goroutine.
 func (s *System) Counts() []uint64 { return s.counts }
 
 // WriteTrace writes the timeline so far; see Runtime.WriteTrace.
 func (s *System) WriteTrace(w io.Writer) error { return s.rt.WriteTrace(w) }
 
-// Close stops the actors in the order of the data flow and frees the slots. No step may be under way.
+// Close stops the actors in the order of the data flow, then what else lives in their runtime, and frees the slots. No step may be under
+// way.
 func (s *System) Close(ctx context.Context) error {
 	var order []*Ref
 	for _, r := range []*Ref{s.tier, s.disk, s.cpu} {

@@ -39,6 +39,10 @@ type Options struct {
 	Prefetch Prefetch        // "" is PrefetchAuto
 	// Deterministic makes what is read, and where it stays, follow the routing alone. The answer does not depend on it.
 	Deterministic bool
+	// Device chooses the device that layers run on: its index or a part of its name, as package device lists them; DeviceNone for none.
+	// "" is the best one that is likely to be faster than the CPU, if there is one.
+	Device    string
+	GPULayers GPULayers // how many layers run on the device
 	// History returns the pairs routed in earlier runs, by layer and expert, layers outermost: the hottest are read at the start. It is
 	// called once, and may be nil.
 	History func(modelType string, layers, experts int) []uint64
@@ -48,7 +52,8 @@ type Options struct {
 	// Progress is called from Load's goroutine while weights are paged in, with bytes done and in total.
 	Progress func(done, total int64)
 
-	open func(path string, direct bool) (prefetcher.File, error) // tests: files that fail
+	open   func(path string, direct bool) (prefetcher.File, error) // tests: files that fail
+	device func(m *Model, opt Options, asked bool) (*card, error)  // tests: devices that fail
 }
 
 // Model is a checkpoint ready to run. Its sessions share one executor; one goroutine at a time may use a model and its sessions.
@@ -57,19 +62,25 @@ type Model struct {
 	Config     *weights.Config
 	// ThreadsWhy says how Threads was decided.
 	ThreadsWhy string
-	// PlaceWhy says where the routed experts live, and why.
+	// PlaceWhy says where the routed experts of the CPU's layers live, and why.
 	PlaceWhy string
+	// LayersWhy says which layers run on a device, and why no more of them; "" where there is no device and none was asked for.
+	LayersWhy string
 
 	net       model.Model
 	exec      *cpu.Executor
+	binding   binding
+	retired   DeviceStats // of a device that is not used any more
 	chunk     int
 	tokenizer func() (*tokenizer.Tokenizer, error)
 	template  func() (*chat.Template, error)
 
-	system       *actors.System // nil without routed experts
+	rt           *actors.Runtime // of the device's actors and of system's; nil without either
+	system       *actors.System  // nil without routed experts
 	prefetch     Prefetch
+	predict      func(layer int, experts []int32) // of the step under way; nil: it does not
 	gate         prefetcher.Gate
-	firstExperts int             // first layer with routed experts
+	firstExperts int             // the CPU's first layer with routed experts
 	driveRate    float64         // bytes a second; 0 if it was not measured
 	failures     int             // steps computed without the pipeline
 	said         map[string]bool // what they failed of, as far as it was said
@@ -118,38 +129,83 @@ func bind(ctx context.Context, path string, c *weights.Checkpoint, opt Options) 
 		return nil, err
 	}
 	m.net = net
-	ram, err := ledger.New(ledger.System())
-	if err != nil {
-		return nil, err
-	}
-	p, err := m.decide(opt, ram)
-	if err != nil {
-		return nil, err
-	}
-	m.PlaceWhy = p.why
 	threads := opt.Threads
 	if threads <= 0 {
 		threads, m.ThreadsWhy = defaultThreads()
 	}
 	m.exec = cpu.New(threads)
-	if err := m.start(ctx, opt, p); err != nil {
-		m.exec.Close()
-		return nil, err
+	if err := m.load(ctx, opt); err != nil {
+		return nil, errors.Join(err, m.stop())
 	}
 	return m, nil
 }
 
-// Close ends the actors and the threads and unmaps the weights. No session may be in use.
-func (m *Model) Close() error {
-	var err error
-	if m.system != nil {
-		ctx, cancel := context.WithTimeout(context.Background(), closeWait)
-		defer cancel()
-		err = m.system.Close(ctx)
+// load brings the weights to where they are used: layers to the device, as far as they fit, and into memory what the CPU needs.
+func (m *Model) load(ctx context.Context, opt Options) error {
+	if err := m.plan(opt); err != nil {
+		return err
 	}
-	m.exec.Close()
+	planned := m.binding.n
+	p, err := m.place(opt) // before the long part, since it may refuse
+	if err != nil {
+		return err
+	}
+	if opt.Progress == nil {
+		opt.Progress = func(int64, int64) {}
+	}
+	done, err := m.upload(ctx, opt.Progress)
+	if err != nil {
+		return err
+	}
+	if m.binding.n < planned {
+		if p, err = m.place(opt); err != nil {
+			return err
+		}
+	}
+	m.PlaceWhy = p.why
+	return m.start(ctx, opt, p, done)
+}
+
+func (m *Model) place(opt Options) (place, error) {
+	ram, err := ledger.New(ledger.System())
+	if err != nil {
+		return place{}, err
+	}
+	return m.decide(opt, ram)
+}
+
+// runtime returns the actors' runtime, a new one if there is none.
+func (m *Model) runtime(opt Options) *actors.Runtime {
+	if m.rt == nil {
+		m.rt = actors.Start(actors.Options{Trace: opt.Trace, OnEvent: func(e actors.Event) {
+			if e.Kind != actors.GaveUp { // that is said with what becomes of the layers
+				m.note(e.String())
+			}
+		}})
+	}
+	return m.rt
+}
+
+// Close frees the device, ends the actors and the threads and unmaps the weights. No session may be in use.
+func (m *Model) Close() error {
+	err := m.stop()
 	m.tokenizer() // the background load must be over before its file is unmapped
 	return errors.Join(err, m.Checkpoint.Close())
+}
+
+// stop ends what runs: the device's work first, since it needs the device's actors.
+func (m *Model) stop() error {
+	err := m.detach()
+	ctx, cancel := context.WithTimeout(context.Background(), closeWait)
+	defer cancel()
+	switch {
+	case m.system != nil:
+		err = errors.Join(err, m.system.Close(ctx))
+	case m.rt != nil:
+		err = errors.Join(err, m.rt.Stop(ctx))
+	}
+	m.exec.Close()
+	return err
 }
 
 // closeWait bounds how long reads that hang may hold the end of the program up.
@@ -203,8 +259,23 @@ func loadTemplate(path string, c *weights.Checkpoint, cfg *weights.Config) (*cha
 	return chat.New(path, source, chat.Specials{BOS: text(cfg.BOS), EOS: eos, Pad: text(cfg.PAD)})
 }
 
-// Stats are the executor's counters since the model was loaded.
-func (m *Model) Stats() cpu.Stats { return m.exec.Stats() }
+// Stats count what has been computed since a model was loaded.
+type Stats struct {
+	CPU    cpu.Stats
+	Device DeviceStats // zero without one
+}
+
+// Pairs is the number of (row, expert) pairs computed.
+func (s Stats) Pairs() int64 { return s.CPU.Pairs + s.Device.Pairs }
+
+// Stats returns the counters since the model was loaded.
+func (m *Model) Stats() Stats {
+	s := Stats{m.exec.Stats(), m.retired}
+	if c := m.binding.card; c != nil {
+		s.Device = c.Stats()
+	}
+	return s
+}
 
 // newStates returns empty layer states for one conversation.
 func (m *Model) newStates() [][]*ops.KV {

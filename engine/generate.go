@@ -77,7 +77,7 @@ func (s *Session) Generate(ctx context.Context, r Request) (Result, error) {
 		return res, err
 	}
 	start := time.Now()
-	logits, err := s.Forward(ctx, r.Prompt[res.CachedTokens:])
+	last, err := s.next(ctx, r.Prompt[res.CachedTokens:], r.Sampler)
 	res.Prefill = time.Since(start)
 	if err != nil {
 		return res, interrupted(&res, err)
@@ -97,7 +97,7 @@ func (s *Session) Generate(ctx context.Context, r Request) (Result, error) {
 			now.Figures = now.Since(experts.Figures)
 			res.Experts = &now
 		}
-		res.PairsPerToken = float64(s.m.Stats().Pairs-before.Pairs) / float64(max(rows, 1))
+		res.PairsPerToken = float64(s.m.Stats().Pairs()-before.Pairs()) / float64(max(rows, 1))
 		return res, interrupted(&res, err)
 	}
 	emit := func(text string) error {
@@ -107,7 +107,7 @@ func (s *Session) Generate(ctx context.Context, r Request) (Result, error) {
 		return r.Emit(text)
 	}
 	for r.MaxTokens < 0 || res.Generated < r.MaxTokens {
-		id, err := r.Sampler.Sample(logits)
+		id, err := last.draw(r.Sampler)
 		if err != nil {
 			return finish(err)
 		}
@@ -132,7 +132,7 @@ func (s *Session) Generate(ctx context.Context, r Request) (Result, error) {
 		if res.Generated == r.MaxTokens {
 			break
 		}
-		if logits, err = s.Forward(ctx, []int32{id}); err != nil {
+		if last, err = s.next(ctx, []int32{id}, r.Sampler); err != nil {
 			return finish(errors.Join(err, flush(stream.Flush(), match, emit)))
 		}
 	}

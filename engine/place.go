@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"syscall"
 	"time"
 
@@ -52,14 +53,19 @@ type place struct {
 	why     string // one line
 }
 
-// decide settles where the experts live, before anything is loaded: in memory if they fit what the ledger, or --ram, allows; otherwise in
-// as many slots as fit, filled from disk. What cannot run at all is refused with the numbers.
+// decide settles where the experts of the CPU's layers live, before anything is loaded: in memory if they fit what the ledger, or --ram,
+// allows; otherwise in as many slots as fit, filled from disk. What cannot run at all is refused with the numbers.
 func (m *Model) decide(opt Options, l *ledger.Ledger) (p place, err error) {
-	layers, experts := m.expertLayers()
-	if len(layers) == 0 {
+	all, experts := m.expertLayers()
+	layers := m.cpuLayers()
+	switch {
+	case len(all) == 0:
 		return place{why: "no routed experts"}, nil
+	case len(layers) == 0:
+		return place{why: "all experts on the device"}, nil
 	}
-	if _, err := l.Grant("dense weights", m.Checkpoint.DenseBytes()); err != nil {
+	dense, total := m.cpuBytes()
+	if _, err := l.Grant("dense weights", dense); err != nil {
 		return p, err
 	}
 	kv := int64(0)
@@ -71,7 +77,6 @@ func (m *Model) decide(opt Options, l *ledger.Ledger) (p place, err error) {
 	if _, err := l.Grant(fmt.Sprintf("the layer state of %d tokens", reserve), kv*int64(reserve)); err != nil {
 		return p, fmt.Errorf("%w or give a smaller --ctx-size", err)
 	}
-	total := m.Checkpoint.ExpertBytes()
 	budget, known := l.Free()
 	source := "free memory"
 	if opt.RAM > 0 {
@@ -81,9 +86,14 @@ func (m *Model) decide(opt Options, l *ledger.Ledger) (p place, err error) {
 		budget, known, source = opt.RAM, true, "--ram"
 	}
 	if !known || total <= budget {
-		return place{why: fmt.Sprintf("all experts in memory: %s of %s", ledger.FormatSize(total), sizeOr(budget, known, source))}, nil
+		what := "all experts"
+		if len(layers) < len(all) {
+			what = "all experts of the CPU's layers"
+		}
+		return place{why: fmt.Sprintf("%s in memory: %s of %s", what, ledger.FormatSize(total), sizeOr(budget, known, source))}, nil
 	}
-	if p.records, err = m.Checkpoint.Records(layers, experts); err != nil {
+	// All layers' experts can be read: those on a device too, should it fail.
+	if p.records, err = m.Checkpoint.Records(all, experts); err != nil {
 		return p, err
 	}
 	slot := p.records.SlotBytes()
@@ -131,37 +141,63 @@ func (m *Model) expertLayers() (layers []int, experts int) {
 	return layers, experts
 }
 
-// start pages weights in and starts the expert pipeline.
-func (m *Model) start(ctx context.Context, opt Options, p place) error {
-	populate := m.Checkpoint.Populate
+// start pages in what the CPU needs of the weights, after done bytes for the device, and starts the expert pipeline.
+func (m *Model) start(ctx context.Context, opt Options, p place, done int64) error {
 	if p.records != nil {
-		populate = m.Checkpoint.PopulateDense
 		if err := m.measure(ctx, p); err != nil {
 			return err
 		}
 	}
-	if err := populate(ctx, opt.Progress); err != nil {
+	populate := m.Checkpoint.Populate
+	if p.records != nil || m.binding.n > 0 {
+		onCPU := m.cpuTensors()
+		populate = func(ctx context.Context, progress func(done, total int64)) error {
+			return m.Checkpoint.PopulateOnly(ctx, func(t *weights.Tensor) bool { return onCPU(t) && (p.records == nil || !t.OfExpert()) }, progress)
+		}
+	}
+	if err := populate(ctx, func(n, total int64) { opt.Progress(done+n, done+total) }); err != nil {
 		return err
 	}
-	layers, experts := m.expertLayers()
+	_, experts := m.expertLayers()
 	if experts == 0 {
 		return nil
 	}
-	m.firstExperts = layers[0]
+	if layers := m.cpuLayers(); len(layers) > 0 {
+		m.firstExperts = layers[0]
+	}
 	var history []uint64
 	if opt.History != nil {
-		history = opt.History(m.Config.ModelType, m.net.Layers(), experts)
+		history = slices.Clone(opt.History(m.Config.ModelType, m.net.Layers(), experts))
+		clear(history[:min(m.binding.n*experts, len(history))]) // the device has these
 	}
 	var err error
 	m.system, err = actors.NewSystem(actors.SystemConfig{
 		Layers: m.net.Layers(), Experts: experts, Records: p.records, Slots: p.slots, Readers: p.readers, Direct: opt.Direct,
-		Threads: m.exec.Threads(), History: history, Trace: opt.Trace, Note: m.note, Open: opt.open,
+		Threads: m.exec.Threads(), History: history, Trace: opt.Trace, Runtime: m.runtime(opt), Note: m.note, Open: opt.open,
 	})
 	if err != nil {
 		return err
 	}
 	m.exec.Use(m.system, m.failed)
 	return nil
+}
+
+// cpuBytes are the bytes in the files of the weights that the CPU multiplies with, and of its layers' routed experts.
+func (m *Model) cpuBytes() (dense, experts int64) {
+	if m.binding.n == 0 {
+		return m.Checkpoint.DenseBytes(), m.Checkpoint.ExpertBytes()
+	}
+	onCPU := m.cpuTensors()
+	for _, t := range m.Checkpoint.Tensors() {
+		switch {
+		case !onCPU(t):
+		case t.OfExpert():
+			experts += t.Size
+		default:
+			dense += t.Size
+		}
+	}
+	return dense, experts
 }
 
 // measure reads a little at random offsets, to have the drive's own rate to compare with.

@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"math"
 	"runtime/debug"
+	"slices"
 
+	"github.com/coli-moe/coli/engine/sampler"
 	"github.com/coli-moe/coli/model"
 	"github.com/coli-moe/coli/ops"
 )
@@ -48,6 +50,14 @@ func (s *Session) Size() int { return s.size }
 
 // Tokens are the tokens held, prompt and answer; valid until the session is used again.
 func (s *Session) Tokens() []int32 { return s.tokens }
+
+// Close frees what a device holds for the session, which must not be used afterwards. It may be left out before the model is closed.
+func (s *Session) Close() {
+	if c := s.m.binding.card; c != nil {
+		_ = c.Release(slices.Concat(s.step.State...)...) // a device that fails at this has its steps to say so
+	}
+	s.step.State = nil
+}
 
 // Truncate forgets the tokens from n on.
 func (s *Session) Truncate(n int) {
@@ -109,17 +119,43 @@ func (e *NonFiniteError) Error() string {
 // is cancelled, a layer later at most, the session holds the chunks that were completed.
 func (s *Session) Forward(ctx context.Context, ids []int32) ([]float32, error) {
 	var logits []float32
-	err := s.forward(ctx, ids, false, func(_ int, l []float32) { logits = l })
+	err := s.forward(ctx, ids, want{}, func(_ int, p prediction) { logits = p.logits })
 	return logits, err
+}
+
+// next appends ids and returns what follows the last of them, for sam to draw from.
+func (s *Session) next(ctx context.Context, ids []int32, sam *sampler.Sampler) (p prediction, err error) {
+	err = s.forward(ctx, ids, want{greedy: sam.Greedy()}, func(_ int, last prediction) { p = last })
+	return p, err
+}
+
+// want says what a step is computed for: the logits after the last of its rows, unless one of these is set.
+type want struct {
+	all    bool // those after every row
+	greedy bool // no logits, where the device can tell the largest one's token
+}
+
+// prediction is what follows a token.
+type prediction struct {
+	logits []float32 // [vocab_size]; nil where token was found on the device
+	token  int32     // of the largest logit
+}
+
+// draw returns the next token.
+func (p prediction) draw(sam *sampler.Sampler) (int32, error) {
+	if p.logits == nil {
+		return p.token, nil
+	}
+	return sam.Sample(p.logits)
 }
 
 // ForwardAll appends ids and calls fn with the logits that follow each of them, by position in the session. The logits are valid during
 // the call.
 func (s *Session) ForwardAll(ctx context.Context, ids []int32, fn func(pos int, logits []float32)) error {
-	return s.forward(ctx, ids, true, fn)
+	return s.forward(ctx, ids, want{all: true}, func(pos int, p prediction) { fn(pos, p.logits) })
 }
 
-func (s *Session) forward(ctx context.Context, ids []int32, all bool, fn func(pos int, logits []float32)) error {
+func (s *Session) forward(ctx context.Context, ids []int32, w want, fn func(pos int, p prediction)) error {
 	if len(ids) == 0 {
 		return errors.New("nothing to compute: the prompt has no tokens")
 	}
@@ -136,12 +172,12 @@ func (s *Session) forward(ctx context.Context, ids []int32, all bool, fn func(po
 		last := n == len(ids)
 		from := n
 		switch {
-		case all:
+		case w.all:
 			from = 0
 		case last:
 			from = n - 1
 		}
-		if err := s.chunk(ctx, ids[:n], from, fn); err != nil {
+		if err := s.chunk(ctx, ids[:n], from, w.greedy, fn); err != nil {
 			return err
 		}
 		ids = ids[n:]
@@ -149,35 +185,71 @@ func (s *Session) forward(ctx context.Context, ids []int32, all bool, fn func(po
 	return nil
 }
 
-// chunk runs one step over ids and hands fn the logits of the rows from `from` on.
-func (s *Session) chunk(ctx context.Context, ids []int32, from int, fn func(pos int, logits []float32)) error {
+// chunk runs one step over ids and hands fn what follows the rows from `from` on.
+func (s *Session) chunk(ctx context.Context, ids []int32, from int, greedy bool, fn func(pos int, p prediction)) error {
 	pos := len(s.tokens)
-	begin := s.m.begin(ctx, &s.step)
-	logits, err := s.run(ctx, ids, from, s.Observe)
+	begin := s.m.begin(ctx)
+	out, err := s.run(ctx, ids, from, greedy, s.Observe)
+	if err == nil && !out.finite() {
+		out, err = s.locate(ctx, ids, from)
+	}
 	if err != nil {
 		return err
 	}
 	s.m.end(begin, len(ids))
-	if logits != nil && !finite(logits.Data) {
-		return s.locate(ctx, ids, from)
-	}
 	s.tokens = append(s.tokens, ids...)
-	if logits != nil {
-		for r := range logits.Rows {
-			fn(pos+from+r, logits.Row(r))
-		}
+	for r := range len(ids) - from {
+		fn(pos+from+r, out.row(r, s.m.Config.VocabSize))
 	}
 	return nil
 }
 
-// run computes a step; the logits are nil when no row asks for them. A chunk of a large model takes a minute, so ctx is looked at before
-// each layer. Rows of layer state that a cancelled step wrote lie behind the tokens held, and the next step writes them anew.
-func (s *Session) run(ctx context.Context, ids []int32, from int, observe ops.Observer) (_ *ops.Tensor, err error) {
-	// A page of a mapped file that can no longer be read, and an expert that could not be had at all, come as panics out of an op.
+// output is what a step ends in, for each row that was asked for.
+type output struct {
+	logits []float32 // [rows, vocab_size]
+	tokens []int32   // of the largest logits, -1 where one is not finite; logits are nil then
+}
+
+func (o output) finite() bool { return finite(o.logits) && !slices.Contains(o.tokens, -1) }
+
+func (o output) row(r, vocab int) prediction {
+	if o.tokens != nil {
+		return prediction{token: o.tokens[r]}
+	}
+	return prediction{logits: o.logits[r*vocab : (r+1)*vocab : (r+1)*vocab]}
+}
+
+// run computes a step. Where the device fails it computes it once more, from its tokens, on the CPU: the host has what the earlier steps
+// left.
+func (s *Session) run(ctx context.Context, ids []int32, from int, greedy bool, observe ops.Observer) (output, error) {
+	out, err := s.try(ctx, ids, from, greedy, observe)
+	if failure := (*deviceError)(nil); errors.As(err, &failure) {
+		s.m.abandon(failure.err)
+		out, err = s.try(ctx, ids, from, greedy, observe)
+	}
+	return out, err
+}
+
+// deviceError is what the device failed of in a step.
+type deviceError struct{ err error }
+
+func (e *deviceError) Error() string { return e.err.Error() }
+
+func (e *deviceError) Unwrap() error { return e.err }
+
+// try computes a step on the executors its layers are bound to. A chunk of a large model takes a minute, so ctx is looked at before each
+// layer. Rows of layer state that a cancelled step wrote lie behind the tokens held, and the next step writes them anew.
+func (s *Session) try(ctx context.Context, ids []int32, from int, greedy bool, observe ops.Observer) (out output, err error) {
+	st, m := &s.step, s.m
+	var exec ops.Executor = m.exec
+	// A page of a mapped file that can no longer be read, and an expert that could not be had at all, come as panics out of an op; so does
+	// whatever the device fails of.
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-	defer recoverStep(&err)
-	st, net, exec := &s.step, s.m.net, s.m.exec
-	exec.Reset()
+	defer recoverStep(&err, func() bool { return exec != ops.Executor(m.exec) })
+	m.exec.Reset()
+	if m.binding.card != nil {
+		m.binding.card.Reset()
+	}
 	st.Tokens, st.Observe = ids, observe
 	st.Places, s.all = st.Places[:0], s.all[:0]
 	for r := range ids {
@@ -186,50 +258,75 @@ func (s *Session) run(ctx context.Context, ids []int32, from int, observe ops.Ob
 			s.all = append(s.all, r)
 		}
 	}
-	x := net.Embed(exec, st)
-	for il := range net.Layers() {
+	exec = m.at(0)
+	x := m.net.Embed(exec, st)
+	for il := range m.net.Layers() {
 		if err := ctx.Err(); err != nil {
-			return nil, err
+			return output{}, err
 		}
-		x = net.Layer(exec, st, il, x)
+		x, exec = handOver(m.at(il), exec, x), m.at(il)
+		st.Predict = nil
+		if exec == ops.Executor(m.exec) {
+			st.Predict = m.predict
+		}
+		x = m.net.Layer(exec, st, il, x)
 	}
-	if len(s.all) == 0 {
-		return nil, nil
+	if len(s.all) > 0 {
+		x, exec = handOver(m.at(m.net.Layers()), exec, x), m.at(m.net.Layers())
+		logits := m.net.Head(exec, st, x, s.all)
+		if greedy && m.binding.head {
+			out.tokens = m.binding.card.ArgMax(logits)
+		} else {
+			out.logits = exec.Download(logits)
+		}
 	}
-	logits := net.Head(exec, st, x, s.all)
-	exec.Download(logits)
-	return logits, nil
+	if m.binding.card != nil {
+		if err := m.binding.card.Finish(); err != nil {
+			return output{}, &deviceError{err}
+		}
+	}
+	return out, nil
 }
 
-// recoverStep turns the panics that a step's input can cause into errors; a panic that is a mistake of coli's stays one.
-func recoverStep(err *error) {
+// recoverStep turns the panics that a step's input, or the device it runs on, can cause into errors; a panic that is a mistake of coli's
+// stays one.
+func recoverStep(err *error, onDevice func() bool) {
 	switch p := recover().(type) {
 	case nil:
 	case interface{ Addr() uintptr }: // runtime's memory fault
 		*err = errors.New("a weight file was truncated, or could not be read, while it was in use; check the disk and the file, and start again")
 	case *ops.Failure:
-		*err = p.Err
+		if *err = p.Err; onDevice() {
+			*err = &deviceError{p.Err}
+		}
 	default:
 		panic(p)
 	}
 }
 
-// locate repeats a step that gave non-finite logits and names the first intermediate that was not finite. Positions are written again
-// with the same values, so the repetition sees what the first run saw.
-func (s *Session) locate(ctx context.Context, ids []int32, from int) error {
+// locate repeats a step that gave non-finite logits, on the CPU, and names the first intermediate that was not finite. Positions are
+// written again with the same values, so the repetition sees what the first run saw. Where the CPU finds nothing wrong the device computes
+// wrongly: it is not used any more, and the repetition is the step.
+func (s *Session) locate(ctx context.Context, ids []int32, from int) (output, error) {
 	var first *NonFiniteError
-	_, err := s.run(ctx, ids, from, func(name string, layer, _, _ int, data []float32) {
+	bound := s.m.binding
+	s.m.binding = binding{}
+	out, err := s.try(ctx, ids, from, false, func(name string, layer, _, _ int, data []float32) {
 		if first == nil && !finite(data) {
 			first = &NonFiniteError{name, layer}
 		}
 	})
+	s.m.binding = bound
 	switch {
 	case first != nil:
-		return first
+		return output{}, first
 	case err != nil:
-		return err
+		return output{}, err
+	case bound.card == nil:
+		return output{}, &NonFiniteError{"logits", -1}
 	}
-	return &NonFiniteError{"logits", -1}
+	s.m.abandon(errors.New("it computes values that are not finite where the CPU's are"))
+	return out, nil
 }
 
 func finite(x []float32) bool {

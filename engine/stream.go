@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/coli-moe/coli/actors"
-	"github.com/coli-moe/coli/model"
 )
 
 // beginning is what a step's end is compared with.
@@ -17,17 +16,17 @@ type beginning struct {
 	predicted bool
 }
 
-// begin prepares a step that ends with ctx: it decides whether the step predicts.
-func (m *Model) begin(ctx context.Context, st *model.Step) beginning {
-	st.Predict = nil
+// begin prepares a step that ends with ctx: it decides whether the CPU's layers predict.
+func (m *Model) begin(ctx context.Context) beginning {
+	m.predict = nil
 	if m.system == nil || !m.system.Streams() {
 		return beginning{}
 	}
 	m.system.Within(ctx)
 	if m.prefetch == PrefetchOn || m.prefetch != PrefetchOff && m.gate.On() {
-		st.Predict = m.system.Predict
+		m.predict = m.system.Predict
 	}
-	return beginning{time.Now(), m.system.BytesRead(), st.Predict != nil}
+	return beginning{time.Now(), m.system.BytesRead(), m.predict != nil}
 }
 
 // end counts a step of n rows. Steps of one row, decoding, tell the gate whether prediction pays.
@@ -86,8 +85,8 @@ func (m *Model) Routed() []uint64 {
 
 // WriteTrace writes the timeline of a model loaded with Options.Trace.
 func (m *Model) WriteTrace(w io.Writer) error {
-	if m.system == nil {
-		return errors.New("a model without routed experts has no actors to trace")
+	if m.rt == nil {
+		return errors.New("a model without routed experts on the CPU alone has no actors to trace")
 	}
-	return m.system.WriteTrace(w)
+	return m.rt.WriteTrace(w)
 }

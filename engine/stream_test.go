@@ -106,7 +106,7 @@ func metamorphic(t *testing.T, path string, runs int) {
 			continue
 		}
 		pairs := st.PairsInMemory + st.PairsInFlight + st.PairsOnDisk
-		if n := m.Stats().Pairs; pairs != n {
+		if n := m.Stats().CPU.Pairs; pairs != n {
 			t.Errorf("%s: the tier counted %d pairs, %d were computed", name, pairs, n)
 		}
 		if m.failures > 0 {

@@ -26,25 +26,25 @@ func (c *Checkpoint) Populate(ctx context.Context, progress func(done, total int
 	return populate(ctx, spans, progress)
 }
 
-// PopulateDense does what Populate does, but leaves the routed experts on disk.
-func (c *Checkpoint) PopulateDense(ctx context.Context, progress func(done, total int64)) error {
-	return populate(ctx, c.denseSpans(), progress)
+// PopulateOnly does what Populate does, but leaves on disk what keep does not name.
+func (c *Checkpoint) PopulateOnly(ctx context.Context, keep func(*Tensor) bool, progress func(done, total int64)) error {
+	return populate(ctx, c.spans(keep), progress)
 }
 
-// denseSpans returns the whole pages that hold tensors other than routed experts, each once, in file order.
-func (c *Checkpoint) denseSpans() []span {
+// spans returns the whole pages that hold the tensors to keep, each once, in file order.
+func (c *Checkpoint) spans(keep func(*Tensor) bool) []span {
 	page := int64(os.Getpagesize())
 	var spans []span
 	for _, f := range c.files {
-		var dense []*Tensor
+		var kept []*Tensor
 		for _, t := range c.tensors {
-			if t.file == f && !t.ofExpert() {
-				dense = append(dense, t)
+			if t.file == f && keep(t) {
+				kept = append(kept, t)
 			}
 		}
-		slices.SortFunc(dense, func(a, b *Tensor) int { return cmp.Compare(a.Offset, b.Offset) })
+		slices.SortFunc(kept, func(a, b *Tensor) int { return cmp.Compare(a.Offset, b.Offset) })
 		end := int64(0)
-		for _, t := range dense {
+		for _, t := range kept {
 			lo, hi := max(t.Offset/page*page, end), min(alignUp(t.Offset+t.Size, page), f.size)
 			switch {
 			case hi <= lo: // inside the last one's pages

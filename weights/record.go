@@ -255,8 +255,8 @@ var expertTensor = regexp.MustCompile(`^(model\.layers\.\d+\.mlp\.experts\.(\d+\
 	`|model\.layers\.\d+\.mlp\.experts\.\d+\.(merged_weight|qs)` +
 	`|blk\.\d+\.ffn_(gate|up|down|gate_up)_exps\.weight)$`)
 
-// ofExpert reports whether t is part of a routed expert.
-func (t *Tensor) ofExpert() bool {
+// OfExpert reports whether t is part of a routed expert.
+func (t *Tensor) OfExpert() bool {
 	whole, _, _ := strings.Cut(t.Name, "[") // containers list parts of stacked tensors
 	return expertTensor.MatchString(whole)
 }
@@ -275,7 +275,7 @@ func (c *Checkpoint) DenseBytes() int64 {
 
 func (c *Checkpoint) byKind() (expert, dense int64) {
 	for _, t := range c.tensors {
-		if t.ofExpert() {
+		if t.OfExpert() {
 			expert += t.Size
 		} else {
 			dense += t.Size

@@ -190,8 +190,8 @@ func TestRecordRefuses(t *testing.T) {
 	}
 }
 
-// TestPopulateDense counts what is paged in: the pages of other tensors, whatever lies between them.
-func TestPopulateDense(t *testing.T) {
+// TestPopulateOnly counts what is paged in: the pages of other tensors, whatever lies between them.
+func TestPopulateOnly(t *testing.T) {
 	expert := func(x int) entry {
 		return noise(fmt.Sprintf("model.layers.0.mlp.experts.%d.up_proj.weight", x), "F32", x, 400_000, 100, 1000)
 	}
@@ -205,7 +205,7 @@ func TestPopulateDense(t *testing.T) {
 	page := int64(os.Getpagesize())
 	from, to := (header+20+800_000)/page*page, (header+20+800_000+40_028+page-1)/page*page
 	var done, total int64
-	if err := c.PopulateDense(t.Context(), func(d, n int64) { done, total = d, n }); err != nil {
+	if err := c.PopulateOnly(t.Context(), func(t *weights.Tensor) bool { return !t.OfExpert() }, func(d, n int64) { done, total = d, n }); err != nil {
 		t.Fatal(err)
 	}
 	if want := page + to - from; done != want || total != want {

@@ -98,6 +98,11 @@ func New(p Params) (*Sampler, error) {
 // Seed returns the seed in use: the given one, or the one that was drawn.
 func (s *Sampler) Seed() int64 { return s.params.Seed }
 
+// Greedy says that Sample returns the lowest id of the largest logit, whatever was accepted: whoever knows that id need not ask.
+func (s *Sampler) Greedy() bool {
+	return s.params.Temperature == 0 && (s.params.RepeatPenalty == 1 || s.params.RepeatLastN == 0)
+}
+
 // Reset forgets the accepted tokens and starts the random sequence of the seed again.
 func (s *Sampler) Reset() {
 	const stream = 0x636f6c69 // any constant: PCG wants 128 bits of seed

@@ -1,0 +1,343 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/coli-moe/coli/kvmirror"
+	"github.com/coli-moe/coli/ledger"
+	"github.com/coli-moe/coli/model"
+	"github.com/coli-moe/coli/ops"
+	"github.com/coli-moe/coli/weights"
+	"github.com/coli-moe/coli/weights/format"
+)
+
+// DeviceNone is the Options.Device of a run without a device.
+const DeviceNone = "none"
+
+// accelerator is an executor on a device: what this package needs of *gpu.Executor. What its ops, or Finish, fail of is the device's
+// failure: the layers go back to the CPU.
+type accelerator interface {
+	ops.Executor
+
+	// Supports says whether weights of a format can be multiplied there.
+	Supports(f format.Format) bool
+	// Bytes is the memory that a matrix takes there. Its Data is not looked at.
+	Bytes(m *ops.Matrix) int64
+	// Load copies weights to the device, all or nothing; progress is told the bytes done since it was last called.
+	Load(ctx context.Context, name string, ms []*ops.Matrix, vs []*ops.Vector, experts ops.ExpertSet, progress func(int64)) (freer, error)
+	// Finish ends what was recorded: after it the host has the rows of layer state that the device wrote.
+	Finish() error
+	// Release frees the device's copies of layer states.
+	Release(kvs ...*ops.KV) error
+	// ArgMax returns each row's largest value's index, the lowest of several; -1 for a row with a value that is not finite.
+	ArgMax(t *ops.Tensor) []int32
+	// Stats returns the counters.
+	Stats() DeviceStats
+	// Close frees everything. It comes back also where the device does not answer any more.
+	Close() error
+}
+
+type freer interface{ Free() }
+
+// card is an open device with what is known of it before anything is on it.
+type card struct {
+	accelerator
+	name  string
+	free  int64 // bytes of its memory that may be used, a reserve not among them
+	fixed int64 // bytes that a run takes beside layers
+}
+
+// binding says where layers run: the first n on the card, the others on the CPU. The zero value is the CPU alone.
+type binding struct {
+	card   *card
+	n      int
+	head   bool  // on the card too; n is then the number of layers
+	bytes  int64 // of weights planned for the card
+	loaded []freer
+}
+
+// at returns the executor of layer il; il = Layers() is the head.
+func (m *Model) at(il int) ops.Executor {
+	if b := &m.binding; il < b.n || b.head {
+		return b.card
+	}
+	return m.exec
+}
+
+// LayersOnDevice is how many layers run on a device, and whether the head does.
+func (m *Model) LayersOnDevice() (n int, head bool) { return m.binding.n, m.binding.head }
+
+// cpuLayers are the layers with routed experts that the CPU runs.
+func (m *Model) cpuLayers() []int {
+	layers, _ := m.expertLayers()
+	return slices.DeleteFunc(layers, func(il int) bool { return il < m.binding.n })
+}
+
+// plan opens the device that opt asks for and decides, before anything is on it, which layers it will run. That it cannot be used is
+// said, and no error: the CPU runs all layers then.
+func (m *Model) plan(opt Options) error {
+	layers := m.net.Layers()
+	want, asked, err := opt.GPULayers.count(layers)
+	if err != nil || want == 0 || opt.Device == DeviceNone {
+		return err
+	}
+	asked = asked || opt.Device != ""
+	open := opt.device
+	if open == nil {
+		open = openCard
+	}
+	c, err := open(m, opt, asked)
+	if errors.Is(err, ErrDeviceChoice) {
+		return err
+	}
+	if err != nil {
+		m.LayersWhy = fmt.Sprintf("all layers on the CPU: %v", err)
+		return nil
+	}
+	if c == nil {
+		return nil
+	}
+	tokens := min(max(m.Config.MaxPositionEmbeddings, 1), stateTokens(opt))
+	var weights, costs []int64
+	limit := ""
+	for il := range layers {
+		w, err := m.weigh(c, il)
+		if err != nil {
+			limit = err.Error()
+			break
+		}
+		s := m.net.State(il)
+		state := kvmirror.Bytes(s.KWidth, s.VWidth, kvmirror.Config{Context: opt.Context}.Rows(tokens))
+		weights, costs = append(weights, w), append(costs, w+state)
+	}
+	tail, tailErr := m.weigh(c, layers)
+	n, head := planLayers(c.free, c.fixed, costs, tail, want)
+	head = head && n == layers && tailErr == nil
+	switch {
+	case n == len(costs) && n < want: // limit says why
+	case n < want:
+		left := c.free - c.fixed
+		for _, bytes := range costs[:n] {
+			left -= bytes
+		}
+		limit = fmt.Sprintf("layer %d needs %s of the %s left", n, ledger.FormatSize(costs[n]), ledger.FormatSize(max(left, 0)))
+	case n < layers:
+		limit = "as asked"
+	case tailErr != nil:
+		limit = tailErr.Error()
+	case !head:
+		limit = fmt.Sprintf("the head needs %s", ledger.FormatSize(tail))
+	}
+	if n == 0 {
+		m.LayersWhy = fmt.Sprintf("all layers on the CPU, none on %s: %s", c.name, limit)
+		return c.Close()
+	}
+	m.binding = binding{card: c, n: n, head: head}
+	bytes := c.fixed
+	for il := range n {
+		bytes += costs[il]
+		m.binding.bytes += weights[il]
+	}
+	if head {
+		bytes += tail
+		m.binding.bytes += tail
+	}
+	if limit != "" {
+		limit = "; " + limit
+	}
+	m.LayersWhy = fmt.Sprintf("%s (%s of %s free%s)", m.where(), ledger.FormatSize(bytes), ledger.FormatSize(c.free), limit)
+	return nil
+}
+
+// where says what runs on the device.
+func (m *Model) where() string {
+	b := &m.binding
+	rest := ", the rest and the head on the CPU"
+	switch {
+	case b.head:
+		rest = " and the head"
+	case b.n == m.net.Layers():
+		rest = ", the head on the CPU"
+	}
+	return fmt.Sprintf("layers on %s: %d of %d%s", b.card.name, b.n, m.net.Layers(), rest)
+}
+
+// stateTokens is how many tokens of layer state are set aside: those of the context asked for, if it is known.
+func stateTokens(opt Options) int {
+	if opt.Context > 0 {
+		return opt.Context
+	}
+	return kvReserve
+}
+
+// weigh returns the bytes of layer il's weights, or the head's, as they lie on a device. The error names a tensor that has no form there.
+func (m *Model) weigh(c *card, il int) (bytes int64, err error) {
+	add := func(w *ops.Matrix) error {
+		if !c.Supports(w.Format) {
+			return fmt.Errorf("%s is %s, which has no form on the device", w.Name, w.Format)
+		}
+		bytes += c.Bytes(w)
+		return nil
+	}
+	matrices, vectors := m.net.Weights(il)
+	for _, w := range matrices {
+		if err := add(w); err != nil {
+			return 0, err
+		}
+	}
+	for _, v := range vectors {
+		const align = 256
+		bytes += (4*int64(len(v.Data)) + align - 1) / align * align
+	}
+	// The catalogue knows shapes and formats; the set would assemble matrices that have scales of their own.
+	for _, t := range m.expertTensors(il) {
+		if err := add(&ops.Matrix{Name: t.Name, Format: t.Format, Rows: t.Rows(), Cols: t.Cols()}); err != nil {
+			return 0, err
+		}
+	}
+	return bytes, nil
+}
+
+// upload brings the planned layers to the device and returns their bytes. One that does not get there stays on the CPU with all that
+// follow: no error.
+func (m *Model) upload(ctx context.Context, progress func(done, total int64)) (done int64, err error) {
+	b := &m.binding
+	if b.card == nil {
+		return 0, nil
+	}
+	total, rest := b.bytes, m.cpuTensors()
+	for _, t := range m.Checkpoint.Tensors() {
+		if rest(t) {
+			total += t.Size
+		}
+	}
+	for il := range m.net.Layers() + 1 {
+		if il >= b.n && !b.head {
+			break
+		}
+		name := fmt.Sprintf("layer %d", il)
+		var experts ops.ExpertSet
+		if il == m.net.Layers() {
+			name = "the head"
+		} else {
+			experts = m.net.Experts(il)
+		}
+		// Pages that are read ahead, in order, come faster than those that the copying touches.
+		if err := m.Checkpoint.PopulateOnly(ctx, m.tensorsOf(il), nil); err != nil {
+			return done, err
+		}
+		matrices, vectors := m.net.Weights(il)
+		l, err := b.card.Load(ctx, name, matrices, vectors, experts, func(n int64) {
+			done += n
+			progress(done, max(done, total))
+		})
+		if err == nil {
+			b.loaded = append(b.loaded, l)
+			continue
+		}
+		if ctx.Err() != nil {
+			return done, ctx.Err()
+		}
+		b.n, b.head = il, false // il is the number of layers for the head
+		m.LayersWhy = fmt.Sprintf("%s; %s did not reach the device: %v", m.where(), name, err)
+		if b.n == 0 {
+			return 0, m.detach()
+		}
+		break
+	}
+	return done, nil
+}
+
+// tensorsOf says which tensors belong to layer il, or to the head.
+func (m *Model) tensorsOf(il int) func(*weights.Tensor) bool {
+	names := map[string]bool{}
+	m.name(names, il)
+	return func(t *weights.Tensor) bool { return names[t.Name] }
+}
+
+// cpuTensors says which tensors the CPU multiplies with. An embedding that is the head too, and on the device, is not among them: the CPU
+// touches few of its rows.
+func (m *Model) cpuTensors() func(*weights.Tensor) bool {
+	names := map[string]bool{}
+	for il := range m.binding.n {
+		m.name(names, il)
+	}
+	if m.binding.head {
+		m.name(names, m.net.Layers())
+	}
+	return func(t *weights.Tensor) bool { return !names[t.Name] }
+}
+
+// name adds the names of layer il's tensors, or the head's.
+func (m *Model) name(names map[string]bool, il int) {
+	matrices, vectors := m.net.Weights(il)
+	for _, w := range matrices {
+		names[w.Name] = true
+	}
+	for _, v := range vectors {
+		names[v.Name] = true
+	}
+	for _, t := range m.expertTensors(il) {
+		for ; t != nil; t = t.Scale {
+			whole, _, _ := strings.Cut(t.Name, "[") // files that stack experts list the whole
+			names[t.Name], names[whole] = true, true
+		}
+	}
+}
+
+// expertTensors are the matrices of layer il's routed experts.
+func (m *Model) expertTensors(il int) (all []*weights.Tensor) {
+	if il == m.net.Layers() || m.net.Experts(il) == nil {
+		return nil
+	}
+	for e := range m.net.Experts(il).Len() {
+		gate, up, down, err := m.Checkpoint.Expert(il, e)
+		if err != nil {
+			continue // not of a model that has been bound
+		}
+		all = append(all, gate, up, down)
+	}
+	return all
+}
+
+// detach frees the device and binds all layers to the CPU.
+func (m *Model) detach() error {
+	c := m.binding.card
+	if c == nil {
+		return nil
+	}
+	m.retired = c.Stats()
+	for _, l := range m.binding.loaded {
+		l.Free()
+	}
+	m.binding = binding{}
+	return c.Close()
+}
+
+// abandon is called when the device has failed of err: the CPU runs all layers from here on. What belongs to conversations is on the host;
+// the experts of the layers that were on the device are computed from the mapped file, or, where the others stream, read like these.
+func (m *Model) abandon(err error) {
+	name := m.binding.card.name
+	m.LayersWhy = fmt.Sprintf("all layers on the CPU: %s failed (%v)", name, err)
+	m.note(fmt.Sprintf("the device %s failed (%v): from here on everything runs on the CPU", name, err))
+	_ = m.detach() // of a failed device: what it says of its end is no news
+	if layers := m.cpuLayers(); len(layers) > 0 {
+		m.firstExperts = layers[0]
+	}
+}
+
+// handOver returns x in the memory of the executor that runs the next layer.
+func handOver(to, from ops.Executor, x model.Stream) model.Stream {
+	if to == from {
+		return x
+	}
+	out := make(model.Stream, len(x))
+	for i, t := range x {
+		out[i] = to.Upload(t.Name, t.Layer, t.Rows, t.Cols, from.Download(t))
+	}
+	return out
+}
