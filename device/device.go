@@ -93,8 +93,8 @@ func Open(o Options) (*Device, error) {
 }
 
 func open(inst *instance, c *candidate, o Options) (*Device, error) {
-	if c.missing != "" {
-		return nil, fmt.Errorf("%w: %s has no %s; a newer driver may have it", ErrNoDevice, c.Name, c.missing)
+	if c.Missing != "" {
+		return nil, fmt.Errorf("%w: %s has no %s; a newer driver may have it", ErrNoDevice, c.Name, c.Missing)
 	}
 	logical, err := inst.createDevice(c)
 	if err != nil {

@@ -39,6 +39,8 @@ type Info struct {
 	Free   int64 // what may still be allocated of it; 0 if the driver does not tell (Features.MemoryBudget)
 	Mapped bool  // the host can write to all of it, so that weights need no staging
 
+	Missing string // what coli needs and the device lacks: it cannot be opened
+
 	Subgroup, MinSubgroup, MaxSubgroup int // invocations; the driver's choice, and what Pipeline can pin
 	SharedMemory                       int // bytes of a workgroup
 	MaxInvocations                     int // of a workgroup
@@ -102,7 +104,6 @@ type candidate struct {
 	uuid       [32]byte // of the device and the driver
 	version    uint32   // of the driver
 	stages     uint32   // that can have a pinned subgroup size
-	missing    string   // what coli needs and the device lacks
 }
 
 const (
@@ -176,7 +177,7 @@ func (i *instance) probe(p vk.PhysicalDevice) (*candidate, error) {
 	c.SharedMemory = int(base.Properties.Limits.MaxComputeSharedMemorySize)
 	c.MaxInvocations = int(base.Properties.Limits.MaxComputeWorkGroupInvocations)
 	if api < vk.Version12 {
-		c.missing = "Vulkan 1.2"
+		c.Missing = "Vulkan 1.2"
 		return c, nil
 	}
 	extensions, err := i.DeviceExtensions(p)
@@ -245,7 +246,7 @@ func (i *instance) probe(p vk.PhysicalDevice) (*candidate, error) {
 		{y(f.base.Features.ShaderInt64), "64-bit integers in shaders"},
 	} {
 		if !need.has {
-			c.missing = need.name
+			c.Missing = need.name
 		}
 	}
 	families, err := i.QueueFamilies(p)
@@ -255,7 +256,7 @@ func (i *instance) probe(p vk.PhysicalDevice) (*candidate, error) {
 	// The first family that computes is the one drivers feed best; it copies too.
 	n := slices.IndexFunc(families, func(q vk.QueueFamilyProperties) bool { return q.QueueFlags&vk.QueueComputeBit != 0 })
 	if n < 0 {
-		c.missing = "queue that computes"
+		c.Missing = "queue that computes"
 		return c, nil
 	}
 	c.family = uint32(n)
@@ -354,7 +355,8 @@ func choose(all []candidate, selected string) (*candidate, error) {
 		if all[0].Type == CPU {
 			return nil, fmt.Errorf("%w but %s, which is the CPU: name it to use it; %s", ErrNoDevice, all[0].Name, noDevice())
 		}
-		return &all[0], nil
+		usable := slices.IndexFunc(all, func(c candidate) bool { return c.Type != CPU && c.Missing == "" })
+		return &all[max(usable, 0)], nil // opening one that is not says what it lacks
 	}
 	if n, err := strconv.Atoi(selected); err == nil {
 		if n < 0 || n >= len(all) {

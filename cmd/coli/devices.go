@@ -55,7 +55,11 @@ func printDevices(w io.Writer, all []device.Info) error {
 		if d.Free > 0 {
 			free = size(d.Free)
 		}
-		fmt.Fprintf(tab, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", d.Index, d.Name, d.Type, d.Driver, d.API, size(d.Memory), free, d.Features)
+		features := d.Features.String()
+		if d.Missing != "" {
+			features = "cannot be used: it has no " + d.Missing
+		}
+		fmt.Fprintf(tab, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", d.Index, d.Name, d.Type, d.Driver, d.API, size(d.Memory), free, features)
 	}
 	return tab.Flush()
 }
@@ -73,6 +77,7 @@ type reportDevice struct {
 	Smallest int      `json:"min_subgroup_size"`
 	Largest  int      `json:"max_subgroup_size"`
 	Features []string `json:"features"`
+	Missing  string   `json:"missing,omitempty"` // why coli cannot use it
 }
 
 func newReportDevices(all []device.Info) []reportDevice {
@@ -80,7 +85,7 @@ func newReportDevices(all []device.Info) []reportDevice {
 	for _, d := range all {
 		r := reportDevice{
 			Index: d.Index, Name: d.Name, Type: d.Type.String(), Driver: d.Driver, API: d.API, Memory: d.Memory,
-			Subgroup: d.Subgroup, Smallest: d.MinSubgroup, Largest: d.MaxSubgroup, Features: strings.Fields(d.Features.String()),
+			Subgroup: d.Subgroup, Smallest: d.MinSubgroup, Largest: d.MaxSubgroup, Features: strings.Fields(d.Features.String()), Missing: d.Missing,
 		}
 		if d.Free > 0 {
 			r.Free = &d.Free
