@@ -11,6 +11,7 @@ import (
 const (
 	magic = 0x07230203
 
+	opCapability     = 17
 	opTypeInt        = 21
 	opTypeFloat      = 22
 	opTypeVector     = 23
@@ -20,6 +21,7 @@ const (
 	opDecorate       = 71
 	opMemberDecorate = 72
 
+	capabilitySubgroups = 61 // GroupNonUniform
 	storagePushConstant = 9
 	decorationOffset    = 35
 	decorationSpecID    = 1
@@ -31,6 +33,7 @@ type Member struct{ Offset, Size int }
 // Module is what a module declares.
 type Module struct {
 	Push      []Member // the push-constant block, in order; nil if there is none
+	Subgroups bool     // it uses them
 	Constants []int    // the ids of its specialisation constants, in the order of their decorations
 }
 
@@ -58,6 +61,8 @@ func Parse(b []byte) (Module, error) {
 		op, a := w[0]&0xffff, w[1:n]
 		w = w[n:]
 		switch {
+		case op == opCapability && len(a) >= 1 && a[0] == capabilitySubgroups:
+			m.Subgroups = true
 		case op == opTypeInt && len(a) >= 2, op == opTypeFloat && len(a) >= 2:
 			sizes[a[0]] = int(a[1] / 8)
 		case op == opTypeVector && len(a) >= 3:

@@ -1,5 +1,7 @@
 package variants
 
+import "slices"
+
 // weightFormats are the formats that include/weights.glsl reads: the macro that chooses one and whether it multiplies the integer form of
 // the activations.
 var weightFormats = []struct {
@@ -20,18 +22,17 @@ var weightFormats = []struct {
 	{"q6_k", "W_Q6_K", true},
 }
 
-// perFormat returns a module of source for each weight format, called PREFIX_FORMAT, and for the formats of the integer form another one,
-// PREFIX_FORMAT_dot, with packed dot products.
-func perFormat(prefix, source string, defines ...string) []Variant {
+// perFormat returns a module of source for each weight format, called SOURCE_FORMAT, and for the formats of the integer form another one,
+// SOURCE_FORMAT_dot, with packed dot products.
+func perFormat(source string) []Variant {
 	var out []Variant
 	for _, f := range weightFormats {
-		d := append([]string{f.define}, defines...)
-		out = append(out, Variant{Name: prefix + "_" + f.name, Source: source, Defines: d})
+		out = append(out, Variant{Name: source + "_" + f.name, Source: source, Defines: []string{f.define}})
 		if f.integer {
-			out = append(out, Variant{Name: prefix + "_" + f.name + "_dot", Source: source, Defines: append([]string{"DOT"}, d...)})
+			out = append(out, Variant{Name: source + "_" + f.name + "_dot", Source: source, Defines: []string{f.define, "DOT"}})
 		}
 	}
 	return out
 }
 
-var gemv = perFormat("gemv", "gemv")
+var gemv = slices.Concat(perFormat("gemv"), perFormat("expert"), perFormat("gate_up"), perFormat("down"))
