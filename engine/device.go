@@ -71,6 +71,9 @@ func (m *Model) at(il int) ops.Executor {
 // LayersOnDevice is how many layers run on a device, and whether the head does.
 func (m *Model) LayersOnDevice() (n int, head bool) { return m.binding.n, m.binding.head }
 
+// DeviceName is the device that layers were bound to when the model was loaded, "" for none. It may have failed since.
+func (m *Model) DeviceName() string { return m.deviceName }
+
 // cpuLayers are the layers with routed experts that the CPU runs.
 func (m *Model) cpuLayers() []int {
 	layers, _ := m.expertLayers()
@@ -136,7 +139,7 @@ func (m *Model) plan(opt Options) error {
 		m.LayersWhy = fmt.Sprintf("all layers on the CPU, none on %s: %s", c.name, limit)
 		return c.Close()
 	}
-	m.binding = binding{card: c, n: n, head: head}
+	m.binding, m.deviceName = binding{card: c, n: n, head: head}, c.name
 	bytes := c.fixed
 	for il := range n {
 		bytes += costs[il]

@@ -75,6 +75,8 @@ type Model struct {
 	tokenizer func() (*tokenizer.Tokenizer, error)
 	template  func() (*chat.Template, error)
 
+	deviceName string
+
 	rt           *actors.Runtime // of the device's actors and of system's; nil without either
 	system       *actors.System  // nil without routed experts
 	prefetch     Prefetch
