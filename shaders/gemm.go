@@ -1,6 +1,9 @@
 package shaders
 
-import "github.com/coli-moe/coli/weights/format"
+import (
+	"github.com/coli-moe/coli/shaders/layout"
+	"github.com/coli-moe/coli/weights/format"
+)
 
 // GEMMPush is the push-constant block of the gemm kernels: y[r,o] = W[o,:]·x[r,:] + bias[o] for 16 rows or more, of a matrix (dense) or
 // of the experts that group_plan.comp assigns rows to (grouped). Any number of rows is right; below 16 the gemv kernels are faster, and
@@ -11,7 +14,7 @@ import "github.com/coli-moe/coli/weights/format"
 // each thread multiplies 8 weight rows with 4 rows from there. The sum of a block is exact in int32; sums of blocks join in float32 in
 // rising order of blocks.
 //
-// Gated, a tile has 32 rows of the gate matrix and the same rows of the up matrix, and y = silu(gate·x)·(up·x).
+// Gated, a tile has 32 rows of the gate matrix and the same rows of the up matrix, and y = act(gate·x)·(up·x).
 //
 // Grouped, a row is a pair: pair p is rank p%top_k of row p/top_k. Its input is row p/Divide of x, so that Divide is top_k for gate and
 // up and 1 for down, and its output is row p of y. Pairs of an expert whose address is 0 are left alone.
@@ -31,6 +34,12 @@ type GEMMPush struct {
 	Matrix           uint32 // grouped: 0 gate, 1 up, 2 down; not read if gated
 	Divide           uint32 // grouped: pairs that share a row of x
 	Flags            uint32
+}
+
+// SetMatrix sets what the layout of the matrix, or of the experts' matrices, decides.
+func (p *GEMMPush) SetMatrix(l layout.Layout) {
+	p.SOffset = uint64(l.SOffset)
+	p.QStride, p.SStride, p.Out, p.Cols = uint32(l.QStride), uint32(l.SStride), uint32(l.Rows), uint32(l.Cols)
 }
 
 // GEMMAdd is a flag of GEMMPush: y += instead of y =.
@@ -55,7 +64,7 @@ type GEMMSpec struct {
 	Format   format.Format
 	Form     GEMMForm
 	TileRows int // 16, 32, 64 or 128, see GEMMTileRows
-	Gated    bool
+	Act      uint32 // the activation if gated, ActNone if not
 	Experts  int // of the plan; 0 for a dense product
 }
 
@@ -82,7 +91,7 @@ func GEMMTileRows(rows int) int {
 // GEMMLaunch is the dispatch of a gemm kernel: x counts tiles of weight rows, y tiles of rows.
 func GEMMLaunch(p GEMMPush, s GEMMSpec) Launch {
 	outs, tiles := gemmOuts, groups(int(p.Rows), s.TileRows)
-	if s.Gated {
+	if s.Act != ActNone {
 		outs /= 2
 	}
 	if s.Experts > 0 {
@@ -90,7 +99,7 @@ func GEMMLaunch(p GEMMPush, s GEMMSpec) Launch {
 	}
 	return Launch{
 		Kernel:    gemmKernels[s.Form],
-		Constants: []uint32{uint32(2 * s.TileRows), gemmFormats[s.Format], flag(s.Gated, 1)},
+		Constants: []uint32{uint32(2 * s.TileRows), gemmFormats[s.Format], s.Act},
 		X:         groups(int(p.Out), outs), Y: tiles, Z: 1,
 	}
 }

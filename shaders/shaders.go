@@ -50,6 +50,10 @@ var pushes = map[string]any{
 	"gate_up": GateUpPush{},
 	"down":    DownPush{},
 
+	"gemm":       GEMMPush{},
+	"gemm_float": GEMMPush{},
+	"group_plan": GroupPush{},
+	"moe_sum":    MoESumPush{},
 
 	"argmax":          ArgMaxPush{},
 	"attention":       AttentionPush{},

@@ -16,7 +16,7 @@ type Variant struct {
 }
 
 // All lists every module.
-func All() []Variant { return slices.Concat(gemv, others) }
+func All() []Variant { return slices.Concat(gemv, gemm, others) }
 
 // Sources lists every source once, in the order of All.
 func Sources() []string {
