@@ -17,7 +17,7 @@ type Instance struct {
 
 // global are the functions that need no instance.
 type global struct {
-	enumerateInstanceVersion, enumerateInstanceLayerProperties, enumerateInstanceExtensionProperties, createInstance proc
+	enumerateInstanceLayerProperties, enumerateInstanceExtensionProperties, createInstance proc
 }
 
 func loadGlobal() (get proc, g global, err error) {
@@ -163,13 +163,11 @@ type Device struct {
 	createShaderModule, destroyShaderModule, createPipelineLayout, destroyPipelineLayout, createComputePipelines, destroyPipeline,
 	createPipelineCache, destroyPipelineCache, getPipelineCacheData proc
 
-	createCommandPool, destroyCommandPool, allocateCommandBuffers, beginCommandBuffer, endCommandBuffer, cmdBindPipeline, cmdPushConstants,
+	createCommandPool, destroyCommandPool, resetCommandPool, allocateCommandBuffers, beginCommandBuffer, endCommandBuffer, cmdBindPipeline, cmdPushConstants,
 	cmdDispatch, cmdPipelineBarrier, cmdCopyBuffer, cmdFillBuffer, cmdResetQueryPool, cmdWriteTimestamp proc
 
 	createQueryPool, destroyQueryPool, getQueryPoolResults, createSemaphore, destroySemaphore, getSemaphoreCounterValue, waitSemaphores,
 	queueSubmit proc
-
-	setDebugUtilsObjectNameEXT proc
 }
 
 // CreateDevice makes a logical device.
@@ -302,6 +300,11 @@ func (d *Device) CreateCommandPool(info *CommandPoolCreateInfo) (CommandPool, er
 
 // DestroyCommandPool ends a pool and its command buffers.
 func (d *Device) DestroyCommandPool(p CommandPool) { call(d.destroyCommandPool, d.h, uintptr(p), 0) }
+
+// ResetCommandPool takes back what was recorded in a pool's command buffers.
+func (d *Device) ResetCommandPool(p CommandPool) error {
+	return check("vkResetCommandPool", call(d.resetCommandPool, d.h, uintptr(p), 0))
+}
 
 // AllocateCommandBuffer makes one command buffer.
 func (d *Device) AllocateCommandBuffer(info *CommandBufferAllocateInfo) (CommandBuffer, error) {

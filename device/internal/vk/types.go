@@ -1,26 +1,26 @@
 package vk
 
 // The types that structures say in their first field.
-func (*ApplicationInfo) structureType() StructureType           { return 0 }
-func (*BufferCreateInfo) structureType() StructureType          { return 12 }
-func (*BufferDeviceAddressInfo) structureType() StructureType   { return 1000244001 }
-func (*CommandBufferAllocateInfo) structureType() StructureType { return 40 }
-func (*CommandBufferBeginInfo) structureType() StructureType    { return 42 }
-func (*CommandPoolCreateInfo) structureType() StructureType     { return 39 }
-func (*ComputePipelineCreateInfo) structureType() StructureType { return 29 }
+func (*ApplicationInfo) structureType() StructureType                { return 0 }
+func (*BufferCreateInfo) structureType() StructureType               { return 12 }
+func (*BufferDeviceAddressInfo) structureType() StructureType        { return 1000244001 }
+func (*CommandBufferAllocateInfo) structureType() StructureType      { return 40 }
+func (*CommandBufferBeginInfo) structureType() StructureType         { return 42 }
+func (*CommandPoolCreateInfo) structureType() StructureType          { return 39 }
+func (*ComputePipelineCreateInfo) structureType() StructureType      { return 29 }
 func (*CooperativeMatrixPropertiesKHR) structureType() StructureType { return 1000506001 }
 
 func (*DebugUtilsMessengerCallbackDataEXT) structureType() StructureType { return 1000128003 }
 
 func (*DebugUtilsMessengerCreateInfoEXT) structureType() StructureType { return 1000128004 }
 
-func (*DebugUtilsObjectNameInfoEXT) structureType() StructureType { return 1000128000 }
-func (*DeviceCreateInfo) structureType() StructureType            { return 3 }
-func (*DeviceQueueCreateInfo) structureType() StructureType       { return 2 }
-func (*InstanceCreateInfo) structureType() StructureType          { return 1 }
-func (*MemoryAllocateFlagsInfo) structureType() StructureType     { return 1000060000 }
-func (*MemoryAllocateInfo) structureType() StructureType          { return 5 }
-func (*MemoryBarrier) structureType() StructureType               { return 46 }
+func (*DebugUtilsObjectNameInfoEXT) structureType() StructureType                { return 1000128000 }
+func (*DeviceCreateInfo) structureType() StructureType                           { return 3 }
+func (*DeviceQueueCreateInfo) structureType() StructureType                      { return 2 }
+func (*InstanceCreateInfo) structureType() StructureType                         { return 1 }
+func (*MemoryAllocateFlagsInfo) structureType() StructureType                    { return 1000060000 }
+func (*MemoryAllocateInfo) structureType() StructureType                         { return 5 }
+func (*MemoryBarrier) structureType() StructureType                              { return 46 }
 func (*PhysicalDeviceCooperativeMatrixFeaturesKHR) structureType() StructureType { return 1000506000 }
 
 func (*PhysicalDeviceDriverProperties) structureType() StructureType { return 1000196000 }
