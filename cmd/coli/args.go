@@ -17,8 +17,10 @@ type foreign struct {
 }
 
 const (
-	onCPU    = "this version of coli computes on the CPU"
-	expertsC = "this version of coli computes the experts on the CPU"
+	inLayers = "the routed experts of a layer on the device are there too; a smaller --gpu-layers leaves more to the CPU"
+	onHost   = "the KV cache is in RAM, and layers on the device have a copy of theirs"
+	oneGPU   = "this version of coli uses one device, which --device names"
+	listed   = "coli devices lists them"
 	download = "coli does not download models; give the path of a file or directory to -m"
 	inREPL   = "without a prompt coli run holds a conversation, where " + fence + " begins and ends a text of several lines"
 	mapped   = "this version of coli maps the model's file into memory"
@@ -65,16 +67,17 @@ var llama = func() map[string]foreign {
 		"b batch-size":                          {value: true, why: "coli has one batch size, --chunk"},
 		"tb threads-batch":                      {value: true, why: "coli takes the threads of -t for prompt and answer alike"},
 		"fa flash-attn":                         {value: true, maybe: true, accept: oneOf("on", "off", "auto", "1", "0", ""), why: "coli has one form of attention"},
-		"ngl gpu-layers n-gpu-layers":           {value: true, accept: oneOf("0", "auto"), why: onCPU},
-		"dev device":                            {value: true, accept: oneOf("none", "cpu"), why: onCPU},
-		"sm split-mode":                         {value: true, accept: oneOf("none"), why: onCPU},
-		"ts tensor-split":                       {value: true, accept: never, why: onCPU},
-		"mg main-gpu":                           {value: true, accept: never, why: onCPU},
-		"nkvo no-kv-offload no-op-offload":      {why: onCPU},
-		"kvo kv-offload":                        {accept: never, why: onCPU},
-		"cmoe cpu-moe":                          {why: expertsC},
-		"ncmoe n-cpu-moe":                       {value: true, why: expertsC},
-		"ot override-tensor":                    {value: true, accept: toCPU, why: onCPU},
+		"ngl n-gpu-layers":                      {value: true, to: "gpu-layers"},
+		"dev mg main-gpu":                       {value: true, to: "device"},
+		"sm split-mode":                         {value: true, accept: oneOf("none", "layer"), why: oneGPU},
+		"ts tensor-split":                       {value: true, accept: never, why: oneGPU},
+		"list-devices":                          {accept: never, why: listed},
+		"nkvo no-kv-offload":                    {why: onHost},
+		"kvo kv-offload op-offload":             {},
+		"no-op-offload":                         {why: "coli computes a layer where its weights are"},
+		"cmoe cpu-moe":                          {why: inLayers},
+		"ncmoe n-cpu-moe":                       {value: true, why: inLayers},
+		"ot override-tensor":                    {value: true, accept: toCPU, why: inLayers},
 		"ctk cache-type-k ctv cache-type-v":     {value: true, accept: oneOf("f32"), why: "this version of coli keeps the KV cache in f32"},
 		"hf hfr hf-repo hff hf-file mu dr model-url docker-repo": {value: true, accept: never, why: download},
 		"no-mmap mlock dio direct-io":                            {accept: never, why: mapped},

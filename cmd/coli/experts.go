@@ -1,13 +1,11 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
 	"strings"
 
-	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/coli-moe/coli/engine"
@@ -49,31 +47,6 @@ func (o *expertOptions) check() error {
 func (o *expertOptions) apply(opt *engine.Options, note func(string)) {
 	opt.RAM, opt.Readers, opt.Direct, opt.Prefetch = o.ram.bytes, o.readers, o.direct.mode, o.prefetch
 	opt.Deterministic, opt.Trace, opt.Note = o.deterministic, o.trace != "", note
-}
-
-// with loads a model, has work done with it and says, where its experts stream from disk, what that took. The usage history is neither read
-// nor written: what measures a model does not depend on what was asked of it before.
-func (o *expertOptions) with(cmd *cobra.Command, path string, opt engine.Options, work func(context.Context, *engine.Model) error) (err error) {
-	ctx, stop := endable(cmd.Context())
-	defer stop()
-	say := func(line string) { note(cmd.ErrOrStderr(), "%s", line) }
-	o.apply(&opt, say)
-	m, err := loadModel(ctx, path, opt, false)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, o.writeTrace(m), m.Close()) }()
-	if _, streams, _ := m.Experts(); streams {
-		say(m.PlaceWhy)
-	}
-	if err := work(ctx, m); err != nil {
-		return err
-	}
-	stats, streams, err := m.Experts()
-	if streams && err == nil {
-		say(expertsLine(stats))
-	}
-	return err
 }
 
 // writeTrace writes the timeline that was asked for.

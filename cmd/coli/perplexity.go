@@ -16,7 +16,7 @@ import (
 func newPerplexityCmd() *cobra.Command {
 	var model, text string
 	var load engine.Options
-	var experts expertOptions
+	var place placement
 	var opt perplexity.Options
 	var asJSON bool
 	cmd := &cobra.Command{
@@ -30,7 +30,7 @@ func newPerplexityCmd() *cobra.Command {
 			if text == "" {
 				return usageError{errors.New("which text? Give --file FILE")}
 			}
-			if err := experts.check(); err != nil {
+			if err := place.check(); err != nil {
 				return usageError{err}
 			}
 			data, err := os.ReadFile(text)
@@ -45,7 +45,7 @@ func newPerplexityCmd() *cobra.Command {
 			opt.Progress = func(window int, ppl float64) { fmt.Fprintf(progress, "[%d]%.4f,", window, ppl) }
 			var res perplexity.Result
 			load.Context = max(opt.Context, 0)
-			err = experts.with(cmd, path, load, func(ctx context.Context, m *engine.Model) error {
+			err = place.with(cmd, path, load, func(ctx context.Context, m *engine.Model) error {
 				tok, err := m.Tokenizer()
 				if err != nil {
 					return err
@@ -73,6 +73,6 @@ func newPerplexityCmd() *cobra.Command {
 	flags.IntVar(&opt.Windows, "chunks", 0, "windows to score, 0 for all that the text has")
 	flags.IntVarP(&load.Threads, "threads", "t", 0, "CPU threads, 0 for the physical cores this process may use")
 	flags.BoolVar(&asJSON, "json", false, "print the result as JSON")
-	group(cmd, "Experts", experts.flags)
+	place.flags(cmd)
 	return cmd
 }

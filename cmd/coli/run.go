@@ -23,7 +23,7 @@ import (
 type runOptions struct {
 	settings
 	load                      engine.Options
-	experts                   expertOptions
+	place                     placement
 	model, prompt, file       string
 	system                    string
 	ctxSize                   int
@@ -62,7 +62,7 @@ func newRunCmd() *cobra.Command {
 		f.IntVarP(&o.load.Threads, "threads", "t", 0, "CPU threads, 0 for the physical cores this process may use")
 		f.IntVar(&o.load.Chunk, "chunk", engine.DefaultChunk, "tokens of the prompt computed in one step")
 	})
-	group(cmd, "Experts", o.experts.flags)
+	o.place.flags(cmd)
 	group(cmd, "Prompt", func(f *pflag.FlagSet) {
 		f.StringVarP(&o.prompt, "prompt", "p", "", "the prompt, instead of PROMPT")
 		f.StringVarP(&o.file, "file", "f", "", "`FILE` with text that follows the prompt, - for standard input")
@@ -120,8 +120,8 @@ func (o *runOptions) run(cmd *cobra.Command, args []string) (err error) {
 		return err
 	}
 	say := func(line string) { o.note(cmd, "%s", line) }
-	used := history{ignored: o.experts.deterministic}
-	o.experts.apply(&o.load, say)
+	used := history{ignored: o.place.experts.deterministic}
+	o.place.apply(&o.load, say)
 	o.load.Context = max(o.ctxSize, 0)
 	o.load.History = used.load(path, say)
 	m, err := loadModel(ctx, path, o.load, o.quiet)
@@ -130,16 +130,14 @@ func (o *runOptions) run(cmd *cobra.Command, args []string) (err error) {
 	}
 	defer func() {
 		used.save(m, say)
-		err = errors.Join(err, o.experts.writeTrace(m), m.Close())
+		err = errors.Join(err, o.place.experts.writeTrace(m), m.Close())
 	}()
 	a, err := o.assistant(m, path, cmd)
 	if err != nil {
 		return err
 	}
 	loaded := time.Since(start)
-	if _, streams, _ := m.Experts(); streams || o.verbose {
-		o.note(cmd, "%s", m.PlaceWhy)
-	}
+	o.place.announce(m, o.verbose, say)
 	if o.verbose {
 		o.note(cmd, "loaded in %.2f s; %d threads (%s)", loaded.Seconds(), m.Threads(), m.ThreadsWhy)
 	}
@@ -169,7 +167,7 @@ func (o *runOptions) check(set func(flag string) bool) error {
 			return errors.New("--stop: a stop string is empty")
 		}
 	}
-	if err := o.experts.check(); err != nil {
+	if err := o.place.check(); err != nil {
 		return err
 	}
 	_, err := sampler.New(o.Params)
@@ -219,6 +217,7 @@ func (o *runOptions) once(ctx context.Context, cmd *cobra.Command, a *assistant,
 		r := newReport(said.text.String(), res, a.settings)
 		r.LoadTime, r.Raw, r.ContextSize, r.Threads = loaded.Seconds(), a.template == nil, a.contextSize(), a.model.Threads()
 		r.Model = reportModel{a.path, a.model.Config.ModelType}
+		r.Device = newDeviceWork(a.model)
 		enc := json.NewEncoder(cmd.OutOrStdout())
 		enc.SetEscapeHTML(false)
 		if err := enc.Encode(r); err != nil {
@@ -228,6 +227,9 @@ func (o *runOptions) once(ctx context.Context, cmd *cobra.Command, a *assistant,
 	o.note(cmd, "%s", statsLine(res, a.contextSize(), engine.ResidentBytes()))
 	if res.Experts != nil {
 		o.note(cmd, "%s", expertsLine(*res.Experts))
+	}
+	if w := newDeviceWork(a.model); w != nil && o.verbose {
+		o.note(cmd, "%s", w)
 	}
 	if interrupted {
 		return exitError(exitInterrupted)

@@ -93,6 +93,7 @@ type report struct {
 	Threads         int            `json:"threads"`
 	Raw             bool           `json:"raw"`
 	Experts         *reportExperts `json:"experts,omitempty"` // absent where all are in memory
+	Device          *deviceWork    `json:"device,omitempty"`  // absent where the CPU had all layers
 }
 
 type reportModel struct {

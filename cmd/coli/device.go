@@ -1,0 +1,108 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"github.com/coli-moe/coli/engine"
+)
+
+// deviceOptions are the flags that say which layers run on which device.
+type deviceOptions struct {
+	device deviceFlag
+	layers layersFlag
+}
+
+func (o *deviceOptions) flags(f *pflag.FlagSet) {
+	o.layers.GPULayers = engine.GPUAuto
+	f.Var(&o.device, "device", "run layers on this one: `N|NAME|none`, as coli devices lists them (default: the best that is no CPU)")
+	f.Var(&o.layers, "gpu-layers", "most layers on the device, from the first on: `auto|all|N`; as many as fit with auto and all")
+}
+
+// apply sets the options of a load.
+func (o *deviceOptions) apply(opt *engine.Options) {
+	opt.Device, opt.GPULayers = string(o.device), o.layers.GPULayers
+}
+
+// deviceFlag is engine.Options.Device. llama.cpp's names are understood: Vulkan1 is its device 1, cpu none.
+type deviceFlag string
+
+func (d *deviceFlag) Set(text string) error {
+	text = strings.TrimSpace(text)
+	if n, ok := strings.CutPrefix(strings.ToLower(text), "vulkan"); ok {
+		if _, err := strconv.Atoi(n); err == nil {
+			text = n
+		}
+	}
+	if strings.EqualFold(text, "cpu") || strings.EqualFold(text, engine.DeviceNone) {
+		text = engine.DeviceNone
+	}
+	*d = deviceFlag(text)
+	return nil
+}
+
+func (d *deviceFlag) String() string { return string(*d) }
+
+// Type is what the help calls the value.
+func (d *deviceFlag) Type() string { return "device" }
+
+// layersFlag is engine.Options.GPULayers. A negative number is all, as to llama.cpp.
+type layersFlag struct{ engine.GPULayers }
+
+func (l *layersFlag) Set(text string) error {
+	if n, err := strconv.Atoi(text); err == nil && n < 0 {
+		text = string(engine.GPUAll)
+	}
+	return l.GPULayers.Set(text)
+}
+
+// asked says whether the flags ask for work on a device, rather than leave it to what there is.
+func (o *deviceOptions) asked() bool {
+	return o.device != engine.DeviceNone && o.layers.String() != "0" && (o.device != "" || o.layers.GPULayers != engine.GPUAuto)
+}
+
+// deviceWork is what a device did since the model was loaded, as --json prints it.
+type deviceWork struct {
+	Name    string `json:"name"`
+	Layers  int    `json:"layers"` // on it still
+	Head    bool   `json:"head"`
+	MatMuls int64  `json:"matmuls"`
+	Pairs   int64  `json:"pairs"`            // (row, expert)
+	Failed  string `json:"failed,omitempty"` // why nothing is on it any more
+}
+
+// newDeviceWork returns nil where the CPU had all layers from the beginning.
+func newDeviceWork(m *engine.Model) *deviceWork {
+	if m.DeviceName() == "" {
+		return nil
+	}
+	s := m.Stats().Device
+	w := &deviceWork{Name: m.DeviceName(), MatMuls: s.MatMuls, Pairs: s.Pairs}
+	if w.Layers, w.Head = m.LayersOnDevice(); w.Layers == 0 {
+		w.Failed = m.LayersWhy
+	}
+	return w
+}
+
+func (w *deviceWork) String() string {
+	return fmt.Sprintf("%d matmuls and %d (row, expert) pairs on %s", w.MatMuls, w.Pairs, w.Name)
+}
+
+// proven is an error if the device has not done its part: it failed, or has layers and computed nothing, or was asked for and never began.
+func (o *deviceOptions) proven(m *engine.Model) error {
+	switch w := newDeviceWork(m); {
+	case w == nil && o.asked():
+		return fmt.Errorf("nothing was computed on a device, which --device or --gpu-layers asks for: %s", m.LayersWhy)
+	case w == nil:
+		return nil
+	case w.Failed != "":
+		return errors.New(w.Failed)
+	case w.MatMuls == 0:
+		return fmt.Errorf("%d layers are on %s, and it has computed nothing", w.Layers, w.Name)
+	}
+	return nil
+}
