@@ -143,13 +143,18 @@ func (t tile) launch(kernel string, outs, subgroup, y int) Launch {
 	}
 }
 
+// maxGroups is how many workgroups of a dimension every device takes.
+const maxGroups = 65535
+
 // GEMVLaunch is the dispatch of gemv.comp for weights in format f; dot uses packed dot products (device.Features.IntegerDot).
 func GEMVLaunch(p GEMVPush, f format.Format, dot bool, subgroup int) Launch {
 	t := tile{threads: 128, outs: 1, unroll: 4, rows: 4}
 	if p.Rows == 1 {
 		t.rows = 1
 	}
-	return t.launch(perFormat("gemv", f, dot), int(p.Outs), subgroup, 1)
+	l := t.launch(perFormat("gemv", f, dot), int(p.Outs), subgroup, 1)
+	l.X, l.Y = min(l.X, maxGroups), groups(int(l.X), maxGroups)
+	return l
 }
 
 // ExpertLaunch is the dispatch of expert.comp.
