@@ -23,6 +23,7 @@ type Config struct {
 	New     func(t *testing.T) ops.Executor
 	Integer func(format.Format) bool // formats whose kernels quantise activations
 	Formats func(format.Format) bool // weight formats that it multiplies; nil: all
+	HeadDim func(int) bool           // widths of attention heads that it takes; nil: all
 }
 
 // bench is one case: the executor under test and the reference on the same data.
@@ -31,6 +32,14 @@ type bench struct {
 	rng      *rand.Rand
 	got, ref ops.Executor
 	formats  []format.Format
+	headDim  func(int) bool
+}
+
+// sub is the case as a subtest.
+func (b *bench) sub(t *testing.T) *bench {
+	c := *b
+	c.T = t
+	return &c
 }
 
 // Run runs the whole table, each op on a new executor.
@@ -53,7 +62,7 @@ func Run(t *testing.T, c Config) {
 		{"RowIndependence", rowIndependence},
 	} {
 		t.Run(group.name, func(t *testing.T) {
-			group.run(&bench{t, rand.New(rand.NewPCG(1, 2)), c.New(t), reference, formats})
+			group.run(&bench{t, rand.New(rand.NewPCG(1, 2)), c.New(t), reference, formats, c.HeadDim})
 		})
 	}
 }
@@ -148,7 +157,7 @@ func widths(f format.Format) []int {
 func matMul(b *bench) {
 	for _, f := range b.formats {
 		b.Run(f.String(), func(t *testing.T) {
-			b := &bench{t, b.rng, b.got, b.ref, b.formats}
+			b := b.sub(t)
 			for _, cols := range widths(f) {
 				for _, s := range []struct{ rows, out int }{{1, 1}, {1, 67}, {2, 5}, {4, 64}, {7, 33}, {33, 130}} {
 					b.got.Reset()
@@ -192,6 +201,9 @@ func attention(b *bench) {
 	for _, s := range []struct{ heads, kvHeads, headDim, past, rows int }{
 		{1, 1, 8, 0, 1}, {4, 4, 64, 0, 7}, {6, 3, 10, 5, 3}, {8, 2, 128, 70, 2}, {5, 5, 64, 33, 40}, {4, 1, 33, 1, 2},
 	} {
+		if b.headDim != nil && !b.headDim(s.headDim) {
+			continue
+		}
 		w := s.kvHeads * s.headDim
 		spec := ops.StateSpec{Kind: ops.KVRows, KWidth: w, VWidth: w}
 		kv, rkv := []*ops.KV{ops.NewKV(spec), ops.NewKV(spec)}, []*ops.KV{ops.NewKV(spec), ops.NewKV(spec)}
@@ -275,7 +287,7 @@ func (b *bench) experts(f format.Format, n, inter, hidden int) table {
 func experts(b *bench) {
 	for _, f := range b.formats {
 		b.Run(f.String(), func(t *testing.T) {
-			b := &bench{t, b.rng, b.got, b.ref, b.formats}
+			b := b.sub(t)
 			unit := max(f.Info().Block, 32)
 			for _, s := range []struct{ rows, experts, topK int }{{1, 3, 1}, {1, 6, 4}, {5, 6, 2}, {40, 4, 3}} {
 				b.got.Reset()

@@ -1,0 +1,124 @@
+package gpu
+
+import (
+	"cmp"
+	"fmt"
+
+	"github.com/coli-moe/coli/device"
+)
+
+// align is what every address the executor gives out is a multiple of.
+const align = 256
+
+func aligned(n int64) int64 { return (n + align - 1) &^ (align - 1) }
+
+// bump gives out memory one piece after the other and takes all of it back at once: the same requests in the same order get the same
+// addresses. It grows by whole blocks and never moves.
+type bump struct {
+	alloc  func(size int64) (*device.Buffer, error)
+	first  int64 // size of the first block, at least
+	blocks []*device.Buffer
+	block  int   // in use
+	off    int64 // in the block
+}
+
+// piece is memory that a bump gave out.
+type piece struct {
+	buf  *device.Buffer
+	off  int64
+	size int64
+}
+
+// at is the piece's device address.
+func (p piece) at() uint64 { return p.buf.Addr + uint64(p.off) }
+
+// bytes is the piece in host memory.
+func (p piece) bytes() []byte { return p.buf.Bytes[p.off : p.off+p.size : p.off+p.size] }
+
+func (b *bump) reset() { b.block, b.off = 0, 0 }
+
+func (b *bump) take(size int64) (piece, error) {
+	for ; b.block < len(b.blocks); b.block, b.off = b.block+1, 0 {
+		if buf := b.blocks[b.block]; b.off+size <= buf.Size {
+			p := piece{buf, b.off, size}
+			b.off += aligned(size)
+			return p, nil
+		}
+	}
+	const least = 1 << 20
+	grow := cmp.Or(b.first, least)
+	if n := len(b.blocks); n > 0 {
+		grow = max(least, b.blocks[n-1].Size)
+	}
+	buf, err := b.alloc(aligned(max(size, grow)))
+	if err != nil {
+		return piece{}, err
+	}
+	b.blocks = append(b.blocks, buf)
+	b.off = aligned(size)
+	return piece{buf, 0, size}, nil
+}
+
+func (b *bump) free() {
+	for _, buf := range b.blocks {
+		buf.Free()
+	}
+	b.blocks, b.block, b.off = nil, 0, 0
+}
+
+// arena holds the activations of a step. Tensors outside the layers live until Reset; those of a layer until the second layer after it
+// begins, whose tensors take their place: what passes from layer to layer besides the former is read in the next one at the latest.
+type arena struct {
+	kept  bump
+	turns [2]bump
+	layer [2]int // whose tensors turns holds
+	epoch [2]int32
+}
+
+func newArena(alloc func(size int64) (*device.Buffer, error), kept, layer int64) arena {
+	a := arena{kept: bump{alloc: alloc, first: kept}, layer: [2]int{-1, -1}}
+	for i := range a.turns {
+		a.turns[i] = bump{alloc: alloc, first: layer}
+	}
+	return a
+}
+
+// reset takes everything back.
+func (a *arena) reset() {
+	a.kept.reset()
+	for i := range a.turns {
+		a.turns[i].reset()
+		a.layer[i] = -1
+		a.epoch[i]++
+	}
+}
+
+// take returns memory for something of a layer, -1 for outside the layers, and the epoch in which it is valid.
+func (a *arena) take(layer int, size int64) (piece, int32, error) {
+	if layer < 0 {
+		p, err := a.kept.take(size)
+		return p, 0, err
+	}
+	i := layer & 1
+	if a.layer[i] != layer {
+		a.turns[i].reset()
+		a.layer[i] = layer
+		a.epoch[i]++
+	}
+	p, err := a.turns[i].take(size)
+	return p, a.epoch[i], err
+}
+
+// check panics if what was taken for a layer has been given to another.
+func (a *arena) check(name string, layer int, epoch int32) {
+	if layer >= 0 && a.epoch[layer&1] != epoch {
+		panic(fmt.Sprintf("gpu: %s of layer %d is used after layer %d began", name, layer, a.layer[layer&1]))
+	}
+}
+
+func (a *arena) free() {
+	a.kept.free()
+	for i := range a.turns {
+		a.turns[i].free()
+	}
+}

@@ -1,0 +1,205 @@
+package gpu
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/coli-moe/coli/device"
+	"github.com/coli-moe/coli/shaders"
+)
+
+// mostFrames is how many lists stay recorded: a decode step takes two, by the memory its caches' rows come back in, a prompt some more.
+const mostFrames = 16
+
+// frame is a list of nodes with what it was compiled to.
+type frame struct {
+	nodes     []node
+	slices    []*device.Frame // one submission each
+	swallowed []int32
+	fired     [fusions]int
+
+	matmuls, dispatches, barriers int64
+}
+
+func (f *frame) free() {
+	for _, s := range f.slices {
+		s.Free()
+	}
+}
+
+// flush runs what was recorded, and waits for it.
+func (e *Executor) flush() {
+	e.ok()
+	if len(e.nodes) == 0 {
+		return
+	}
+	e.begin()
+	f := e.find()
+	if f == nil {
+		f = e.compile()
+	} else {
+		for _, s := range f.slices {
+			e.submit(s)
+		}
+	}
+	e.wait()
+	for _, id := range f.swallowed {
+		e.tensors[id].Aux.(*tensor).gone = true
+	}
+	e.nodes = e.nodes[:0]
+	e.end()
+	e.account(f)
+	for _, b := range e.retired {
+		b.Free()
+	}
+	clear(e.retired)
+	e.retired = e.retired[:0]
+}
+
+// find returns the frame of the list, and makes it the most recent; nil if there is none.
+func (e *Executor) find() *frame {
+	for i, f := range e.frames {
+		if slices.Equal(f.nodes, e.nodes) {
+			copy(e.frames[1:i+1], e.frames[:i])
+			e.frames[0] = f
+			return f
+		}
+	}
+	return nil
+}
+
+func (e *Executor) submit(f *device.Frame) {
+	p, err := f.Submit()
+	if err != nil {
+		e.fail("submitting a frame", err)
+	}
+	e.points = append(e.points, p)
+}
+
+// wait waits for what was submitted.
+func (e *Executor) wait() {
+	for _, p := range e.points {
+		if err := p.Wait(context.Background()); err != nil {
+			e.fail("waiting for a frame", err)
+		}
+	}
+	e.points = e.points[:0]
+}
+
+// compile makes the list's frame and runs it: while the device is at one slice of a long list the next is recorded.
+func (e *Executor) compile() *frame {
+	allow := e.core.allow
+	if e.opt.Separate {
+		allow = func(fusion, *node) bool { return false }
+	}
+	fused := fuse(e.nodes, allow)
+	f := &frame{nodes: slices.Clone(e.nodes), swallowed: fused.swallowed, fired: fused.fired}
+	rows := int32(1)
+	for i := range f.nodes {
+		if n := &f.nodes[i]; n.op == opMatMul {
+			f.matmuls++
+		}
+		rows = max(rows, f.nodes[i].x.rows, f.nodes[i].dst.rows)
+	}
+	l := lowering{cores: e.core, iota: e.number(int(rows))}
+	for _, u := range fused.units {
+		l.unit(u)
+	}
+	used, cost := make([]touches, len(l.out)), make([]float64, len(l.out))
+	for i := range l.out {
+		used[i], cost[i] = l.out[i].touches, l.out[i].cost
+	}
+	// The frame is dropped with the others, whatever happens from here on.
+	e.frames = append([]*frame{f}, e.frames...)
+	for _, run := range slice(schedule(used), cost, watchdog) {
+		s := e.dev.NewFrame()
+		f.slices = append(f.slices, s)
+		e.record(f, s, run, l.out)
+		e.submit(s)
+	}
+	if n := len(e.frames); n > mostFrames {
+		e.frames[n-1].free()
+		e.frames = e.frames[:n-1]
+	}
+	e.stats.Recorded++
+	return f
+}
+
+// record records stages with a barrier between each two.
+func (e *Executor) record(f *frame, s *device.Frame, stages [][]int, all []command) {
+	for i, stage := range stages {
+		if i > 0 {
+			s.Barrier()
+			f.barriers++
+		}
+		for _, k := range stage {
+			c := &all[k]
+			m := shaders.Get(c.Kernel)
+			p, err := e.dev.Pipeline(device.Module{Name: m.Name, SPIRV: m.SPIRV, Push: m.Push}, c.Constants, c.subgroup)
+			if err != nil {
+				e.fail("compiling a shader", err)
+			}
+			s.Dispatch(p, c.push, c.X, c.Y, c.Z, c.label)
+			f.dispatches++
+		}
+	}
+	if err := s.End(); err != nil {
+		e.fail("recording a frame", err)
+	}
+}
+
+// dropFrames forgets what was recorded: it refers to memory that goes.
+func (e *Executor) dropFrames() {
+	for _, f := range e.frames {
+		f.free()
+	}
+	e.frames = nil
+}
+
+// account counts what a frame did.
+func (e *Executor) account(f *frame) {
+	s := &e.stats
+	s.Frames++
+	s.Submissions += int64(len(f.slices))
+	s.Dispatches += f.dispatches
+	s.Barriers += f.barriers
+	s.MatMuls += f.matmuls
+	for i, n := range f.fired {
+		e.fired[i] += int64(n)
+	}
+	for _, c := range e.worked {
+		distinct := int64(0)
+		e.seen = slices.Grow(e.seen[:0], int(c.route.experts))[:c.route.experts]
+		clear(e.seen)
+		for _, id := range c.ids {
+			if !e.seen[id] {
+				e.seen[id] = true
+				distinct++
+			}
+		}
+		s.Pairs += int64(len(c.ids))
+		s.Reads += distinct
+		s.MatMuls += 3 * distinct
+	}
+	e.worked = e.worked[:0]
+	for _, c := range e.asked {
+		if e.opt.Routed != nil {
+			e.opt.Routed(c.layer, c.ids)
+		}
+	}
+	e.asked = e.asked[:0]
+}
+
+// Time is what dispatches of one label took on the device.
+type Time struct {
+	Label string
+	Time  time.Duration
+	Count int
+}
+
+// Times returns the device's time by label, the longest first: empty unless the device was opened with Profile.
+func (e *Executor) Times() []Time {
+	return slices.SortedFunc(maps.Values(e.times), func(a, b Time) int { return int(b.Time - a.Time) })
+}

@@ -1,0 +1,348 @@
+package gpu
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/coli-moe/coli/device"
+	"github.com/coli-moe/coli/ops"
+	"github.com/coli-moe/coli/router"
+	"github.com/coli-moe/coli/shaders"
+	"github.com/coli-moe/coli/weights/format"
+)
+
+// cores is what the choice of kernels depends on.
+type cores struct {
+	subgroup int
+	dot      bool // packed dot products
+	coop     bool // cooperative matrices, int8
+	units    int  // workgroups that fill the device
+	speed    speed
+}
+
+// speed is a low estimate of what a device does in a second, for cutting frames.
+type speed struct{ flops, bytes float64 }
+
+// watchdog is how long a submission may take by that estimate. Drivers reset a device after 2 to 10 seconds; desktops stutter long before.
+const watchdog = 0.3
+
+// coopSubgroup is the subgroup size of the cooperative kernels.
+const coopSubgroup = 32
+
+func coresOf(i device.Info) cores {
+	f := i.Features
+	c := cores{
+		subgroup: i.Subgroup, dot: f.IntegerDot && f.IntegerDotAccelerated,
+		coop:  f.CoopS8 && i.MinSubgroup <= coopSubgroup && coopSubgroup <= i.MaxSubgroup,
+		units: 64, speed: speed{100e9, 10e9},
+	}
+	switch i.Type {
+	case device.Discrete:
+		c.units, c.speed = 512, speed{2e12, 100e9}
+	case device.CPU:
+		c.units, c.speed = 8, speed{10e9, 3e9}
+	}
+	return c
+}
+
+// splits is into how many parts the rows' positions are cut in attention.
+func (c cores) splits(p ops.Attention) int {
+	return shaders.AttentionSplits(p.Heads, p.KVHeads, p.HeadDim, c.units)
+}
+
+// command is one dispatch.
+type command struct {
+	touches
+	shaders.Launch
+	push     []byte
+	subgroup int
+	label    string
+	cost     float64 // seconds, by the estimate
+}
+
+// kvSpace marks spans that stand for the caches of a table: their addresses are not known when a list is compiled, and nothing else
+// is where they are.
+const kvSpace = 1 << 63
+
+// lowering turns units into commands.
+type lowering struct {
+	cores
+	iota uint64 // address of int32 0, 1, 2, …
+	out  []command
+}
+
+// emit adds a dispatch. Its estimate is that of its bytes, with flops on top.
+func emit[P any](l *lowering, launch shaders.Launch, push P, label string, flops float64, reads, writes []span) {
+	c := command{Launch: launch, push: append([]byte(nil), shaders.Bytes(&push)...), subgroup: l.subgroup, label: label}
+	bytes := 0.0
+	for _, list := range []struct {
+		from []span
+		to   *[]span
+	}{{reads, &c.reads}, {writes, &c.writes}} {
+		for _, s := range list.from {
+			if s.hi > s.lo {
+				*list.to = append(*list.to, s)
+				bytes += float64(s.hi - s.lo)
+			}
+		}
+	}
+	c.cost = max(flops/l.speed.flops, bytes/l.speed.bytes)
+	l.out = append(l.out, c)
+}
+
+func at(addr uint64, size int64) span { return span{addr, addr + uint64(size)} }
+
+// f32 is the span of a tensor's values, q8 that of its integer form.
+func (r ref) f32() span { return at(r.at, 4*int64(r.rows)*int64(r.cols)) }
+func (r ref) q8() span  { return at(r.q, quantBytes(int(r.rows), int(r.cols))) }
+
+// scales is the address of the integer form's scales.
+func (r ref) scales() uint64 { return r.q + uint64(scalesAt(int(r.rows), int(r.cols))) }
+
+// input is x as a matrix of format f reads it.
+func (r ref) input(f format.Format) (x, xd uint64, s span) {
+	if integer(f) {
+		return r.q, r.scales(), r.q8()
+	}
+	return r.at, 0, r.f32()
+}
+
+func (w *weight) span() span { return at(w.at(), w.layout.Bytes) }
+
+func (v *vector) span() span {
+	if v == nil {
+		return span{}
+	}
+	return at(v.at(), v.buf.Size)
+}
+
+func (n *node) cache() span { return span{kvSpace | n.table, kvSpace | n.table + 1} }
+
+func float(bits uint32) float32 { return math.Float32frombits(bits) }
+
+// unit emits the dispatches of a unit.
+func (l *lowering) unit(u unit) {
+	n := u.node
+	label := n.op.String()
+	switch n.op {
+	case opUpload:
+		l.copy(label, n.dst.at, n.host, n.dst.rows, n.dst.cols, nil, []span{n.dst.f32()})
+	case opDownload:
+		l.copy(label, n.host, n.x.at, n.x.rows, n.x.cols, []span{n.x.f32()}, nil)
+	case opCopyRoutes:
+		l.copy(label, n.host, n.route.weights, n.route.rows, n.route.topK, []span{n.route.span(n.route.weights)}, nil)
+	case opGather:
+		p := shaders.GatherPush{Dst: n.dst.at, Src: n.x.at, Index: n.host, N: uint32(n.dst.rows), Cols: uint32(n.dst.cols)}
+		emit(l, shaders.GatherLaunch(p), p, label, 0, []span{n.x.f32()}, []span{n.dst.f32()})
+	case opNorm:
+		l.norm(u)
+	case opQuantize:
+		l.quantize(label, n.x, ref{}, shaders.ActNone)
+	case opMatMul:
+		l.matmul(u)
+	case opClamp:
+		l.elementwise(label, shaders.OpClamp, n.dst, n.dst, n.dst, float(n.n[1]))
+	case opAdd:
+		l.elementwise(label, shaders.OpAdd, n.dst, n.dst, n.x, 0)
+	case opGLU:
+		if u.quantize != nil {
+			x := n.x
+			x.q = u.quantize.x.q
+			l.quantize(label, x, n.y, shaders.ActSiLU)
+			return
+		}
+		l.elementwise(label, shaders.OpGLU, n.dst, n.x, n.y, 0)
+	case opRope:
+		p := shaders.RopePush{
+			Q: n.dst.at, Table: n.host, Places: n.places, Rows: uint32(n.dst.rows), QHeads: uint32(n.dst.cols) / n.n[0], HeadDim: n.n[0], Dim: n.n[1],
+		}
+		emit(l, shaders.RopeLaunch(p), p, label, 0, []span{n.dst.f32()}, []span{n.dst.f32()})
+	case opStore:
+		l.store(u)
+	case opAttend:
+		l.attend(u)
+	case opRoute:
+		l.route(n)
+	case opExperts:
+		l.experts(u)
+	case opArgMax:
+		rows, cols := int(n.x.rows), int(n.x.cols)
+		p := shaders.ArgMaxPush{X: n.x.at, Out: n.host, Partial: n.scratch, Count: n.count, Rows: uint32(rows), Cols: uint32(cols)}
+		scratch, count := at(n.scratch, shaders.ArgMaxScratch(rows, cols)), at(n.count, 4*int64(rows))
+		emit(l, shaders.ArgMaxLaunch(p), p, label, 0, []span{n.x.f32(), count}, []span{scratch, count})
+	default:
+		panic(fmt.Sprintf("gpu: no kernel for op %d", n.op))
+	}
+}
+
+// copy copies whole rows, to or from host memory too.
+func (l *lowering) copy(label string, dst, src uint64, rows, cols int32, reads, writes []span) {
+	p := shaders.GatherPush{Dst: dst, Src: src, Index: l.iota, N: uint32(rows), Cols: uint32(cols)}
+	emit(l, shaders.GatherLaunch(p), p, label, 0, reads, writes)
+}
+
+func (l *lowering) elementwise(label string, op uint32, dst, a, b ref, x float32) {
+	p := shaders.ElementwisePush{Dst: dst.at, A: a.at, B: b.at, N: uint32(dst.rows) * uint32(dst.cols), X: x}
+	emit(l, shaders.ElementwiseLaunch(op, p), p, label, 0, []span{a.f32(), b.f32()}, []span{dst.f32()})
+}
+
+// quantize makes the integer form at x.q of x, or of act(x)·up.
+func (l *lowering) quantize(label string, x, up ref, act uint32) {
+	p := shaders.QuantizePush{X: x.at, Up: up.at, XQ: x.q, XD: x.scales(), Rows: uint32(x.rows), Cols: uint32(x.cols)}
+	emit(l, shaders.QuantizeLaunch(p, act), p, label, 0, []span{x.f32(), up.f32()}, []span{x.q8()})
+}
+
+func (l *lowering) norm(u unit) {
+	n := u.node
+	p := shaders.NormPush{
+		X: n.x.at, W: n.vec.at(), Y: n.dst.at, Rows: uint32(n.x.rows), Cols: uint32(n.x.cols), Segment: n.n[0], Eps: float(n.n[1]), Flags: shaders.NormOut,
+	}
+	writes := []span{n.dst.f32()}
+	if u.quantize != nil {
+		q := u.quantize.x
+		p.XQ, p.XD = q.q, q.scales()
+		p.Flags |= shaders.NormQ8
+		writes = append(writes, q.q8())
+	}
+	emit(l, shaders.NormLaunch(p, l.subgroup), p, n.op.String(), 0, []span{n.x.f32(), n.vec.span()}, writes)
+}
+
+func (l *lowering) matmul(u unit) {
+	n, w := u.node, u.w.layout
+	dst, reads := n.dst, []span{n.w.span(), n.vec.span()}
+	add := uint32(0)
+	if u.add != nil {
+		dst, add = u.add.dst, 1
+		reads = append(reads, dst.f32())
+	}
+	x, xd, in := n.x.input(w.Format)
+	reads = append(reads, in)
+	writes := []span{dst.f32()}
+	rows := int(n.x.rows)
+	flops := 2 * float64(rows) * float64(w.Rows) * float64(w.Cols)
+	if rows < gemvRows {
+		p := shaders.GEMVPush{X: x, XD: xd, Y: dst.at, Bias: n.vec.at(), Rows: uint32(rows), Add: add}
+		p.SetMatrix(n.w.at(), w)
+		emit(l, shaders.GEMVLaunch(p, w.Format, l.dot, l.subgroup), p, n.op.String(), flops, reads, writes)
+		return
+	}
+	p := shaders.GEMMPush{
+		W: n.w.at(), X: x, XD: xd, Y: dst.at, Bias: n.vec.at(), Rows: uint32(rows), Flags: add * shaders.GEMMAdd,
+	}
+	p.SetMatrix(w)
+	l.gemm(p, shaders.GEMMSpec{Format: w.Format, TileRows: shaders.GEMMTileRows(rows)}, n.op.String(), flops, reads, writes)
+}
+
+// gemm emits a tiled product in the form that is best on the device.
+func (l *lowering) gemm(p shaders.GEMMPush, s shaders.GEMMSpec, label string, flops float64, reads, writes []span) {
+	s.Form = l.form(s.Format)
+	emit(l, shaders.GEMMLaunch(p, s), p, label, flops, reads, writes)
+	if s.Form == shaders.GEMMCoop {
+		l.out[len(l.out)-1].subgroup = coopSubgroup
+	}
+}
+
+// form is how a matrix of format f is multiplied in tiles.
+func (l *lowering) form(f format.Format) shaders.GEMMForm {
+	switch {
+	case !integer(f):
+		return shaders.GEMMFloat
+	case l.coop:
+		return shaders.GEMMCoop
+	case l.dot:
+		return shaders.GEMMDot
+	}
+	return shaders.GEMMBytes
+}
+
+func (l *lowering) store(u unit) {
+	n := u.node
+	stageK, stageV := n.host, n.scratch
+	if u.post == nil {
+		p := shaders.StoreKVPush{
+			K: n.x.at, V: n.y.at, Places: n.places, Mirrors: n.table, StageK: stageK, StageV: stageV,
+			Rows: uint32(n.x.rows), KWidth: uint32(n.x.cols), VWidth: uint32(n.y.cols),
+		}
+		emit(l, shaders.StoreKVLaunch(p), p, n.op.String(), 0, []span{n.x.f32(), n.y.f32()}, []span{n.cache()})
+		return
+	}
+	q, k, rope := u.post.q, u.post.k, u.post.rope
+	headDim := rope.n[0]
+	p := shaders.QKVPush{
+		Q: q.dst.at, K: n.x.at, V: n.y.at, QW: q.vec.at(), KW: k.vec.at(), Table: rope.host, Places: n.places, Mirrors: n.table,
+		StageK: stageK, StageV: stageV, Rows: uint32(n.x.rows), Heads: uint32(q.dst.cols) / headDim, KVHeads: uint32(n.x.cols) / headDim,
+		HeadDim: headDim, Dim: rope.n[1], Eps: float(q.n[1]), Clamp: float(u.post.clamp), Flags: shaders.QKVNorm,
+	}
+	if q.n[0] != headDim {
+		p.Flags |= shaders.QKVWhole
+	}
+	emit(l, shaders.QKVLaunch(p), p, "qkv_post", 0,
+		[]span{q.dst.f32(), n.x.f32(), n.y.f32(), q.vec.span(), k.vec.span()}, []span{q.dst.f32(), n.cache()})
+}
+
+func (l *lowering) attend(u unit) {
+	n := u.node
+	heads, kvHeads, headDim := n.n[0], n.n[1], int(n.n[2])
+	p := shaders.AttentionPush{
+		Q: n.x.at, O: n.dst.at, Mirrors: n.table, Places: n.places, Rows: uint32(n.x.rows), Heads: heads, KVHeads: kvHeads,
+		KWidth: n.n[4], VWidth: n.n[5], Scale: float(n.n[3]), Flags: shaders.AttentionOut,
+	}
+	reads, writes := []span{n.x.f32(), n.cache()}, []span{n.dst.f32()}
+	if n.tiles > 0 {
+		p.Tiles = n.host
+		emit(l, shaders.AttentionBlockLaunch(p, headDim, int(n.tiles)), p, n.op.String(), 0, reads, writes)
+		return
+	}
+	if u.quantize != nil {
+		q := u.quantize.x
+		p.XQ, p.XD = q.q, q.scales()
+		p.Flags |= shaders.AttentionQ8
+		writes = append(writes, q.q8())
+	}
+	splits := l.splits(ops.Attention{Heads: int(heads), KVHeads: int(kvHeads), HeadDim: headDim})
+	p.Partial, p.Count = n.scratch, n.count
+	scratch := at(n.scratch, shaders.AttentionScratch(int(n.x.rows), int(heads), headDim, splits))
+	count := at(n.count, shaders.AttentionCounters(int(n.x.rows), int(heads)))
+	emit(l, shaders.AttentionLaunch(p, headDim, splits, l.subgroup), p, n.op.String(), 0, append(reads, count), append(writes, scratch, count))
+}
+
+func (r route) span(addr uint64) span { return at(addr, 4*int64(r.rows)*int64(r.topK)) }
+
+func (l *lowering) route(n *node) {
+	r := n.route
+	p := shaders.RoutePush{
+		Logits: n.x.at, Bias: r.bias.at(), IDs: r.ids, Weights: r.weights, Host: n.host, Rows: uint32(r.rows), Experts: uint32(r.experts),
+		TopK: uint32(r.topK), Groups: uint32(r.groups), TopKGroups: uint32(r.topKGroups), Scale: float(r.scale), Flags: shaders.RouteHost,
+	}
+	if r.scale == 0 {
+		p.Scale = 1
+	}
+	if r.normalize {
+		p.Flags |= shaders.RouteNormalize
+	}
+	if r.bias != nil {
+		p.Flags |= shaders.RouteBias
+	}
+	emit(l, shaders.RouteLaunch(p, router.Gating(r.gating)), p, n.op.String(), 0, []span{n.x.f32(), r.bias.span()}, []span{r.span(r.ids), r.span(r.weights)})
+}
+
+// allow says which fusions there are kernels for.
+func (c cores) allow(f fusion, n *node) bool {
+	switch f {
+	case fuseNormQuantize:
+		seg := n.n[0]
+		return int32(seg) == n.dst.cols || seg%32 == 0
+	case fuseAttendQuantize:
+		return n.tiles == 0 && n.n[2]%32 == 0
+	}
+	return true
+}
+
+// allowPost is what qkv_post.comp takes.
+func allowPost(x *post, store *node) bool {
+	headDim, dim := x.rope.n[0], x.rope.n[1]
+	seg := x.q.n[0]
+	perHead := seg == headDim && x.k.n[0] == headDim
+	whole := int32(seg) == x.q.dst.cols && int32(x.k.n[0]) == x.k.dst.cols
+	return shaders.QKVFits(int(headDim), int(dim)) && (perHead || whole) && store.x.cols == store.y.cols
+}

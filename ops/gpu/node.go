@@ -1,0 +1,104 @@
+package gpu
+
+import "github.com/coli-moe/coli/ops"
+
+// op says what a node does.
+type op uint8
+
+const (
+	opUpload     op = iota // dst = host rows at `host`
+	opDownload             // host rows at `host` = x
+	opNorm                 // dst = x·rsqrt(mean x²)·vec, over segments of n[0] columns; n[1] is eps
+	opQuantize             // x's integer form
+	opMatMul               // dst = x·wᵀ + vec; by x's integer form if w's format wants it
+	opClamp                // dst within ±n[1]
+	opRope                 // dst rotated by `places` with the table at `host`; n is head dim, dim
+	opStore                // rows of x and y into the caches of table, and to host memory at `host` and `scratch`
+	opAttend               // dst = attention of x over the caches of table; n is heads, KV heads, head dim, scale, widths of the caches' rows
+	opGather               // dst = rows of x, by the numbers at `host`
+	opAdd                  // dst += x
+	opGLU                  // dst = act(x)·y
+	opRoute                // routes = the experts by logits x; the ids go to `host` too
+	opExperts              // dst = Σ weight·down(act(gate x)·up x) over routes
+	opArgMax               // host numbers at `host` = where each row of x is largest
+	opCopyRoutes           // host memory at `host` = the weights of routes
+)
+
+var opNames = [...]string{
+	"upload", "download", "norm", "quantize", "matmul", "clamp", "rope", "store_kv", "attention", "gather", "add", "glu", "route", "experts",
+	"argmax", "download",
+}
+
+func (o op) String() string { return opNames[o] }
+
+// ref is a tensor as a node refers to it.
+type ref struct {
+	at         uint64 // address of its values
+	q          uint64 // address of its integer form, 0 for none
+	id         int32  // which tensor of the step
+	rows, cols int32
+}
+
+func (r ref) set() bool { return r.cols != 0 }
+
+// node is one recorded op. It is plain data without floats or interfaces, so that two lists of nodes can be compared as bytes: a frame is
+// what a list was compiled to, and is valid for every list that is the same. What changes from token to token (places, caches' addresses,
+// host rows) is behind addresses.
+type node struct {
+	op        op
+	act       ops.Activation
+	layer     int32
+	dst, x, y ref
+	w         *weight
+	vec       *vector
+	set       *experts
+	route     route
+
+	places  uint64 // of the rows: int32 position and conversation each
+	table   uint64 // of the caches: addresses of keys and values, by conversation
+	host    uint64 // host memory, or the rope's table
+	scratch uint64 // device memory; for the values of a store host memory
+	count   uint64 // counters, zero before and after
+	tiles   uint32 // of attention, at host; 0: the form for few rows
+	n       [6]uint32
+}
+
+// route is where the experts of rows are, and how they are chosen.
+type route struct {
+	ids, weights uint64 // addresses: int32 and float32 [rows, topK]
+	rows, topK   int32
+	experts      int32
+	gating       uint32
+	normalize    bool
+	scale        uint32 // float32 bits
+	bias         *vector
+	groups       int32 // 0 for none
+	topKGroups   int32
+}
+
+// uses calls f with every tensor that the node reads or writes; in place, a tensor comes twice.
+func (n *node) uses(f func(r ref, write bool)) {
+	switch {
+	case n.op == opMatMul && integer(n.w.layout.Format), n.op == opExperts && !n.set.float():
+		// they read the integer form
+	case n.x.set():
+		f(n.x, false)
+	}
+	if n.y.set() {
+		f(n.y, false)
+	}
+	if n.dst.set() {
+		if n.op == opAdd || n.op == opClamp || n.op == opRope {
+			f(n.dst, false)
+		}
+		f(n.dst, true)
+	}
+}
+
+// reads and writes say whether the node does so with tensor id.
+func (n *node) reads(id int32) (yes bool) {
+	n.uses(func(r ref, write bool) { yes = yes || !write && r.id == id })
+	return yes
+}
+
+func (n *node) writes(id int32) bool { return n.dst.set() && n.dst.id == id }
