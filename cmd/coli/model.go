@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -67,7 +68,11 @@ func loadModel(ctx context.Context, path string, opt engine.Options, quiet bool)
 	if !quiet && term.IsTerminal(int(os.Stderr.Fd())) && os.Getenv("TERM") != "dumb" {
 		opt.Progress = progress(os.Stderr, time.Now)
 	}
-	return engine.Load(ctx, path, opt)
+	m, err := engine.Load(ctx, path, opt)
+	if errors.Is(err, engine.ErrDeviceChoice) {
+		err = usageError{err}
+	}
+	return m, err
 }
 
 // progress returns a function that draws a bar, from the time that patience ends, and erases it in the end.
