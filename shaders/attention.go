@@ -107,7 +107,7 @@ func AttentionTiles(dst []AttentionTile, places [][2]int32, window int) []Attent
 }
 
 // AttentionBlockLaunch is the dispatch of attention_block.comp, the form for many rows: a workgroup takes a tile of rows and one head, and
-// walks the positions in blocks that it stages in shared memory.
+// walks the positions in blocks that it stages in shared memory. It writes O, whatever the flags, and no integer form.
 func AttentionBlockLaunch(p AttentionPush, headDim, tiles int) Launch {
 	return Launch{
 		Kernel: "attention_block", Constants: []uint32{uint32(headDim)},

@@ -7,9 +7,7 @@
 // neighbours find theirs in different banks.
 #extension GL_GOOGLE_include_directive : require
 #extension GL_KHR_shader_subgroup_basic : require
-#extension GL_KHR_shader_subgroup_shuffle : require
 #include "memory.glsl"
-#include "q8.glsl"
 
 layout(local_size_x = 128) in;
 layout(constant_id = 0) const uint DIM = 128; // values of a head
@@ -22,15 +20,13 @@ layout(push_constant) uniform Push {
 	Places places;
 	Floats sinks;
 	Vectors gate;
-	Words xq;
-	Pairs xd;
-	uvec2 partial, count;
+	uvec2 xq, xd, partial, count;
 	Tiles tiles;
 	uint rows, heads, kv_heads, kwidth, vwidth, window, flags;
 	float scale;
 } p;
 
-const uint OUT = 1, Q8 = 2, SINK = 4, GATE = 8;
+const uint SINK = 4, GATE = 8;
 const float LOWEST = -3.0e38; // of scores; no infinity, so that differences are numbers
 const float LOG2E = 1.44269504;
 
@@ -186,12 +182,7 @@ void main() {
 			if ((p.flags & GATE) != 0) {
 				x /= 1 + exp(-p.gate.v[at]);
 			}
-			if ((p.flags & OUT) != 0) {
-				p.o.v[at] = x;
-			}
-			if ((p.flags & Q8) != 0) {
-				quantize(p.xq, p.xd, at / 8, x, true);
-			}
+			p.o.v[at] = x;
 		}
 	}
 }

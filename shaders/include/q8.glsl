@@ -2,11 +2,21 @@
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_shuffle : require
 
-// a/b rounded to the nearest: the division of a GPU may be off by more, and a quotient off by one bit now and then rounds to another integer.
-float quotient(float a, float b) {
+// a/b rounded to the nearest. A GPU's own division may be off by more, and a quotient that is off by one bit now and then rounds to another
+// integer. The remainder is exact without relying on fma, which may round twice: Dekker's product of halves of 12 bits. There must be no
+// loop around it: spirv-opt forgets about precise when it unrolls.
+vec4 quotient(vec4 a, float b) {
 	precise float r = 1.0 / b;
-	precise float q = a * r;
-	return fma(fma(-q, b, a), r, q);
+	precise vec4 q = a * r;
+	precise vec4 product = q * b;
+	vec4 qh = uintBitsToFloat(floatBitsToUint(q) & 0xfffff000u);
+	float bh = uintBitsToFloat(floatBitsToUint(b) & 0xfffff000u);
+	precise vec4 ql = q - qh;
+	precise float bl = b - bh;
+	precise vec4 error = ql * bl - (((product - qh * bh) - ql * bh) - qh * bl);
+	precise vec4 rest = (a - product) - error;
+	precise vec4 result = q + rest * r;
+	return result;
 }
 
 // quantize writes block `block` (of all rows) from the four values of this lane. All lanes of the block call it.
@@ -16,7 +26,7 @@ void quantize(Words xq, Pairs xd, uint block, vec4 x, bool write) {
 	top = max(top, subgroupShuffleXor(top, 1));
 	top = max(top, subgroupShuffleXor(top, 2));
 	top = max(top, subgroupShuffleXor(top, 4));
-	float d = quotient(uintBitsToFloat(top), 127.0);
+	float d = quotient(vec4(uintBitsToFloat(top)), 127.0).x;
 	ivec4 q = ivec4(0);
 	// Below the smallest normal number a device may take d for 0; so small a block is 0 here.
 	if (top >= 0x7f800000u) {
@@ -24,9 +34,7 @@ void quantize(Words xq, Pairs xd, uint block, vec4 x, bool write) {
 	} else if (top < 0x04000000u) {
 		d = 0;
 	} else {
-		[[unroll]] for (uint c = 0; c < 4; c++) {
-			q[c] = clamp(int(roundEven(quotient(x[c], d))), -127, 127);
-		}
+		q = clamp(ivec4(roundEven(quotient(x, d))), -127, 127);
 	}
 	int sum = q.x + q.y + q.z + q.w;
 	sum += subgroupShuffleXor(sum, 1);

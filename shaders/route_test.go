@@ -1,0 +1,131 @@
+package shaders_test
+
+import (
+	"fmt"
+	"math"
+	"testing"
+
+	"github.com/coli-moe/coli/router"
+	"github.com/coli-moe/coli/shaders"
+)
+
+var (
+	nan = float32(math.NaN())
+	inf = float32(math.Inf(1))
+)
+
+// routerLogits are rows of logits that try a router: random ones, ties, values that are no numbers, scores that vanish.
+func routerLogits(experts int) (rows [][]float32) {
+	for seed := range 4 {
+		rows = append(rows, normal(experts, uint64(seed)))
+	}
+	row := func(f func(i int) float32) {
+		x := make([]float32, experts)
+		for i := range x {
+			x[i] = f(i)
+		}
+		rows = append(rows, x)
+	}
+	row(func(int) float32 { return 0 })
+	row(func(i int) float32 { return float32(i%3) - 1 })
+	row(func(i int) float32 { return float32(math.Copysign(0, float64(i%2)-0.5)) })
+	row(func(i int) float32 { return -100 * float32(i) })
+	row(func(int) float32 { return nan })
+	row(func(i int) float32 { return []float32{nan, 1, 2}[i%3] })
+	row(func(i int) float32 { return []float32{-inf, 1, 2}[i%3] })
+	row(func(i int) float32 { return []float32{inf, 1, 2}[i%3] })
+	row(func(int) float32 { return -inf })
+	return rows
+}
+
+func TestRouteIsTheRouters(t *testing.T) {
+	g := openGPU(t)
+	for _, c := range []struct {
+		experts int
+		p       router.Params
+	}{
+		{64, router.Params{Gating: router.SoftmaxTopK, TopK: 8}},
+		{128, router.Params{Gating: router.SoftmaxTopK, TopK: 8, Normalize: true}},
+		{5, router.Params{Gating: router.SoftmaxTopK, TopK: 5, Scale: 2.5}},
+		{32, router.Params{Gating: router.TopKSoftmax, TopK: 4}},
+		{33, router.Params{Gating: router.TopKSoftmax, TopK: 4, Normalize: true, Bias: normal(33, 9)}},
+		{256, router.Params{Gating: router.Sigmoid, TopK: 8, Normalize: true, Scale: 2.5, Bias: normal(256, 9), Groups: 8, TopKGroups: 4}},
+		{512, router.Params{Gating: router.Sigmoid, TopK: 10, Normalize: true}},
+		{64, router.Params{Gating: router.Sigmoid, TopK: 3, Groups: 64, TopKGroups: 5}},
+		{384, router.Params{Gating: router.SqrtSoftplus, TopK: 6, Normalize: true, Scale: 1.5, Bias: normal(384, 9)}},
+		{1024, router.Params{Gating: router.SoftmaxTopK, TopK: 22}},
+		{1, router.Params{Gating: router.Sigmoid, TopK: 1}},
+	} {
+		t.Run(fmt.Sprintf("%d of %d gating %d groups %d", c.p.TopK, c.experts, c.p.Gating, c.p.Groups), func(t *testing.T) {
+			g.tb = t
+			if err := c.p.Check(c.experts); err != nil {
+				t.Fatal(err)
+			}
+			var all []float32
+			logits := routerLogits(c.experts)
+			for _, row := range logits {
+				all = append(all, row...)
+			}
+			n := len(logits) * c.p.TopK
+			ids, weights, host := g.alloc(4*n), g.alloc(4*n), g.alloc(4*n)
+			p := shaders.RoutePush{
+				Logits: upload(g, all).Addr, Bias: upload(g, append([]float32{0}, c.p.Bias...)).Addr + 4,
+				IDs: ids.Addr, Weights: weights.Addr, Host: host.Addr,
+				Rows: uint32(len(logits)), Experts: uint32(c.experts), Flags: shaders.RouteHost,
+			}
+			p.SetParams(c.p)
+			dispatch(g, p, shaders.RouteLaunch(p, c.p.Gating))
+			gotIDs, gotWeights := fetch[int32](ids), fetch[float32](weights)
+			equal(t, "the host's ids", fetch[int32](host), gotIDs)
+			wantIDs, wantWeights, scratch := make([]int32, c.p.TopK), make([]float32, c.p.TopK), make([]float32, c.experts)
+			for r, row := range logits {
+				router.Route(wantIDs, wantWeights, row, scratch, c.p)
+				at := r * c.p.TopK
+				equal(t, fmt.Sprint("ids of row ", r), gotIDs[at:at+c.p.TopK], wantIDs)
+				for i, w := range wantWeights {
+					got := gotWeights[at+i]
+					if isNaN := w != w; isNaN != (got != got) || !isNaN && got != w && !(math.Abs(float64(got-w)) <= 2e-6*math.Abs(float64(w))) {
+						t.Fatalf("row %d: weight %d is %g, want %g", r, i, got, w)
+					}
+				}
+			}
+		})
+	}
+}
+
+func TestArgMax(t *testing.T) {
+	g := openGPU(t)
+	for _, cols := range []int{1, 3, 1000, 1027, 50304, 151937} {
+		var all []float32
+		var want []int32
+		add := func(answer int, change func(x []float32)) {
+			x := normal(cols, uint64(len(want)))
+			change(x)
+			all, want = append(all, x...), append(want, int32(answer))
+		}
+		add(cols-1, func(x []float32) { x[cols-1] = 9 })
+		add(cols/2, func(x []float32) { x[cols/2], x[cols-1] = 9, 9 })
+		add(0, func(x []float32) { clear(x) })
+		add(0, func(x []float32) { clear(x); x[0] = float32(math.Copysign(0, -1)) })
+		add(cols/3, func(x []float32) {
+			for i := range x {
+				x[i] = -3e38
+			}
+			x[cols/3] = -2e38
+		})
+		add(-1, func(x []float32) { x[cols-1] = nan })
+		add(-1, func(x []float32) { x[cols/2] = -inf })
+		add(-1, func(x []float32) { x[0] = inf })
+		rows := len(want)
+		out, count := g.alloc(4*rows), upload(g, make([]int32, rows))
+		p := shaders.ArgMaxPush{
+			X: upload(g, all).Addr, Out: out.Addr, Partial: g.alloc(int(shaders.ArgMaxScratch(rows, cols))).Addr, Count: count.Addr,
+			Rows: uint32(rows), Cols: uint32(cols),
+		}
+		for range 2 { // the second time with the counters that the first left
+			dispatch(g, p, shaders.ArgMaxLaunch(p))
+			equal(t, fmt.Sprint(cols, " columns"), fetch[int32](out), want)
+		}
+		equal(t, "counters", fetch[int32](count), make([]int32, rows))
+	}
+}
