@@ -6,13 +6,13 @@
 package device
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
-	"unsafe"
 
 	"github.com/coli-moe/coli/device/internal/vk"
 	"github.com/coli-moe/coli/messages"
@@ -22,6 +22,7 @@ import (
 var (
 	ErrNoLoader = vk.ErrNoLoader                            // Vulkan is not installed
 	ErrNoDevice = errors.New("no Vulkan device")            // there is none, or none that was asked for, or it cannot run coli
+	ErrNoMatch  = fmt.Errorf("%w", ErrNoDevice)             // an ErrNoDevice: there are devices, but Select means none of them
 	ErrLost     = errors.New("the Vulkan device is lost")   // it failed, or a wait ran out; nothing works any more but Free and Close
 	ErrNoMemory = errors.New("not enough device memory")    // an allocation failed or went past the cap
 	errClosed   = errors.New("the Vulkan device is closed") // used after Close
@@ -35,16 +36,22 @@ type Options struct {
 	Validation bool              // with the Khronos validation layer, synchronization checks included; an error if it is not installed
 	Message    func(text string) // gets the layer's warnings and errors, on any goroutine
 
-	Profile   bool          // take the time of every dispatch (Frame.Times)
-	MaxWait   time.Duration // how long a submission may take before the device counts as lost; 0 means DefaultMaxWait
-	CacheDir  string        // directory of the pipeline cache; empty for none
-	MemoryCap int64         // most bytes that buffers may hold; 0 for what the device has. COLI_VK_CAP_MB is the same for a user
-	Faults    *Faults       // failures to inject; nil for those of COLI_VK_FAULT
+	Profile  bool          // take the time of every dispatch (Frame.Times)
+	MaxWait  time.Duration // how long a wait may take before the device counts as lost; 0 for 10 s, or 2 min on a CPU device
+	CacheDir string        // directory of the pipeline cache, made if it is not there; empty for none
+
+	// Limits that make a device look smaller than it is, in bytes; 0 for none. A user sets them with COLI_VK_CAP_MB and COLI_VK_WINDOW_MB.
+	MemoryCap int64 // most that buffers may hold of the device's memory
+	Window    int64 // most of the device's memory that the host can write to
+
+	Faults *Faults // failures to inject; nil for those of COLI_VK_FAULT
 }
 
-// DefaultMaxWait is what a frame may take. Frames are cut so that they stay far below the two to ten seconds after which drivers reset
-// the device.
-const DefaultMaxWait = 20 * time.Second
+// The default of Options.MaxWait. Frames are cut so that they stay far below the seconds after which drivers reset a device.
+const (
+	maxWaitGPU = 10 * time.Second
+	maxWaitCPU = 2 * time.Minute
+)
 
 // Device is an open device. Its methods are safe for concurrent use; a Frame belongs to one goroutine at a time.
 type Device struct {
@@ -55,21 +62,24 @@ type Device struct {
 	queue    vk.Queue
 	family   uint32
 	timeline vk.Semaphore
-	period   float64 // nanoseconds of a timestamp's tick
+	clock    clock
+	spin     time.Duration // how long a wait looks at the timeline before it parks
 
 	memory    memory
 	transfers transfers
 	pipelines pipelines
-	faults    faultState
+	faults    faults
 
 	submitMu sync.Mutex
-	last     uint64        // the timeline's point of the last submission; under submitMu
-	reached  atomic.Uint64 // the timeline has passed this point
-	address  atomic.Pointer[messages.Address]
+	last     uint64                           // the timeline's point of the last submission; under submitMu
+	reached  atomic.Uint64                    // the timeline has passed this point
+	actor    atomic.Pointer[messages.Address] // the queue's; nil for none
+
+	framesMu sync.Mutex
+	frames   map[*Frame]struct{} // those with memory of Vulkan's
 
 	lost   atomic.Pointer[error]
 	closed atomic.Bool
-	frames sync.WaitGroup // recorded and not freed
 }
 
 // Open opens a device.
@@ -78,42 +88,51 @@ func Open(o Options) (*Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	all, err := inst.list()
-	if err == nil {
-		var c *candidate
-		if c, err = choose(all, o.Select); err == nil {
-			var d *Device
-			if d, err = open(inst, c, o); err == nil {
-				return d, nil
-			}
-		}
+	d, err := inst.open(o)
+	if err != nil {
+		inst.close()
+		return nil, err
 	}
-	inst.close()
-	return nil, err
+	return d, nil
 }
 
-func open(inst *instance, c *candidate, o Options) (*Device, error) {
+// open opens the device that is asked for. When it fails the instance is still the caller's.
+func (i *instance) open(o Options) (*Device, error) {
+	all, err := i.list(&o)
+	if err != nil {
+		return nil, err
+	}
+	c, err := choose(all, o.Select)
+	if err != nil {
+		return nil, err
+	}
 	if c.Missing != "" {
 		return nil, fmt.Errorf("%w: %s has no %s; a newer driver may have it", ErrNoDevice, c.Name, c.Missing)
 	}
-	logical, err := inst.createDevice(c)
+	logical, err := i.createDevice(c)
 	if err != nil {
 		return nil, fmt.Errorf("opening %s: %w", c.Name, err)
 	}
 	if o.MaxWait == 0 {
-		o.MaxWait = DefaultMaxWait
+		o.MaxWait = maxWaitGPU
+		if c.Type == CPU {
+			o.MaxWait = maxWaitCPU
+		}
 	}
-	d := &Device{info: c.Info, opts: o, instance: inst, vk: logical, family: c.family, period: c.period}
+	d := &Device{info: c.Info, opts: o, instance: i, vk: logical, family: c.family, clock: c.clock, frames: map[*Frame]struct{}{}}
 	d.queue = logical.Queue(c.family)
+	if c.Type != CPU { // whose work needs the processor that the wait would spin on
+		d.spin = spinTime
+	}
 	if err := d.prepare(c); err != nil {
-		d.destroy()
+		d.destroyObjects()
 		return nil, fmt.Errorf("opening %s: %w", c.Name, err)
 	}
 	return d, nil
 }
 
 func (d *Device) prepare(c *candidate) (err error) {
-	if d.faults, err = newFaults(d.opts.Faults); err != nil {
+	if err := d.faults.init(d.opts.Faults); err != nil {
 		return err
 	}
 	timeline := &vk.SemaphoreTypeCreateInfo{SemaphoreType: vk.SemaphoreTypeTimeline}
@@ -122,11 +141,14 @@ func (d *Device) prepare(c *candidate) (err error) {
 	if d.timeline, err = d.vk.CreateSemaphore(semaphore); err != nil {
 		return err
 	}
-	if err := d.memory.init(d, c); err != nil {
+	if err := d.memory.init(c); err != nil {
 		return err
 	}
 	return d.pipelines.init(d, c)
 }
+
+// Inject sets failures that happen from now on, instead of those set before. For tests.
+func (d *Device) Inject(f Faults) { d.faults.set(f) }
 
 // Info describes the device.
 func (d *Device) Info() Info { return d.info }
@@ -152,7 +174,7 @@ func (d *Device) Lost() error {
 
 // lose makes the device lost, if it is not already, and returns why it is.
 func (d *Device) lose(cause error) error {
-	err := fmt.Errorf("%w: %s: %w; coli goes on without it", ErrLost, d.info.Name, cause)
+	err := fmt.Errorf("%w: %s: %w", ErrLost, d.info.Name, cause)
 	d.lost.CompareAndSwap(nil, &err)
 	return *d.lost.Load()
 }
@@ -162,7 +184,8 @@ func (d *Device) failed(err error) error {
 	switch {
 	case errors.Is(err, vk.ErrorDeviceLost):
 		return d.lose(err)
-	case errors.Is(err, vk.ErrorOutOfDeviceMemory), errors.Is(err, vk.ErrorOutOfHostMemory):
+	case errors.Is(err, vk.ErrorOutOfDeviceMemory), errors.Is(err, vk.ErrorOutOfHostMemory), errors.Is(err, vk.ErrorTooManyObjects),
+		errors.Is(err, vk.ErrorMemoryMapFailed):
 		return fmt.Errorf("%w: %w", ErrNoMemory, err)
 	}
 	return err
@@ -176,22 +199,21 @@ func (d *Device) Idle() error {
 	d.submitMu.Lock()
 	last := d.last
 	d.submitMu.Unlock()
-	w := newWaiter(d)
-	return w.wait(d, last)
+	w := new(waiter)
+	w.init(d)
+	return w.wait(context.Background(), d, last)
 }
 
-// Close waits for what has been submitted, and frees the device with all its buffers, frames and pipelines. It does not hang: a device
-// that does not come back is left to the end of the process.
+// Close waits for what has been submitted, and frees the device with all its buffers, frames and pipelines; nothing else may use the
+// device meanwhile. It does not hang: a device that does not come back is left to the end of the process.
 func (d *Device) Close() error {
 	if d.closed.Load() {
 		return nil
 	}
 	err := d.Idle()
-	if d.closed.Swap(true) {
-		return nil
-	}
-	if errors.Is(err, ErrLost) {
-		// What has failed has been reported already. Nothing may be destroyed while the device may be using it.
+	d.closed.Store(true)
+	if err != nil {
+		// Why has been said already. Nothing may be destroyed while the device may be using it.
 		idle := make(chan struct{})
 		go func() {
 			defer close(idle)
@@ -200,27 +222,30 @@ func (d *Device) Close() error {
 		select {
 		case <-idle:
 		case <-time.After(closeWait):
-			return nil
+			return fmt.Errorf("closing %s: %w", d.info.Name, err)
 		}
-		err = nil
+	} else {
+		d.pipelines.save(d)
 	}
-	d.pipelines.save(d)
-	d.destroy()
-	return err
+	d.destroyObjects()
+	d.instance.close()
+	return nil
 }
 
 // closeWait is how long Close waits for a lost device.
 const closeWait = 2 * time.Second
 
-func (d *Device) destroy() {
-	d.transfers.destroy(d)
+// destroyObjects ends the logical device with all that was made with it.
+func (d *Device) destroyObjects() {
+	for f := range d.frames {
+		f.destroy()
+	}
 	d.pipelines.destroy(d)
 	d.memory.destroy(d)
 	if d.timeline != 0 {
 		d.vk.DestroySemaphore(d.timeline)
 	}
 	d.vk.Destroy()
-	d.instance.close()
 }
 
 // List describes the devices of this machine in the order of their indices: discrete cards, then integrated, virtual and CPU devices.
@@ -231,7 +256,7 @@ func List(o Options) ([]Info, error) {
 		return nil, err
 	}
 	defer inst.close()
-	all, err := inst.list()
+	all, err := inst.list(&o)
 	if err != nil {
 		return nil, err
 	}
@@ -305,7 +330,7 @@ func newInstance(o *Options) (*instance, error) {
 		return nil, explainLoader(err)
 	}
 	if messages != nil {
-		messages.Next = unsafe.Pointer(nil)
+		messages.Next = nil
 		if inst.messenger, err = inst.CreateMessenger(messages); err != nil {
 			inst.close()
 			return nil, err

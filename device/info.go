@@ -36,14 +36,16 @@ type Info struct {
 	API    string // "1.3.230"
 
 	Memory int64 // bytes of the device's own memory
-	Free   int64 // what may still be allocated of it; 0 if the driver does not tell (Features.MemoryBudget)
+	Free   int64 // what may still be allocated of it, Options.MemoryCap at most; 0 if neither tells (Features.MemoryBudget)
 	Mapped bool  // the host can write to all of it, so that weights need no staging
+	Shared bool  // it is the machine's RAM
 
 	Missing string // what coli needs and the device lacks: it cannot be opened
 
 	Subgroup, MinSubgroup, MaxSubgroup int // invocations; the driver's choice, and what Pipeline can pin
 	SharedMemory                       int // bytes of a workgroup
 	MaxInvocations                     int // of a workgroup
+	MaxGroups                          [3]uint32
 
 	Features Features
 }
@@ -97,13 +99,13 @@ type candidate struct {
 	Info
 	physical   vk.PhysicalDevice
 	family     uint32
-	period     float64
-	memory     vk.PhysicalDeviceMemoryProperties
-	maxAlloc   int64
+	clock      clock
+	layout     memoryLayout
+	cap        int64    // Options.MemoryCap
+	maxAlloc   int64    // bytes in one piece
 	extensions []string // those to enable
 	uuid       [32]byte // of the device and the driver
 	version    uint32   // of the driver
-	stages     uint32   // that can have a pinned subgroup size
 }
 
 const (
@@ -115,14 +117,14 @@ const (
 )
 
 // list probes the devices and sorts them.
-func (i *instance) list() ([]candidate, error) {
+func (i *instance) list(o *Options) ([]candidate, error) {
 	physical, err := i.PhysicalDevices()
 	if err != nil {
 		return nil, fmt.Errorf("listing Vulkan devices: %w", err)
 	}
 	var all []candidate
 	for _, p := range physical {
-		c, err := i.probe(p)
+		c, err := i.probe(p, o)
 		if err != nil {
 			return nil, err
 		}
@@ -161,7 +163,7 @@ func (f *deviceFeatures) chain(has func(string) bool) {
 	vk.Chain(all...)
 }
 
-func (i *instance) probe(p vk.PhysicalDevice) (*candidate, error) {
+func (i *instance) probe(p vk.PhysicalDevice, o *Options) (*candidate, error) {
 	c := &candidate{physical: p}
 	var base vk.PhysicalDeviceProperties2
 	vk.Chain(&base)
@@ -173,8 +175,9 @@ func (i *instance) probe(p vk.PhysicalDevice) (*candidate, error) {
 		vk.PhysicalDeviceTypeDiscreteGpu: Discrete, vk.PhysicalDeviceTypeIntegratedGpu: Integrated,
 		vk.PhysicalDeviceTypeVirtualGpu: Virtual, vk.PhysicalDeviceTypeOther: Other, vk.PhysicalDeviceTypeCpu: CPU,
 	}[base.Properties.DeviceType]
-	c.period = float64(base.Properties.Limits.TimestampPeriod)
+	c.Shared = c.Type == Integrated || c.Type == CPU
 	c.SharedMemory = int(base.Properties.Limits.MaxComputeSharedMemorySize)
+	c.MaxGroups = base.Properties.Limits.MaxComputeWorkGroupCount
 	c.MaxInvocations = int(base.Properties.Limits.MaxComputeWorkGroupInvocations)
 	if api < vk.Version12 {
 		c.Missing = "Vulkan 1.2"
@@ -213,7 +216,7 @@ func (i *instance) probe(p vk.PhysicalDevice) (*candidate, error) {
 	copy(c.uuid[:16], v11.DeviceUUID[:])
 	copy(c.uuid[16:], v11.DriverUUID[:])
 	c.Subgroup = int(v11.SubgroupSize)
-	c.MinSubgroup, c.MaxSubgroup, c.stages = int(sizes.MinSubgroupSize), int(sizes.MaxSubgroupSize), sizes.RequiredSubgroupSizeStages
+	c.MinSubgroup, c.MaxSubgroup = int(sizes.MinSubgroupSize), int(sizes.MaxSubgroupSize)
 
 	var f deviceFeatures
 	f.chain(has)
@@ -222,9 +225,10 @@ func (i *instance) probe(p vk.PhysicalDevice) (*candidate, error) {
 	c.Features = Features{
 		Float16: y(f.v12.ShaderFloat16), Int8: y(f.v12.ShaderInt8), Int16: y(f.base.Features.ShaderInt16),
 		Int64: y(f.base.Features.ShaderInt64), Storage8: y(f.v12.StorageBuffer8BitAccess), Storage16: y(f.v11.StorageBuffer16BitAccess),
-		ScalarLayout: y(f.v12.ScalarBlockLayout), MemoryModel: y(f.v12.VulkanMemoryModel), IntegerDot: y(f.dot.ShaderIntegerDotProduct),
+		ScalarLayout: y(f.v12.ScalarBlockLayout), MemoryModel: y(f.v12.VulkanMemoryModel & f.v12.VulkanMemoryModelDeviceScope),
+		IntegerDot:            y(f.dot.ShaderIntegerDotProduct),
 		IntegerDotAccelerated: y(f.dot.ShaderIntegerDotProduct) && y(dot.IntegerDotProduct4x8BitPackedSignedAccelerated),
-		SubgroupControl:       y(f.subgroup.SubgroupSizeControl) && c.stages&vk.ShaderStageComputeBit != 0,
+		SubgroupControl:       y(f.subgroup.SubgroupSizeControl) && sizes.RequiredSubgroupSizeStages&vk.ShaderStageComputeBit != 0,
 		FullSubgroups:         y(f.subgroup.ComputeFullSubgroups),
 		MemoryBudget:          slices.Contains(extensions, extBudget), TimelineSemaphore: y(f.v12.TimelineSemaphore),
 	}
@@ -236,7 +240,9 @@ func (i *instance) probe(p vk.PhysicalDevice) (*candidate, error) {
 			return nil, err
 		}
 	}
-	i.probeMemory(c)
+	if err := i.probeMemory(c, o); err != nil {
+		return nil, err
+	}
 	for _, need := range []struct {
 		has  bool
 		name string
@@ -260,9 +266,7 @@ func (i *instance) probe(p vk.PhysicalDevice) (*candidate, error) {
 		return c, nil
 	}
 	c.family = uint32(n)
-	if families[n].TimestampValidBits == 0 {
-		c.period = 0
-	}
+	c.clock = newClock(float64(base.Properties.Limits.TimestampPeriod), families[n].TimestampValidBits)
 	return c, nil
 }
 
@@ -284,7 +288,7 @@ func (i *instance) matrices(c *candidate) error {
 }
 
 // probeMemory reads heaps and, where the driver tells, what is free.
-func (i *instance) probeMemory(c *candidate) {
+func (i *instance) probeMemory(c *candidate, o *Options) (err error) {
 	var m vk.PhysicalDeviceMemoryProperties2
 	var budget vk.PhysicalDeviceMemoryBudgetPropertiesEXT
 	chain := []vk.Extensible{&m}
@@ -293,13 +297,28 @@ func (i *instance) probeMemory(c *candidate) {
 	}
 	vk.Chain(chain...)
 	i.MemoryProperties(c.physical, &m)
-	c.memory = m.MemoryProperties
-	h := mainHeap(&c.memory)
-	c.Memory = int64(c.memory.MemoryHeaps[h].Size)
-	if c.Features.MemoryBudget {
-		c.Free = int64(budget.HeapBudget[h]) - int64(min(budget.HeapUsage[h], budget.HeapBudget[h]))
+	c.layout = memoryLayout{PhysicalDeviceMemoryProperties: m.MemoryProperties, integrated: c.Type == Integrated}
+	if c.layout.window, err = limit(o.Window, WindowEnv); err != nil {
+		return err
 	}
-	c.Mapped = weightsMapped(&c.memory)
+	if c.cap, err = limit(o.MemoryCap, CapEnv); err != nil {
+		return err
+	}
+	for h := range m.MemoryProperties.MemoryHeapCount {
+		if !c.layout.counts(h) {
+			continue
+		}
+		c.Memory += int64(m.MemoryProperties.MemoryHeaps[h].Size)
+		if c.Features.MemoryBudget {
+			c.Free += max(int64(budget.HeapBudget[h])-int64(budget.HeapUsage[h]), 0)
+		}
+	}
+	if c.cap > 0 {
+		c.Memory = min(c.Memory, c.cap)
+		c.Free = min(cmp.Or(c.Free, c.cap), c.cap)
+	}
+	c.Mapped = c.layout.mapped()
+	return nil
 }
 
 // createDevice makes the logical device with one queue and every feature that Features knows.
@@ -327,7 +346,7 @@ func (i *instance) createDevice(c *candidate) (*vk.Device, error) {
 	f.base.Features.ShaderInt64, f.base.Features.ShaderInt16 = b(x.Int64), b(x.Int16)
 	f.v11.StorageBuffer16BitAccess = b(x.Storage16)
 	f.v12.StorageBuffer8BitAccess, f.v12.ShaderInt8, f.v12.ShaderFloat16 = b(x.Storage8), b(x.Int8), b(x.Float16)
-	f.v12.ScalarBlockLayout, f.v12.VulkanMemoryModel = b(x.ScalarLayout), b(x.MemoryModel)
+	f.v12.ScalarBlockLayout, f.v12.VulkanMemoryModel, f.v12.VulkanMemoryModelDeviceScope = b(x.ScalarLayout), b(x.MemoryModel), b(x.MemoryModel)
 	f.v12.TimelineSemaphore, f.v12.BufferDeviceAddress = 1, 1
 	f.subgroup.SubgroupSizeControl, f.subgroup.ComputeFullSubgroups = b(x.SubgroupControl), b(x.FullSubgroups)
 	f.dot.ShaderIntegerDotProduct = b(x.IntegerDot)
@@ -360,7 +379,7 @@ func choose(all []candidate, selected string) (*candidate, error) {
 	}
 	if n, err := strconv.Atoi(selected); err == nil {
 		if n < 0 || n >= len(all) {
-			return nil, fmt.Errorf("%w %d; there are %s", ErrNoDevice, n, describe(all))
+			return nil, fmt.Errorf("%w %d; there are %s", ErrNoMatch, n, describe(all))
 		}
 		return &all[n], nil
 	}
@@ -369,7 +388,7 @@ func choose(all []candidate, selected string) (*candidate, error) {
 			return &all[i], nil
 		}
 	}
-	return nil, fmt.Errorf("%w named %q; there are %s", ErrNoDevice, selected, describe(all))
+	return nil, fmt.Errorf("%w named %q; there are %s", ErrNoMatch, selected, describe(all))
 }
 
 func describe(all []candidate) string {

@@ -2,6 +2,7 @@ package device
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -11,6 +12,7 @@ import (
 	"unsafe"
 
 	"github.com/coli-moe/coli/device/internal/vk"
+	"github.com/coli-moe/coli/ledger"
 )
 
 // Use says what a buffer is for, which decides where it lies.
@@ -18,9 +20,9 @@ type Use uint8
 
 // The uses.
 const (
-	DeviceOnly Use = iota // only shaders touch it
+	DeviceOnly Use = iota // only shaders touch it; Write and Read go through a staging buffer
 	HostWrites            // the host writes through the mapping, shaders read: parameters, inputs. Slow for the host to read
-	HostReads             // shaders write, the host reads through the mapping: results
+	HostReads             // shaders write, the host reads through the mapping, which is cached: results
 	Weights               // written once, read by every step: mapped where the host can write to all of the device's memory
 	uses
 )
@@ -29,188 +31,231 @@ func (u Use) String() string {
 	return [...]string{"device only", "host writes", "host reads", "weights"}[u]
 }
 
-// CapEnv names the environment variable that is Options.MemoryCap, in MiB.
-const CapEnv = "COLI_VK_CAP_MB"
+// Environment variables that are Options.MemoryCap and Options.Window, in MiB.
+const (
+	CapEnv    = "COLI_VK_CAP_MB"
+	WindowEnv = "COLI_VK_WINDOW_MB"
+)
+
+// limit is an option in bytes, or what its environment variable says in MiB.
+func limit(option int64, env string) (int64, error) {
+	s := os.Getenv(env)
+	if option > 0 || s == "" {
+		return option, nil
+	}
+	n, err := strconv.ParseInt(s, 10, 32)
+	if err != nil || n < 1 {
+		return 0, fmt.Errorf("%s=%q is no number of MiB", env, s)
+	}
+	return n << 20, nil
+}
 
 const (
 	firstBlock = 16 << 20  // the first block of a use; each further one is twice the size
 	mostBlock  = 256 << 20 // until they are this large
 	heapShare  = 8         // no block is more than this part of its heap, unless one buffer is
+	windowPart = 4         // a part of the device's memory smaller than this one that the host can write to is a window
 )
 
-// chunk is a piece of Vulkan memory with the one buffer that covers it.
+// chunk is a piece of Vulkan's memory with the one buffer that covers it. Memory is taken from the driver in large pieces, since every
+// submission pays for each of them.
 type chunk struct {
 	memory vk.DeviceMemory
 	buffer vk.Buffer
 	addr   uint64
-	mapped []byte // nil if the host cannot see it
+	mapped []byte // nil if the host does not see it
 	use    Use
 	kind   uint32 // the memory type
 }
 
-// Buffer is a range of device memory, zero when its memory was never used before.
+// Buffer is a range of device memory. It is all zeros unless its memory was a freed buffer's.
 type Buffer struct {
 	Addr  uint64 // in shaders; a multiple of 256
 	Size  int64
 	Bytes []byte // the mapping, nil if there is none
 
-	d     *Device
-	block *block // nil when freed
-	off   int64
-	name  string
+	d       *Device
+	block   *block // nil when freed
+	off     int64
+	name    string
+	charged int64         // bytes of the device's memory
+	lease   *ledger.Lease // for them; nil for none
 }
 
-// memory is all memory of a device.
-type memory struct {
-	mu     sync.Mutex
-	types  vk.PhysicalDeviceMemoryProperties
-	order  [uses][]uint32 // memory types by use, the best first
-	heaps  [uses]heap
-	cap    int64
-	most   int64 // of one allocation
-	held   int64
-	byName map[string]int64
+// memoryLayout is which memory there is.
+type memoryLayout struct {
+	vk.PhysicalDeviceMemoryProperties
+	integrated bool  // the device's memory is RAM; what the driver calls device-local is a part set aside by the firmware
+	window     int64 // Options.Window
 }
 
-func typeFlags(m *vk.PhysicalDeviceMemoryProperties, i uint32) uint32 {
-	return m.MemoryTypes[i].PropertyFlags
+func (m *memoryLayout) flags(kind uint32) uint32 { return m.MemoryTypes[kind].PropertyFlags }
+
+func (m *memoryLayout) heap(kind uint32) *vk.MemoryHeap {
+	return &m.MemoryHeaps[m.MemoryTypes[kind].HeapIndex]
 }
 
-func heapOf(m *vk.PhysicalDeviceMemoryProperties, i uint32) *vk.MemoryHeap {
-	return &m.MemoryHeaps[m.MemoryTypes[i].HeapIndex]
-}
-
-// mainHeap is the largest heap of the device's own memory.
-func mainHeap(m *vk.PhysicalDeviceMemoryProperties) (best uint32) {
+// main is the largest heap of the device's own memory.
+func (m *memoryLayout) main() (best uint32) {
 	size := uint64(0)
-	for i := range m.MemoryHeapCount {
-		if h := m.MemoryHeaps[i]; h.Flags&vk.MemoryHeapDeviceLocalBit != 0 && h.Size > size {
-			best, size = i, h.Size
+	for i, h := range m.MemoryHeaps[:m.MemoryHeapCount] {
+		if h.Flags&vk.MemoryHeapDeviceLocalBit != 0 && h.Size > size {
+			best, size = uint32(i), h.Size
 		}
 	}
 	return best
 }
 
-const mappable = vk.MemoryPropertyHostVisibleBit | vk.MemoryPropertyHostCoherentBit
+// counts says whether a heap is the device's memory: its largest own one, and every one of an integrated device.
+func (m *memoryLayout) counts(heap uint32) bool { return m.integrated || heap == m.main() }
 
-// weightsMapped says whether the host can write to all of the device's memory. Cards without a resizable BAR show a window of 256 MiB,
-// as a heap of its own: weights go through a staging buffer there.
-func weightsMapped(m *vk.PhysicalDeviceMemoryProperties) bool {
-	device := m.MemoryHeaps[mainHeap(m)].Size
-	for i := range m.MemoryTypeCount {
-		const want = vk.MemoryPropertyDeviceLocalBit | mappable
-		if typeFlags(m, i)&want == want && heapOf(m, i).Size >= device/2 {
-			return true
-		}
+const (
+	local    = vk.MemoryPropertyDeviceLocalBit
+	mappable = vk.MemoryPropertyHostVisibleBit | vk.MemoryPropertyHostCoherentBit
+	cached   = vk.MemoryPropertyHostCachedBit
+)
+
+// roomy says whether the host can write to so much memory of a type that weights may go there.
+func (m *memoryLayout) roomy(kind uint32) bool {
+	size := m.heap(kind).Size
+	if m.window > 0 && m.flags(kind)&local != 0 {
+		size = min(size, uint64(m.window))
 	}
-	return false
+	return size >= m.MemoryHeaps[m.main()].Size/windowPart
 }
 
-// rank orders the memory types for a use: those that have what it needs, by how much of what it wants they have.
-func rank(m *vk.PhysicalDeviceMemoryProperties, use Use) []uint32 {
-	const local, cached = vk.MemoryPropertyDeviceLocalBit, vk.MemoryPropertyHostCachedBit
-	var need uint32
-	var score func(flags uint32) int
-	if use == Weights && !weightsMapped(m) {
-		use = DeviceOnly
-	}
-	device := m.MemoryHeaps[mainHeap(m)].Size
-	b := func(flags, bit uint32, weight int) int {
-		if flags&bit != 0 {
-			return weight
+// mapped says whether weights are written through a mapping. Cards without a resizable BAR show a window of 256 MiB, as a heap of its
+// own: past it NVIDIA's driver refuses, and AMD's takes RAM, which shaders read over PCIe. Weights are staged there.
+func (m *memoryLayout) mapped() bool {
+	return slices.ContainsFunc(m.kinds(Weights), func(kind uint32) bool { return m.flags(kind)&mappable == mappable && m.roomy(kind) })
+}
+
+// kinds are the memory types for a use, the best first.
+func (m *memoryLayout) kinds(use Use) (out []uint32) {
+	score := map[uint32]int{}
+	for kind := range m.MemoryTypeCount {
+		f := m.flags(kind)
+		if f&^(local|mappable|cached) != 0 {
+			continue // kinds with rules of their own: protected, lazily allocated, AMD's uncached
 		}
-		return 0
-	}
-	switch use {
-	case DeviceOnly:
-		// The window is for what the host writes.
-		need, score = local, func(f uint32) int { return b(f, mappable, -1) }
-	case Weights:
-		need, score = local|mappable, func(f uint32) int { return b(f, cached, -1) }
-	case HostWrites:
-		need, score = mappable, func(f uint32) int { return b(f, local, 2) + b(f, cached, -1) }
-	case HostReads:
-		need, score = mappable, func(f uint32) int { return b(f, cached, 2) + b(f, local, -1) }
-	}
-	type ranked struct {
-		kind  uint32
-		score int
-	}
-	var all []ranked
-	for i := range m.MemoryTypeCount {
-		f, size := typeFlags(m, i), heapOf(m, i).Size
-		// Types with bits that coli does not know (protected, lazily allocated, uncached on AMD) have rules of their own.
-		const known = local | mappable | cached
-		if f&need != need || f&^uint32(known) != 0 {
-			continue
+		has := func(bits uint32) int {
+			if f&bits == bits {
+				return 1
+			}
+			return 0
 		}
-		if use == Weights && size < device/2 {
-			continue
+		n, fit := 0, true
+		switch use {
+		case DeviceOnly: // the window is for what the host writes
+			n, fit = -has(mappable), has(local) == 1 || m.integrated
+		case Weights: // where the mapping is refused, staging goes on
+			n, fit = 4*has(mappable)-has(cached), has(local) == 1 || m.integrated
+			if has(mappable) == 1 && !m.roomy(kind) {
+				n = -4
+			}
+		case HostWrites:
+			n, fit = 2*has(local)-has(cached), has(mappable) == 1
+		case HostReads:
+			n, fit = 2*has(cached)-has(local), has(mappable) == 1
 		}
-		all = append(all, ranked{i, score(f)})
+		if m.integrated { // all of it is RAM, and there is more of that than the firmware has set aside
+			n -= 16 * has(local)
+		}
+		if fit {
+			out, score[kind] = append(out, kind), n
+		}
 	}
-	slices.SortStableFunc(all, func(a, b ranked) int { return cmp.Compare(b.score, a.score) })
-	var out []uint32
-	for _, x := range all {
-		out = append(out, x.kind)
-	}
+	slices.SortStableFunc(out, func(a, b uint32) int { return cmp.Compare(score[b], score[a]) })
 	return out
 }
 
-func (m *memory) init(d *Device, c *candidate) error {
-	m.types, m.most, m.cap, m.byName = c.memory, c.maxAlloc, d.opts.MemoryCap, map[string]int64{}
-	if s := os.Getenv(CapEnv); m.cap == 0 && s != "" {
-		n, err := strconv.ParseInt(s, 10, 32)
-		if err != nil || n < 1 {
-			return fmt.Errorf("%s=%q is no number of MiB", CapEnv, s)
-		}
-		m.cap = n << 20
-	}
-	for u := range uses {
-		if m.order[u] = rank(&m.types, u); len(m.order[u]) == 0 {
-			return fmt.Errorf("%w: no memory for what is %s", ErrNoDevice, u)
+// memory is all memory of a device.
+type memory struct {
+	mu      sync.Mutex
+	layout  memoryLayout
+	order   [uses][]uint32
+	heaps   [uses]heap
+	cap     int64
+	most    int64            // in one piece
+	refused map[uint32]int64 // by memory type: the driver has no block of this size, nor a larger one
+	held    int64            // bytes of buffers in the device's memory
+	byName  map[string]int64
+	ledger  *ledger.Ledger
+	orphans []chunk // that a lost device may be filling
+}
+
+func (m *memory) init(c *candidate) error {
+	m.layout, m.most, m.cap = c.layout, c.maxAlloc, c.cap
+	m.refused, m.byName = map[uint32]int64{}, map[string]int64{}
+	for use := range uses {
+		if m.order[use] = m.layout.kinds(use); len(m.order[use]) == 0 {
+			return fmt.Errorf("%w: it has no memory for use %q", ErrNoDevice, use)
 		}
 	}
 	return nil
 }
 
-// Alloc makes a buffer of size bytes (at least one), at an address that is a multiple of 256; the name is for Usage. Its memory is zero
-// unless a buffer that is freed has used it. The error wraps ErrNoMemory when there is no room.
+// Account makes every buffer allocated from now on that lies in the device's memory hold a lease of the ledger.
+func (d *Device) Account(l *ledger.Ledger) {
+	d.memory.mu.Lock()
+	defer d.memory.mu.Unlock()
+	d.memory.ledger = l
+}
+
+// Alloc makes a buffer of size bytes, at least one, at an address that is a multiple of 256; the name is for Usage. The error wraps
+// ErrNoMemory when there is no room.
 func (d *Device) Alloc(use Use, size int64, name string) (*Buffer, error) {
 	if err := d.usable(); err != nil {
 		return nil, err
 	}
-	if size <= 0 {
-		return nil, fmt.Errorf("a buffer of %d bytes for %s", size, name)
-	}
 	m := &d.memory
+	if size <= 0 || size > m.most {
+		return nil, fmt.Errorf("%w for %s: %d bytes asked for, in one piece are possible 1 to %d", ErrNoMemory, name, size, m.most)
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	n := roundUp(size, alignment)
-	if m.cap > 0 && m.held+n > m.cap {
-		return nil, fmt.Errorf("%w for %s: %d bytes, and %d of %d are taken", ErrNoMemory, name, n, m.held, m.cap)
-	}
 	if d.faults.alloc.hit() {
-		return nil, fmt.Errorf("%w for %s: %w", ErrNoMemory, name, injected(vk.ErrorOutOfDeviceMemory))
+		return nil, fmt.Errorf("%w for %s: %w", ErrNoMemory, name, ErrFault)
 	}
-	h := &m.heaps[use]
-	blk, off := h.take(n)
+	blk, off := m.heaps[use].take(n)
 	if blk == nil {
 		if err := m.grow(d, use, n); err != nil {
 			return nil, fmt.Errorf("%d bytes for %s: %w", n, name, err)
 		}
-		blk, off = h.take(n)
+		blk, off = m.heaps[use].take(n)
 	}
 	b := &Buffer{Addr: blk.addr + uint64(off), Size: size, d: d, block: blk, off: off, name: name}
 	if blk.mapped != nil {
 		b.Bytes = blk.mapped[off : off+size : off+size]
 	}
-	m.held += n
 	m.byName[name] += n
+	if err := m.charge(b, n); err != nil {
+		m.give(b)
+		return nil, err
+	}
 	return b, nil
 }
 
-// Free gives the memory back. No work in flight may use it. It may be called more than once, and on a nil Buffer.
+// charge counts a buffer in the device's memory.
+func (m *memory) charge(b *Buffer, n int64) (err error) {
+	if !m.layout.counts(m.layout.MemoryTypes[b.block.kind].HeapIndex) {
+		return nil
+	}
+	if m.cap > 0 && m.held+n > m.cap {
+		return fmt.Errorf("%w for %s: %d bytes, and %d of the %d allowed are taken", ErrNoMemory, b.name, n, m.held, m.cap)
+	}
+	if m.ledger != nil {
+		if b.lease, err = m.ledger.Grant(b.name, n); err != nil {
+			return fmt.Errorf("%w: %w", ErrNoMemory, err)
+		}
+	}
+	m.held += n
+	b.charged = n
+	return nil
+}
+
+// Free gives the memory back. No frame in flight may use it. It may be called more than once, and on a nil Buffer.
 func (b *Buffer) Free() {
 	if b == nil || b.block == nil {
 		return
@@ -218,63 +263,80 @@ func (b *Buffer) Free() {
 	m := &b.d.memory
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.give(b)
+}
+
+// give takes a buffer back.
+func (m *memory) give(b *Buffer) {
 	n := roundUp(b.Size, alignment)
-	m.held -= n
 	if m.byName[b.name] -= n; m.byName[b.name] == 0 {
 		delete(m.byName, b.name)
 	}
+	m.held -= b.charged
+	if b.lease != nil {
+		b.lease.Release()
+	}
 	h := &m.heaps[b.block.use]
-	// A lost device may still be at work: its memory goes when it is closed.
-	if h.give(b.block, b.off, n) && b.d.Lost() == nil && !b.d.closed.Load() {
+	if h.give(b.block, b.off, n) && b.d.usable() == nil && b.d.transfers.settle(b.d) == nil { // else Close destroys it
 		h.remove(b.block)
+		clear(m.refused)
 		b.block.chunk.destroy(b.d)
 	}
 	b.block, b.Bytes, b.Addr = nil, nil, 0
 }
 
-// grow adds a block with room for n bytes.
+// grow adds a block with room for n bytes: of the best type of memory that has it, as large as blocks are by now or, with too little
+// left, just large enough.
 func (m *memory) grow(d *Device, use Use, n int64) error {
-	var errs []error
+	err := fmt.Errorf("%w: end other programs that use the device, or give it less with --gpu-layers", ErrNoMemory)
 	for _, kind := range m.order[use] {
-		size := int64(firstBlock) << min(len(m.heaps[use].blocks), 8)
-		size = min(size, mostBlock, int64(heapOf(&m.types, kind).Size)/heapShare)
-		for _, size := range slices.Compact([]int64{max(roundUp(size, alignment), n), n}) { // with too little left, just what is needed
-			if size > m.most {
-				errs = append(errs, fmt.Errorf("%w: the driver allows %d bytes in one piece", ErrNoMemory, m.most))
-				continue
+		size := min(firstBlock<<min(len(m.heaps[use].blocks), 8), mostBlock, int64(m.layout.heap(kind).Size)/heapShare)
+		for _, size := range slices.Compact([]int64{min(max(roundUp(size, alignment), n), m.most), n}) {
+			if least, ok := m.refused[kind]; ok && size >= least {
+				continue // the driver takes its time to refuse
 			}
 			b := &block{size: size}
-			var err error
-			if b.chunk, err = newChunk(d, use, kind, size); err == nil {
+			var failure error
+			if b.chunk, failure = newChunk(d, use, kind, size); failure == nil {
 				m.heaps[use].add(b)
 				return nil
 			}
-			if err = d.failed(err); errors.Is(err, ErrLost) {
-				return err
+			if failure = d.failed(failure); !errors.Is(failure, ErrNoMemory) {
+				return failure
 			}
-			errs = append(errs, err)
+			m.refused[kind] = size
+			err = fmt.Errorf("%w (%w)", err, failure)
 		}
 	}
-	return errors.Join(errs...)
+	return err
 }
 
 // newChunk allocates zeroed memory of a type, and the buffer over it.
 func newChunk(d *Device, use Use, kind uint32, size int64) (c chunk, err error) {
 	defer func() {
-		if err != nil {
+		switch {
+		case errors.Is(err, ErrLost):
+			d.memory.orphans = append(d.memory.orphans, c)
+		case err != nil:
 			c.destroy(d)
 		}
 	}()
 	c = chunk{use: use, kind: kind}
-	create := &vk.BufferCreateInfo{Size: uint64(size), Usage: vk.BufferUsageTransferSrcBit | vk.BufferUsageTransferDstBit |
-		vk.BufferUsageStorageBufferBit | vk.BufferUsageShaderDeviceAddressBit}
+	create := &vk.BufferCreateInfo{
+		Size: uint64(size),
+		Usage: vk.BufferUsageTransferSrcBit | vk.BufferUsageTransferDstBit | vk.BufferUsageStorageBufferBit |
+			vk.BufferUsageShaderDeviceAddressBit,
+	}
 	vk.Chain(create)
 	if c.buffer, err = d.vk.CreateBuffer(create); err != nil {
 		return c, err
 	}
 	r := d.vk.BufferRequirements(c.buffer)
 	if r.MemoryTypeBits&(1<<kind) == 0 {
-		return c, fmt.Errorf("memory type %d is not for buffers", kind)
+		return c, fmt.Errorf("%w: memory type %d is not for buffers", ErrNoMemory, kind)
+	}
+	if d.faults.block.hit() {
+		return c, fmt.Errorf("%w: %w", vk.ErrorOutOfDeviceMemory, ErrFault)
 	}
 	flags := &vk.MemoryAllocateFlagsInfo{Flags: vk.MemoryAllocateDeviceAddressBit}
 	alloc := &vk.MemoryAllocateInfo{AllocationSize: r.Size, MemoryTypeIndex: kind}
@@ -288,18 +350,23 @@ func newChunk(d *Device, use Use, kind uint32, size int64) (c chunk, err error) 
 	address := &vk.BufferDeviceAddressInfo{Buffer: c.buffer}
 	vk.Chain(address)
 	c.addr = d.vk.BufferDeviceAddress(address)
-	if typeFlags(&d.memory.types, kind)&vk.MemoryPropertyHostVisibleBit != 0 && !(use == DeviceOnly) {
+	m := &d.memory.layout
+	if m.flags(kind)&mappable == mappable && use != DeviceOnly && (use != Weights || m.roomy(kind)) {
 		p, err := d.vk.MapMemory(c.memory)
 		if err != nil {
 			return c, err
 		}
 		c.mapped = unsafe.Slice((*byte)(p), size)
+		if m.flags(kind)&local == 0 {
+			clear(c.mapped)
+			return c, nil
+		}
 	}
-	if c.mapped != nil && typeFlags(&d.memory.types, kind)&vk.MemoryPropertyDeviceLocalBit == 0 {
-		clear(c.mapped)
-		return c, nil
-	}
-	return c, d.transfers.zero(d, &c, size)
+	return c, d.once(func(f *Frame) {
+		if f.begin() {
+			d.vk.CmdFillBuffer(f.cb, c.buffer, 0, uint64(size))
+		}
+	})
 }
 
 func (c *chunk) destroy(d *Device) {
@@ -309,12 +376,13 @@ func (c *chunk) destroy(d *Device) {
 	if c.memory != 0 {
 		d.vk.FreeMemory(c.memory)
 	}
-	*c = chunk{}
+	c.buffer, c.memory, c.mapped = 0, 0, nil
 }
 
 func (m *memory) destroy(d *Device) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
+	for _, c := range append(m.orphans, d.transfers.chunks()...) {
+		c.destroy(d)
+	}
 	for u := range m.heaps {
 		for _, b := range m.heaps[u].blocks {
 			b.chunk.destroy(d)
@@ -340,4 +408,15 @@ func (d *Device) Usage() []Usage {
 	}
 	slices.SortFunc(out, func(a, b Usage) int { return cmp.Or(cmp.Compare(b.Bytes, a.Bytes), cmp.Compare(a.Name, b.Name)) })
 	return out
+}
+
+// once runs a frame of the device's own.
+func (d *Device) once(record func(f *Frame)) error {
+	f := d.NewFrame()
+	defer f.Free()
+	record(f)
+	if err := f.End(); err != nil {
+		return err
+	}
+	return f.Run(context.Background())
 }

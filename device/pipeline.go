@@ -1,17 +1,25 @@
 package device
 
 import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
 	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
 	"sync"
 	"unsafe"
 
 	"github.com/coli-moe/coli/device/internal/vk"
+	"github.com/coli-moe/coli/internal/atomicfile"
 )
 
 // MaxPush is the most bytes of push constants; every device has as many.
 const MaxPush = 128
 
-// Module is a compute shader: its entry point is main, and it has no descriptors.
+// Module is a compute shader with the entry point main and without descriptors.
 type Module struct {
 	Name          string // unique among modules
 	SPIRV         []byte
@@ -33,18 +41,15 @@ func (p *Pipeline) Name() string { return p.name }
 // pipelines are the compiled modules of a device.
 type pipelines struct {
 	mu      sync.Mutex
-	byKey   map[string]*Pipeline
-	layouts map[int]vk.PipelineLayout
+	byName  map[string]func() (*Pipeline, error) // compiles once
+	layouts map[int]vk.PipelineLayout            // by bytes of push constants
 	cache   vk.PipelineCache
-}
-
-func (p *pipelines) init(d *Device, _ *candidate) error {
-	p.byKey, p.layouts = map[string]*Pipeline{}, map[int]vk.PipelineLayout{}
-	return nil
+	file    string            // where the cache is kept; empty for nowhere
+	read    [sha256.Size]byte // the sum of what was read there
 }
 
 // Pipeline compiles a module with its specialization constants 0, 1, … and a subgroup size, which 0 leaves to the driver. The same is
-// compiled once. A size the device cannot pin is an error unless it is the only one.
+// compiled once. A size the device cannot pin is an error, unless it has no other.
 func (d *Device) Pipeline(m Module, constants []uint32, subgroup int) (*Pipeline, error) {
 	if err := d.usable(); err != nil {
 		return nil, err
@@ -55,22 +60,26 @@ func (d *Device) Pipeline(m Module, constants []uint32, subgroup int) (*Pipeline
 	}
 	p := &d.pipelines
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	if x := p.byKey[name]; x != nil {
-		return x, nil
+	get := p.byName[name]
+	if get == nil {
+		constants := slices.Clone(constants)
+		get = sync.OnceValues(func() (*Pipeline, error) { return p.compile(d, m, name, constants, subgroup) })
+		p.byName[name] = get
 	}
-	x, err := p.compile(d, m, constants, subgroup)
+	p.mu.Unlock()
+	x, err := get()
 	if err != nil {
 		return nil, fmt.Errorf("shader %s: %w", name, d.failed(err))
 	}
-	x.name = name
-	p.byKey[name] = x
 	return x, nil
 }
 
-func (p *pipelines) compile(d *Device, m Module, constants []uint32, subgroup int) (*Pipeline, error) {
-	if len(m.SPIRV) < 20 || len(m.SPIRV)%4 != 0 {
-		return nil, fmt.Errorf("%d bytes are no SPIR-V", len(m.SPIRV))
+// magic begins every SPIR-V module.
+const magic = 0x07230203
+
+func (p *pipelines) compile(d *Device, m Module, name string, constants []uint32, subgroup int) (*Pipeline, error) {
+	if len(m.SPIRV) < 20 || len(m.SPIRV)%4 != 0 || binary.LittleEndian.Uint32(m.SPIRV) != magic {
+		return nil, fmt.Errorf("its %d bytes are no SPIR-V", len(m.SPIRV))
 	}
 	if m.Push < 0 || m.Push > MaxPush || m.Push%4 != 0 {
 		return nil, fmt.Errorf("%d bytes of push constants; at most %d, a multiple of 4", m.Push, MaxPush)
@@ -79,7 +88,7 @@ func (p *pipelines) compile(d *Device, m Module, constants []uint32, subgroup in
 	if err != nil {
 		return nil, err
 	}
-	code := make([]uint32, len(m.SPIRV)/4) // aligned
+	code := make([]uint32, len(m.SPIRV)/4) // aligned, which the bytes need not be
 	copy(unsafe.Slice((*byte)(unsafe.Pointer(&code[0])), len(m.SPIRV)), m.SPIRV)
 	module := &vk.ShaderModuleCreateInfo{CodeSize: uintptr(len(m.SPIRV)), PCode: &code[0]}
 	vk.Chain(module)
@@ -89,8 +98,10 @@ func (p *pipelines) compile(d *Device, m Module, constants []uint32, subgroup in
 	}
 	defer d.vk.DestroyShaderModule(h)
 
-	info := &vk.ComputePipelineCreateInfo{Layout: layout, BasePipelineIndex: -1}
-	info.Stage = vk.PipelineShaderStageCreateInfo{Stage: vk.ShaderStageComputeBit, Module: h, PName: vk.CString("main")}
+	info := &vk.ComputePipelineCreateInfo{
+		Stage:  vk.PipelineShaderStageCreateInfo{Stage: vk.ShaderStageComputeBit, Module: h, PName: vk.CString("main")},
+		Layout: layout, BasePipelineIndex: -1,
+	}
 	vk.Chain(info)
 	stage := []vk.Extensible{&info.Stage}
 	if len(constants) > 0 {
@@ -100,18 +111,15 @@ func (p *pipelines) compile(d *Device, m Module, constants []uint32, subgroup in
 		}
 		info.Stage.PSpecializationInfo = &vk.SpecializationInfo{
 			MapEntryCount: uint32(len(entries)), PMapEntries: &entries[0],
-			DataSize: uintptr(4 * len(constants)), PData: unsafe.Pointer(&append([]uint32(nil), constants...)[0]),
+			DataSize: uintptr(4 * len(constants)), PData: unsafe.Pointer(&constants[0]),
 		}
 	}
-	if subgroup > 0 {
-		i := &d.info
-		switch {
-		case i.MinSubgroup == i.MaxSubgroup && subgroup == i.Subgroup: // as it is anyway
-		case !i.Features.SubgroupControl || subgroup < i.MinSubgroup || subgroup > i.MaxSubgroup || subgroup&(subgroup-1) != 0:
-			return nil, fmt.Errorf("%s has no subgroups of %d, but of %d to %d", i.Name, subgroup, i.MinSubgroup, i.MaxSubgroup)
-		default:
-			stage = append(stage, &vk.PipelineShaderStageRequiredSubgroupSizeCreateInfo{RequiredSubgroupSize: uint32(subgroup)})
-		}
+	switch i := &d.info; {
+	case subgroup == 0, i.MinSubgroup == i.MaxSubgroup && subgroup == i.Subgroup:
+	case !i.Features.SubgroupControl, subgroup < i.MinSubgroup, subgroup > i.MaxSubgroup, subgroup&(subgroup-1) != 0:
+		return nil, fmt.Errorf("%s has subgroups of %d to %d, not of %d", i.Name, i.MinSubgroup, i.MaxSubgroup, subgroup)
+	default:
+		stage = append(stage, &vk.PipelineShaderStageRequiredSubgroupSizeCreateInfo{RequiredSubgroupSize: uint32(subgroup)})
 	}
 	if m.FullSubgroups && d.info.Features.FullSubgroups {
 		info.Stage.Flags |= vk.PipelineShaderStageCreateRequireFullSubgroupsBit
@@ -121,11 +129,13 @@ func (p *pipelines) compile(d *Device, m Module, constants []uint32, subgroup in
 	if err != nil {
 		return nil, err
 	}
-	return &Pipeline{h: out, layout: layout, push: m.Push}, nil
+	return &Pipeline{name: name, h: out, layout: layout, push: m.Push}, nil
 }
 
 // layout makes the layout of so many bytes of push constants.
 func (p *pipelines) layout(d *Device, push int) (vk.PipelineLayout, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	if l, ok := p.layouts[push]; ok {
 		return l, nil
 	}
@@ -142,11 +152,67 @@ func (p *pipelines) layout(d *Device, push int) (vk.PipelineLayout, error) {
 	return l, err
 }
 
-func (p *pipelines) save(*Device) {}
+// cacheMagic begins a file of the pipeline cache; the SHA-256 sum of what follows it, and that, come next. Drivers look at the beginning
+// of their data only, and may fail of damage further on.
+const cacheMagic = "coli pipelines 1\n"
+
+// init begins with the cache that another run has left. A damaged one, or another driver's, is left out.
+func (p *pipelines) init(d *Device, c *candidate) (err error) {
+	p.byName, p.layouts = map[string]func() (*Pipeline, error){}, map[int]vk.PipelineLayout{}
+	info := new(vk.PipelineCacheCreateInfo)
+	vk.Chain(info)
+	if d.opts.CacheDir != "" {
+		p.file = filepath.Join(d.opts.CacheDir, fmt.Sprintf("%x-%08x.pipelines", c.uuid, c.version))
+		if data := readCache(p.file); len(data) > 0 {
+			p.read = sha256.Sum256(data)
+			info.InitialDataSize, info.PInitialData = uintptr(len(data)), unsafe.Pointer(&data[0])
+		}
+	}
+	p.cache, err = d.vk.CreatePipelineCache(info)
+	return err
+}
+
+// readCache returns a file's data, nil if it is not there or damaged.
+func readCache(file string) []byte {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return nil
+	}
+	b, ok := bytes.CutPrefix(b, []byte(cacheMagic))
+	if !ok || len(b) < sha256.Size {
+		return nil
+	}
+	if sum := sha256.Sum256(b[sha256.Size:]); !bytes.Equal(sum[:], b[:sha256.Size]) {
+		return nil
+	}
+	return b[sha256.Size:]
+}
+
+// save leaves the cache to the next run, where it has changed. That it cannot is no failure: the next run compiles again.
+func (p *pipelines) save(d *Device) {
+	if p.file == "" || p.cache == 0 {
+		return
+	}
+	data, err := d.vk.PipelineCacheData(p.cache)
+	sum := sha256.Sum256(data)
+	if err != nil || len(data) == 0 || sum == p.read {
+		return
+	}
+	if err := os.MkdirAll(filepath.Dir(p.file), 0o755); err != nil {
+		return
+	}
+	//nolint:errcheck // see above
+	atomicfile.Write(p.file, 0o644, func(w io.Writer) error {
+		_, err := w.Write(slices.Concat([]byte(cacheMagic), sum[:], data))
+		return err
+	})
+}
 
 func (p *pipelines) destroy(d *Device) {
-	for _, x := range p.byKey {
-		d.vk.DestroyPipeline(x.h)
+	for _, get := range p.byName {
+		if x, err := get(); err == nil {
+			d.vk.DestroyPipeline(x.h)
+		}
 	}
 	for _, l := range p.layouts {
 		d.vk.DestroyPipelineLayout(l)

@@ -2,6 +2,7 @@ package device
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -9,68 +10,117 @@ import (
 	"github.com/coli-moe/coli/messages"
 )
 
-// submission is what Vulkan reads when a frame is submitted, made once.
+// submission is the message that submits a frame, and what Vulkan reads then. A frame has one, made by End.
 type submission struct {
-	point    uint64 // of the last submission
+	messages.Header
+	messages.Join
+	f     *Frame
+	timer *time.Timer // bounds the wait for the actor
+
 	command  vk.CommandBuffer
 	signal   vk.Semaphore
+	value    uint64
 	timeline vk.TimelineSemaphoreSubmitInfo
 	info     vk.SubmitInfo
-	waiter   waiter
 }
 
-func (s *submission) init(d *Device, cb vk.CommandBuffer) {
-	s.command, s.signal = cb, d.timeline
-	s.timeline = vk.TimelineSemaphoreSubmitInfo{SignalSemaphoreValueCount: 1, PSignalSemaphoreValues: &s.point}
+func (s *submission) init(f *Frame) {
+	s.f, s.command, s.signal = f, f.cb, f.d.timeline
+	s.timeline = vk.TimelineSemaphoreSubmitInfo{SignalSemaphoreValueCount: 1, PSignalSemaphoreValues: &s.value}
 	s.info = vk.SubmitInfo{CommandBufferCount: 1, PCommandBuffers: &s.command, SignalSemaphoreCount: 1, PSignalSemaphores: &s.signal}
 	vk.Chain(&s.info, &s.timeline)
-	s.waiter.init(d)
 }
 
-// submit gives a frame to the queue: through the actor where one is attached, else here.
+// Queue is the actor of the device's queue: the one that submits. The engine spawns it in its runtime and attaches its address; without
+// one, as in tests and tools, the goroutine that has a frame to submit does it itself.
+type Queue struct{ d *Device }
+
+// Queue returns the receiver of the queue's actor, which is the same after a restart.
+func (d *Device) Queue() *Queue { return &Queue{d} }
+
+// Receive submits the frame of a message.
+func (q *Queue) Receive(m messages.Message) {
+	if s, ok := m.(*submission); ok {
+		if err := q.d.submitNow(s); err != nil {
+			s.Fail(err)
+		} else {
+			s.Done()
+		}
+	}
+}
+
+// Attach sends submissions to the queue's actor from now on; nil to no actor.
+func (d *Device) Attach(queue messages.Address) {
+	if queue == nil {
+		d.actor.Store(nil)
+	} else {
+		d.actor.Store(&queue)
+	}
+}
+
+// submit submits a frame and notes its point.
 func (d *Device) submit(f *Frame) error {
-	return d.submitNow(f)
+	s := &f.submission
+	queue := d.actor.Load()
+	if queue == nil {
+		if err := d.submitNow(s); err != nil {
+			return err
+		}
+		f.point = s.value
+		return nil
+	}
+	if err := d.usable(); err != nil {
+		return err
+	}
+	s.Reset()
+	if s.timer == nil {
+		s.timer = time.NewTimer(d.opts.MaxWait)
+	} else {
+		s.timer.Reset(d.opts.MaxWait)
+	}
+	defer s.timer.Stop()
+	(*queue).Send(s)
+	select {
+	case err := <-s.C():
+		switch {
+		case err == nil:
+			f.point = s.value
+		case !errors.Is(err, ErrLost) && !errors.Is(err, ErrNoMemory):
+			err = d.lose(err) // the actor is gone, or the driver has failed of what it never should
+		}
+		return err
+	case <-s.timer.C:
+		return d.lose(fmt.Errorf("its queue took no submission for %v", d.opts.MaxWait))
+	}
 }
 
-func (d *Device) submitNow(f *Frame) error {
+// submitNow gives a frame to the driver with the timeline's next point.
+func (d *Device) submitNow(s *submission) error {
 	d.submitMu.Lock()
 	defer d.submitMu.Unlock()
 	if err := d.usable(); err != nil {
 		return err
 	}
-	if !f.internal {
-		if d.faults.lost.hit() {
-			return d.lose(injected(vk.ErrorDeviceLost))
-		}
-		if d.faults.submit.hit() {
-			return d.failed(injected(vk.ErrorOutOfHostMemory))
-		}
+	if d.faults.lost.hit() {
+		return d.lose(fmt.Errorf("%w: %w", vk.ErrorDeviceLost, ErrFault))
 	}
-	previous := f.point
-	f.point = d.last + 1
-	if err := d.vk.QueueSubmit(d.queue, &f.info); err != nil {
-		f.point = previous
+	if d.faults.submit.hit() {
+		return fmt.Errorf("%w for a submission: %w", ErrNoMemory, ErrFault)
+	}
+	s.value = d.last + 1
+	if err := d.vk.QueueSubmit(d.queue, &s.info); err != nil {
 		return d.failed(err)
 	}
-	d.last++
+	d.last = s.value
 	return nil
 }
 
-// Attach gives submissions to the queue's actor from now on.
-func (d *Device) Attach(to messages.Address) { d.address.Store(&to) }
-
-// waiter waits for points of the timeline; its fields are what Vulkan reads, on the heap.
+// waiter waits for points of the timeline, for one goroutine at a time. Vulkan reads its fields: it must be on the heap.
 type waiter struct {
 	semaphore vk.Semaphore
 	value     uint64
 	counter   uint64
 	info      vk.SemaphoreWaitInfo
-}
-
-func newWaiter(d *Device) *waiter {
-	w := new(waiter)
-	w.init(d)
-	return w
 }
 
 func (w *waiter) init(d *Device) {
@@ -81,20 +131,19 @@ func (w *waiter) init(d *Device) {
 
 const (
 	spinTime  = 2 * time.Millisecond  // how long a wait looks at the timeline before it parks
-	waitSlice = 50 * time.Millisecond // how long it then takes to notice the end of its context
+	waitSlice = 50 * time.Millisecond // and how late it then notices the end of its context
 )
 
-func (w *waiter) wait(d *Device, point uint64) error {
-	return w.waitContext(context.Background(), d, point)
-}
-
-// waitContext waits for a point, at most Options.MaxWait.
-func (w *waiter) waitContext(ctx context.Context, d *Device, point uint64) error {
+// wait returns when the timeline has reached a point, at once if it has already.
+func (w *waiter) wait(ctx context.Context, d *Device, point uint64) error {
 	if d.reached.Load() >= point {
 		return nil
 	}
 	if err := d.usable(); err != nil {
 		return err
+	}
+	if d.faults.wait.hit() {
+		return d.lose(fmt.Errorf("work on it was not done in time: %w", ErrFault))
 	}
 	began := time.Now()
 	w.value = point
@@ -102,7 +151,7 @@ func (w *waiter) waitContext(ctx context.Context, d *Device, point uint64) error
 		if err := d.vk.SemaphoreCounterValue(w.semaphore, &w.counter); err != nil {
 			return d.failed(err)
 		}
-		if w.counter == ^uint64(0) { // what the timeline of a lost device says
+		if w.counter == ^uint64(0) { // so some drivers end all waits for a lost device
 			return d.lose(vk.ErrorDeviceLost)
 		}
 		if w.counter >= point {
@@ -110,7 +159,7 @@ func (w *waiter) waitContext(ctx context.Context, d *Device, point uint64) error
 			return nil
 		}
 		waited := time.Since(began)
-		if waited < spinTime {
+		if waited < d.spin {
 			continue
 		}
 		if waited > d.opts.MaxWait {
@@ -119,7 +168,7 @@ func (w *waiter) waitContext(ctx context.Context, d *Device, point uint64) error
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if _, err := d.vk.WaitSemaphores(&w.info, uint64(waitSlice)); err != nil {
+		if _, err := d.vk.WaitSemaphores(&w.info, uint64(min(waitSlice, d.opts.MaxWait))); err != nil {
 			return d.failed(err)
 		}
 	}
