@@ -17,7 +17,7 @@ const uint W_PITCH = PITCH;
 
 const bool BYTES = FORMAT == Q8_0 || FORMAT == I8ROW;
 const uint UNITS = THREADS > 2 * OUTS ? 1 : 2 * OUTS / THREADS; // blocks of weights a thread unpacks in a step
-const uint PIECES = ROWS * 4 / THREADS;        // of 16 values of x a thread fetches in a step
+const uint PIECES = 4 * ROWS / THREADS;        // of 16 values of x a thread fetches in a step
 
 // One step: two blocks of 32 columns of the tile's weights and rows.
 shared uvec4 ws[OUTS * W_PITCH];
@@ -121,8 +121,8 @@ void unpack(Block w, uint o, uint b, uint block) {
 
 #ifdef COOP
 
-// A subgroup has TALL × WIDE matrices of 16 rows × 16 outputs.
-const uint TALL = ROWS == 16 ? 1 : 2, WIDE = 4 / TALL;
+// A subgroup of 32 has TALL × WIDE matrices of 16 rows × 16 outputs.
+const uint TALL = 4 * ROWS / THREADS, WIDE = 2;
 coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator> acc[TALL][WIDE];
 shared float stage[THREADS / 32 * 256];
 
@@ -195,27 +195,25 @@ int dot4(uint a, uint b, int sum) {
 }
 #endif
 
-// A thread has weight rows lane%8 + 8i and rows lane/8 + ROWS/4·j of the tile.
-float acc[8][4];
+float acc[PER][4];
 
 void clear() {
-	[[unroll]] for (uint i = 0; i < 8; i++) [[unroll]] for (uint j = 0; j < 4; j++) acc[i][j] = 0;
+	[[unroll]] for (uint i = 0; i < PER; i++) [[unroll]] for (uint j = 0; j < 4; j++) acc[i][j] = 0;
 }
 
 void multiply() {
-	uint o = gl_LocalInvocationIndex % 8, r = gl_LocalInvocationIndex / 8;
-	[[unroll]] for (uint b = 0; b < 2; b++) {
-		int sum[8][4];
+	for (uint b = 0; b < 2; b++) {
+		int sum[PER][4];
 		float dx[4], sx[4];
 		[[unroll]] for (uint j = 0; j < 4; j++) {
-			dx[j] = xscale[b * ROWS + r + ROWS / 4 * j];
-			sx[j] = xsum[b * ROWS + r + ROWS / 4 * j];
+			dx[j] = xscale[b * ROWS + own_row(j)];
+			sx[j] = xsum[b * ROWS + own_row(j)];
 		}
-		[[unroll]] for (uint h = 0; h < 2; h++) {
+		for (uint h = 0; h < 2; h++) {
 			uvec4 x[4];
-			[[unroll]] for (uint j = 0; j < 4; j++) x[j] = xs[(r + ROWS / 4 * j) * PITCH + 2 * b + h];
-			[[unroll]] for (uint i = 0; i < 8; i++) {
-				uvec4 w = ws[(o + 8 * i) * W_PITCH + 2 * b + h];
+			[[unroll]] for (uint j = 0; j < 4; j++) x[j] = xs[own_row(j) * PITCH + 2 * b + h];
+			[[unroll]] for (uint i = 0; i < PER; i++) {
+				uvec4 w = ws[own_out(i) * W_PITCH + 2 * b + h];
 				[[unroll]] for (uint j = 0; j < 4; j++) {
 					int s = h == 0 || FORMAT == Q6_K ? 0 : sum[i][j];
 					s = dot4(w.x, x[j].x, s);
@@ -224,7 +222,7 @@ void multiply() {
 					sum[i][j] = dot4(w.w, x[j].w, s);
 				}
 				if (h == 1 || FORMAT == Q6_K) {
-					float dw = scale[b * OUTS + o + 8 * i], dw2 = second[b * OUTS + o + 8 * i];
+					float dw = scale[b * OUTS + own_out(i)], dw2 = second[b * OUTS + own_out(i)];
 					if (FORMAT == Q6_K && h == 1) dw = dw2;
 					[[unroll]] for (uint j = 0; j < 4; j++) {
 						acc[i][j] += float(sum[i][j]) * (dw * dx[j]);
@@ -237,12 +235,9 @@ void multiply() {
 }
 
 void write() {
-	uint o = gl_LocalInvocationIndex % 8, r = gl_LocalInvocationIndex / 8;
 	[[unroll]] for (uint j = 0; j < 4; j++)
-		[[unroll]] for (uint i = 0; i < 8; i++) {
-			if (GATED && (i & 2) != 0) continue;
-			finish(o + 8 * i, r + ROWS / 4 * j, GATED ? activate(acc[i][j]) * acc[i | 2][j] : acc[i][j]);
-		}
+		[[unroll]] for (uint i = 0; i < PER; i += GATED ? 2 : 1)
+			finish(own_out(i), own_row(j), GATED ? activate(acc[i][j]) * acc[i + 1][j] : acc[i][j]);
 }
 
 #endif
@@ -259,7 +254,7 @@ void main() {
 		uint r = (lane + i * THREADS) / 4;
 		x_rows[i] = r < count ? p.x + uint64_t(source(r)) * blocks * 32 : 0;
 	}
-	// A step has as many blocks of x as there are threads.
+	// A step has no more blocks of x than there are threads.
 	uint64_t d_row = lane / 2 < count ? p.xd + uint64_t(source(lane / 2)) * blocks * 8 : 0;
 	vec2 d;
 
@@ -275,8 +270,10 @@ void main() {
 				uint piece = lane + i * THREADS;
 				xs[piece / 4 * PITCH + piece % 4] = x[i];
 			}
-			xscale[lane % 2 * ROWS + lane / 2] = d.x;
-			xsum[lane % 2 * ROWS + lane / 2] = d.y;
+			if (lane < 2 * ROWS) {
+				xscale[lane % 2 * ROWS + lane / 2] = d.x;
+				xsum[lane % 2 * ROWS + lane / 2] = d.y;
+			}
 			barrier();
 		}
 		// What the next step needs is on its way from memory while this one is multiplied.

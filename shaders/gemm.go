@@ -11,8 +11,8 @@ import (
 //
 // A workgroup computes a tile of 64 weight rows × TileRows rows. 64 columns at a time it unpacks the weights once into shared memory, as
 // int8 with the scale of each block of 32 (16 columns at a time and float32 in the float form), puts the activations beside them, and
-// each thread multiplies 8 weight rows with 4 rows from there. The sum of a block is exact in int32; sums of blocks join in float32 in
-// rising order of blocks.
+// each thread multiplies 8 weight rows, 4 in low tiles, with 4 rows from there. The sum of a block is exact in int32; sums of blocks
+// join in float32 in rising order of blocks.
 //
 // Gated, a tile has 32 rows of the gate matrix and the same rows of the up matrix, and y = act(gate·x)·(up·x).
 //
@@ -63,9 +63,9 @@ var gemmKernels = [...]string{GEMMBytes: "gemm_bytes", GEMMDot: "gemm_dot", GEMM
 type GEMMSpec struct {
 	Format   format.Format
 	Form     GEMMForm
-	TileRows int // 16, 32, 64 or 128, see GEMMTileRows
+	TileRows int    // 16, 32, 64 or 128, see GEMMTileRows
 	Act      uint32 // the activation if gated, ActNone if not
-	Experts  int // of the plan; 0 for a dense product
+	Experts  int    // of the plan; 0 for a dense product
 }
 
 // gemmFormats are the values of the constant FORMAT in include/gemm.glsl.
@@ -91,6 +91,7 @@ func GEMMTileRows(rows int) int {
 // GEMMLaunch is the dispatch of a gemm kernel: x counts tiles of weight rows, y tiles of rows.
 func GEMMLaunch(p GEMMPush, s GEMMSpec) Launch {
 	outs, tiles := gemmOuts, groups(int(p.Rows), s.TileRows)
+	invocations := max(2*s.TileRows, min(128, 4*s.TileRows))
 	if s.Act != ActNone {
 		outs /= 2
 	}
@@ -99,7 +100,7 @@ func GEMMLaunch(p GEMMPush, s GEMMSpec) Launch {
 	}
 	return Launch{
 		Kernel:    gemmKernels[s.Form],
-		Constants: []uint32{uint32(2 * s.TileRows), gemmFormats[s.Format], s.Act},
+		Constants: []uint32{uint32(invocations), uint32(s.TileRows), gemmFormats[s.Format], s.Act},
 		X:         groups(int(p.Out), outs), Y: tiles, Z: 1,
 	}
 }

@@ -3,8 +3,8 @@
 #extension GL_GOOGLE_include_directive : require
 #include "gemm.glsl"
 
-const uint UNITS = 4 * OUTS > THREADS ? 4 * OUTS / THREADS : 1; // quads of weights a thread unpacks in a step
-const uint PIECES = 4 * ROWS / THREADS;                         // quads of x a thread fetches in a step
+const uint UNITS = 4 * OUTS / THREADS;  // quads of weights a thread unpacks in a step
+const uint PIECES = 4 * ROWS / THREADS; // quads of x a thread fetches in a step
 
 // One step: 16 columns of the tile's weights and rows, as quads of neighbouring columns.
 shared vec4 ws[OUTS * PITCH];
@@ -55,16 +55,14 @@ vec4 load(uint64_t row, uint quad) {
 	return x;
 }
 
-// A thread has weight rows lane%8 + 8i and rows lane/8 + ROWS/4·j of the tile.
-float acc[8][4];
+float acc[PER][4];
 
 void multiply() {
-	uint o = gl_LocalInvocationIndex % 8, r = gl_LocalInvocationIndex / 8;
-	[[unroll]] for (uint q = 0; q < 4; q++) {
+	for (uint q = 0; q < 4; q++) {
 		vec4 x[4];
-		[[unroll]] for (uint j = 0; j < 4; j++) x[j] = xs[(r + ROWS / 4 * j) * PITCH + q];
-		[[unroll]] for (uint i = 0; i < 8; i++) {
-			vec4 w = ws[(o + 8 * i) * PITCH + q];
+		[[unroll]] for (uint j = 0; j < 4; j++) x[j] = xs[own_row(j) * PITCH + q];
+		[[unroll]] for (uint i = 0; i < PER; i++) {
+			vec4 w = ws[own_out(i) * PITCH + q];
 			[[unroll]] for (uint j = 0; j < 4; j++)
 				acc[i][j] = fma(w.x, x[j].x, fma(w.y, x[j].y, fma(w.z, x[j].z, fma(w.w, x[j].w, acc[i][j]))));
 		}
@@ -74,7 +72,7 @@ void multiply() {
 void main() {
 	if (!begin()) return;
 	uint lane = gl_LocalInvocationIndex;
-	[[unroll]] for (uint i = 0; i < 8; i++) [[unroll]] for (uint j = 0; j < 4; j++) acc[i][j] = 0;
+	[[unroll]] for (uint i = 0; i < PER; i++) [[unroll]] for (uint j = 0; j < 4; j++) acc[i][j] = 0;
 	Quad w[UNITS];
 	vec4 x[PIECES];
 	uint64_t rows[PIECES];
@@ -101,10 +99,7 @@ void main() {
 		[[unroll]] for (uint i = 0; i < PIECES; i++) x[i] = load(rows[i], at + (lane + i * THREADS) % 4);
 		if (at > 0) multiply();
 	}
-	uint o = lane % 8, r = lane / 8;
 	[[unroll]] for (uint j = 0; j < 4; j++)
-		[[unroll]] for (uint i = 0; i < 8; i++) {
-			if (GATED && (i & 2) != 0) continue;
-			finish(o + 8 * i, r + ROWS / 4 * j, GATED ? activate(acc[i][j]) * acc[i | 2][j] : acc[i][j]);
-		}
+		[[unroll]] for (uint i = 0; i < PER; i += GATED ? 2 : 1)
+			finish(own_out(i), own_row(j), GATED ? activate(acc[i][j]) * acc[i + 1][j] : acc[i][j]);
 }

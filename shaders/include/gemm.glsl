@@ -10,16 +10,16 @@
 #include "activation.glsl"
 
 layout(constant_id = 0) const uint THREADS = 128;
-layout(constant_id = 1) const uint FORMAT = 4;
-layout(constant_id = 2) const uint ACT = 0; // the activation of a gated unit, by the numbers of norm.go
+layout(constant_id = 1) const uint ROWS = 64; // rows of a tile
+layout(constant_id = 2) const uint FORMAT = 4;
+layout(constant_id = 3) const uint ACT = 0; // the activation of a gated unit, by the numbers of norm.go
 layout(local_size_x_id = 0) in;
 
 const uint F32 = 0, F16 = 1, BF16 = 2, Q5_K = 3, Q8_0 = 4, I8ROW = 5, Q4_0 = 6, I4G64 = 7, MXFP4 = 8, Q4_K = 9, Q6_K = 10;
 
 const bool GATED = ACT != 0;
-const uint OUTS = 64;          // weight rows of a tile
-const uint ROWS = THREADS / 2; // rows of a tile
-const uint PITCH = 5;          // uvec4 from one row to the next in shared memory: 64 bytes, and 16 that spread rows over the banks
+const uint OUTS = 64; // weight rows of a tile
+const uint PITCH = 5; // uvec4 from one row to the next in shared memory: 64 bytes, and 16 that spread rows over the banks
 
 layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer U32x4 { uvec4 v[]; };
 layout(buffer_reference, std430, buffer_reference_align = 8) readonly buffer U32x2 { uvec2 v[]; };
@@ -71,6 +71,17 @@ bool begin() {
 uint out_of(uint o) { return first_out + (GATED ? o / 32 * 16 + o % 16 : o); }
 
 uint64_t matrix_of(uint o) { return GATED && (o & 16) != 0 ? up : gate; }
+
+// Without cooperative matrices a thread has PER weight rows, those of own_out, and four rows, those of own_row.
+const uint PER = ROWS * 16 / THREADS;
+
+// own_out keeps a row of gate and that of up together: they are 2i and 2i+1.
+uint own_out(uint i) {
+	uint pair = gl_LocalInvocationIndex % (OUTS / PER) + OUTS / PER * (i / 2);
+	return pair / 16 * 32 + pair % 16 + i % 2 * 16;
+}
+
+uint own_row(uint j) { return gl_LocalInvocationIndex / (OUTS / PER) + ROWS / 4 * j; }
 
 // source is the row of x that row r < count reads.
 uint source(uint r) { return p.tiles == 0 ? row_of[r] : row_of[r] / p.divide; }
