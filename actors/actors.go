@@ -120,6 +120,9 @@ func (r *Ref) Send(m messages.Message) {
 	r.box.PostUserMessage(m)
 }
 
+// Stop ends this actor alone, as Runtime.Stop ends all: after what is queued. It may be called more than once.
+func (r *Ref) Stop(ctx context.Context) error { return r.box.stop(ctx, r.name) }
+
 // Dead is closed when the actor is gone for good and its queue has been failed.
 func (r *Ref) Dead() <-chan struct{} { return r.box.dead }
 

@@ -1,44 +1,69 @@
 package engine
 
 import (
+	"cmp"
 	"flag"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
 
-	"github.com/coli-moe/coli/internal/embedded"
+	"github.com/coli-moe/coli/device"
 )
 
-// The file the benchmarks run, for example
+// What the benchmarks run, and on what, for example
 //
-//	go test ./engine -run '^$' -bench Model -benchtime 5x -args -model olmoe.gguf
+//	go test ./engine -run '^$' -bench Model/512 -benchtime 5x -args -model olmoe.gguf -device 0 -gpu-layers all
 var (
-	benchModel   = flag.String("model", "", "model of the benchmarks; the embedded one by default")
+	benchModel   = flag.String("model", "", "model of the benchmarks; the one that ships with coli by default")
 	benchThreads = flag.Int("threads", 0, "threads of the benchmarks; 0 decides")
 	benchReaders = flag.Int("readers", 0, "readers of BenchmarkStream; 0 for the default")
+	benchDevice  = flag.String("device", DeviceNone, "device of BenchmarkModel, an index or a part of the name; none for the CPU alone")
+	benchProfile = flag.Bool("gpu-profile", false, "log what the device's time went into, which costs some")
+	benchLayers  = GPUAuto
 )
 
-// BenchmarkModel measures what a run is made of: a prompt of 512 tokens, and 64 tokens decoded after it, in tokens per second. The
-// medians over b.N repetitions are reported.
+func init() {
+	flag.Var(&benchLayers, "gpu-layers", "how many layers run on the device: auto, all or a number")
+}
+
+// BenchmarkModel measures what a run is made of: a prompt of so many tokens, and 64 tokens decoded after it, in tokens per second. The
+// medians over b.N repetitions are reported. A prompt that does not fit the model's context is left out.
 func BenchmarkModel(b *testing.B) {
-	path := *benchModel
-	if path == "" {
-		b.Setenv(embedded.CacheDirEnv, b.TempDir())
-		var err error
-		if path, err = embedded.Path(b.Context(), func(line string) { b.Log(line) }); err != nil {
-			b.Fatal(err)
-		}
-	}
-	m, err := Load(b.Context(), path, Options{Threads: *benchThreads})
+	m, err := Load(b.Context(), cmp.Or(*benchModel, storyFile), Options{
+		Threads: *benchThreads, Device: *benchDevice, GPULayers: benchLayers, DeviceOptions: device.Options{Profile: *benchProfile},
+	})
 	if err != nil {
 		b.Fatal(err)
 	}
 	defer m.Close()
-	const prompt, answer = 512, 64
-	s, err := m.NewSession(prompt + answer + 8)
+	if m.LayersWhy != "" {
+		b.Log(m.LayersWhy)
+	}
+	if n, _ := m.LayersOnDevice(); n == 0 && *benchDevice != DeviceNone {
+		b.Fatalf("no layer is on the device: %s", m.LayersWhy)
+	}
+	const answer = 64
+	for _, prompt := range []int{512, 4000} {
+		if prompt+answer > m.Config.MaxPositionEmbeddings {
+			continue
+		}
+		b.Run(fmt.Sprint(prompt), func(b *testing.B) { benchmark(b, m, prompt, answer) })
+	}
+	if n, _ := m.LayersOnDevice(); n > 0 {
+		b.Logf("on the device: %+v", m.Stats().Device)
+	}
+	for _, t := range m.DeviceTimes() {
+		b.Logf("%+v", t)
+	}
+}
+
+func benchmark(b *testing.B, m *Model, prompt, answer int) {
+	s, err := m.NewSession(prompt + answer)
 	if err != nil {
 		b.Fatal(err)
 	}
+	defer s.Close()
 	vocab := int32(m.Config.VocabSize)
 	ids := make([]int32, prompt)
 	for i := range ids {
@@ -57,7 +82,7 @@ func BenchmarkModel(b *testing.B) {
 				b.Fatal(err)
 			}
 		}
-		return prompt / middle.Sub(start).Seconds(), answer / time.Since(middle).Seconds()
+		return float64(prompt) / middle.Sub(start).Seconds(), float64(answer) / time.Since(middle).Seconds()
 	}
 	run()
 	for b.Loop() {

@@ -1,16 +1,19 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
+	"github.com/coli-moe/coli/device"
 	"github.com/coli-moe/coli/kvmirror"
 	"github.com/coli-moe/coli/ledger"
 	"github.com/coli-moe/coli/model"
 	"github.com/coli-moe/coli/ops"
+	"github.com/coli-moe/coli/ops/gpu"
 	"github.com/coli-moe/coli/weights"
 	"github.com/coli-moe/coli/weights/format"
 )
@@ -36,7 +39,9 @@ type accelerator interface {
 	// ArgMax returns each row's largest value's index, the lowest of several; -1 for a row with a value that is not finite.
 	ArgMax(t *ops.Tensor) []int32
 	// Stats returns the counters.
-	Stats() DeviceStats
+	Stats() gpu.Stats
+	// Times returns what the dispatches took, by op, the longest first; nil unless the device was opened to take them.
+	Times() []device.Timing
 	// Close frees everything. It comes back also where the device does not answer any more.
 	Close() error
 }
@@ -74,6 +79,14 @@ func (m *Model) LayersOnDevice() (n int, head bool) { return m.binding.n, m.bind
 // DeviceName is the device that layers were bound to when the model was loaded, "" for none. It may have failed since.
 func (m *Model) DeviceName() string { return m.deviceName }
 
+// DeviceTimes returns what the device's time went into, the longest first, if DeviceOptions.Profile is set.
+func (m *Model) DeviceTimes() []device.Timing {
+	if c := m.binding.card; c != nil {
+		return c.Times()
+	}
+	return nil
+}
+
 // cpuLayers are the layers with routed experts that the CPU runs.
 func (m *Model) cpuLayers() []int {
 	layers, _ := m.expertLayers()
@@ -89,13 +102,9 @@ func (m *Model) plan(opt Options) error {
 		return err
 	}
 	asked = asked || opt.Device != ""
-	open := opt.device
-	if open == nil {
-		open = openCard
-	}
-	c, err := open(m, opt, asked)
-	if errors.Is(err, ErrDeviceChoice) {
-		return err
+	c, err := m.open(opt, asked)
+	if errors.Is(err, device.ErrNoMatch) {
+		return fmt.Errorf("--device %s: %w", opt.Device, err)
 	}
 	if err != nil {
 		m.LayersWhy = fmt.Sprintf("all layers on the CPU: %v", err)
@@ -104,7 +113,6 @@ func (m *Model) plan(opt Options) error {
 	if c == nil {
 		return nil
 	}
-	tokens := min(max(m.Config.MaxPositionEmbeddings, 1), stateTokens(opt))
 	var weights, costs []int64
 	limit := ""
 	for il := range layers {
@@ -113,9 +121,7 @@ func (m *Model) plan(opt Options) error {
 			limit = err.Error()
 			break
 		}
-		s := m.net.State(il)
-		state := kvmirror.Bytes(s.KWidth, s.VWidth, kvmirror.Config{Context: opt.Context}.Rows(tokens))
-		weights, costs = append(weights, w), append(costs, w+state)
+		weights, costs = append(weights, w), append(costs, w+m.stateBytes(il, opt))
 	}
 	tail, tailErr := m.weigh(c, layers)
 	n, head := planLayers(c.free, c.fixed, costs, tail, want)
@@ -169,12 +175,15 @@ func (m *Model) where() string {
 	return fmt.Sprintf("layers on %s: %d of %d%s", b.card.name, b.n, m.net.Layers(), rest)
 }
 
-// stateTokens is how many tokens of layer state are set aside: those of the context asked for, if it is known.
-func stateTokens(opt Options) int {
-	if opt.Context > 0 {
-		return opt.Context
-	}
-	return kvReserve
+// stateBytes is what a device needs for the state of layer il.
+func (m *Model) stateBytes(il int, opt Options) int64 {
+	s := m.net.State(il)
+	return kvmirror.Bytes(s.KWidth, s.VWidth, kvmirror.Config{Context: opt.Context}.Rows(m.stateTokens(opt)))
+}
+
+// stateTokens is how many tokens' state a device has room for: those of the context asked for, if that is known.
+func (m *Model) stateTokens(opt Options) int {
+	return min(cmp.Or(opt.Context, kvReserve), max(m.Config.MaxPositionEmbeddings, 1))
 }
 
 // weigh returns the bytes of layer il's weights, or the head's, as they lie on a device. The error names a tensor that has no form there.

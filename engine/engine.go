@@ -14,10 +14,12 @@ import (
 
 	"github.com/coli-moe/coli/actors"
 	"github.com/coli-moe/coli/chat"
+	"github.com/coli-moe/coli/device"
 	"github.com/coli-moe/coli/ledger"
 	"github.com/coli-moe/coli/model"
 	"github.com/coli-moe/coli/ops"
 	"github.com/coli-moe/coli/ops/cpu"
+	"github.com/coli-moe/coli/ops/gpu"
 	"github.com/coli-moe/coli/prefetcher"
 	"github.com/coli-moe/coli/tokenizer"
 	"github.com/coli-moe/coli/weights"
@@ -43,6 +45,8 @@ type Options struct {
 	// "" is the best one that is likely to be faster than the CPU, if there is one.
 	Device    string
 	GPULayers GPULayers // how many layers run on the device
+	// DeviceOptions are how the device is opened; Select is not looked at.
+	DeviceOptions device.Options
 	// History returns the pairs routed in earlier runs, by layer and expert, layers outermost: the hottest are read at the start. It is
 	// called once, and may be nil.
 	History func(modelType string, layers, experts int) []uint64
@@ -52,8 +56,8 @@ type Options struct {
 	// Progress is called from Load's goroutine while weights are paged in, with bytes done and in total.
 	Progress func(done, total int64)
 
-	open   func(path string, direct bool) (prefetcher.File, error) // tests: files that fail
-	device func(m *Model, opt Options, asked bool) (*card, error)  // tests: devices that fail
+	open func(path string, direct bool) (prefetcher.File, error) // tests: files that fail
+	fake func(m *Model) (*card, error)                           // tests: devices that fail
 }
 
 // Model is a checkpoint ready to run. Its sessions share one executor; one goroutine at a time may use a model and its sessions.
@@ -70,7 +74,7 @@ type Model struct {
 	net       model.Model
 	exec      *cpu.Executor
 	binding   binding
-	retired   DeviceStats // of a device that is not used any more
+	retired   gpu.Stats // of a device that is not used any more
 	chunk     int
 	tokenizer func() (*tokenizer.Tokenizer, error)
 	template  func() (*chat.Template, error)
@@ -264,7 +268,7 @@ func loadTemplate(path string, c *weights.Checkpoint, cfg *weights.Config) (*cha
 // Stats count what has been computed since a model was loaded.
 type Stats struct {
 	CPU    cpu.Stats
-	Device DeviceStats // zero without one
+	Device gpu.Stats // zero without a device
 }
 
 // Pairs is the number of (row, expert) pairs computed.

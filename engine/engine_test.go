@@ -1,21 +1,28 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math"
 	"os"
+	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/coli-moe/coli/engine/sampler"
-	"github.com/coli-moe/coli/internal/embedded"
 	"github.com/coli-moe/coli/internal/sharedtest"
 )
 
 func load(t *testing.T, path string, opt Options) *Model {
 	t.Helper()
+	if opt.fake == nil { // whatever this machine has
+		opt.Device = cmp.Or(opt.Device, DeviceNone)
+	}
 	m, err := Load(t.Context(), path, opt)
 	if err != nil {
 		t.Fatal(err)
@@ -37,15 +44,12 @@ func session(t *testing.T, m *Model, size int) *Session {
 	return s
 }
 
-// story returns the model that ships with coli.
+// storyFile is the model that ships with coli. It is read where it lies, so that the test binary goes without it.
+var storyFile = filepath.Join("..", "internal", "embedded", "tiny-moe-Q8_0.gguf")
+
 func story(t *testing.T, opt Options) *Model {
 	t.Helper()
-	t.Setenv(embedded.CacheDirEnv, t.TempDir())
-	path, err := embedded.Path(t.Context(), func(line string) { t.Log(line) })
-	if err != nil {
-		t.Fatal(err)
-	}
-	return load(t, path, opt)
+	return load(t, storyFile, opt)
 }
 
 func prompt(n int) []int32 {
@@ -325,4 +329,38 @@ func TestGenerate(t *testing.T) {
 	if _, _, err = ask(t.Context(), 0, Request{Sampler: sample(t, greedy), MaxTokens: 40, Emit: func(string) error { return boom }}); !errors.Is(err, boom) {
 		t.Errorf("an emit error came back as %v", err)
 	}
+}
+
+// notes are the lines said to the user.
+type notes struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+func (n *notes) add(line string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.lines = append(n.lines, line)
+}
+
+func (n *notes) take() []string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	lines := n.lines
+	n.lines = nil
+	return lines
+}
+
+// leaks fails the test if, once all else is cleaned up, there are goroutines that were not there when it was called.
+func leaks(t *testing.T) {
+	before := runtime.NumGoroutine()
+	t.Cleanup(func() {
+		for deadline := time.Now().Add(5 * time.Second); runtime.NumGoroutine() > before; time.Sleep(time.Millisecond) {
+			if time.Now().After(deadline) {
+				stacks := make([]byte, 1<<20)
+				t.Errorf("%d goroutines are left of %d:\n%s", runtime.NumGoroutine(), before, stacks[:runtime.Stack(stacks, true)])
+				return
+			}
+		}
+	})
 }

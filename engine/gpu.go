@@ -1,14 +1,128 @@
 package engine
 
-import "errors"
+import (
+	"context"
+	"errors"
 
-// DeviceStats count what ran on a device.
-type DeviceStats struct {
-	MatMuls int64 // weight matrices multiplied, an expert's three each counted
-	Pairs   int64 // (row, expert) pairs computed
+	"github.com/coli-moe/coli/actors"
+	"github.com/coli-moe/coli/device"
+	"github.com/coli-moe/coli/kvmirror"
+	"github.com/coli-moe/coli/ledger"
+	"github.com/coli-moe/coli/messages"
+	"github.com/coli-moe/coli/ops"
+	"github.com/coli-moe/coli/ops/gpu"
+)
+
+// vulkan is the executor on a Vulkan device, with the actors it needs.
+type vulkan struct {
+	*gpu.Executor
+	device *device.Device
+	queue  *actors.Ref // submits
+	mirror *actors.Ref // owns the copies of layer state
 }
 
-// ErrDeviceChoice reports an Options.Device that names none of the devices.
-var ErrDeviceChoice = errors.New("no such device")
+// open opens the device that opt chooses, with an executor; nil if there is none and none was asked for. An integrated device has to be
+// asked for: it reads its weights from the CPU's memory, in a copy of its own, and was measured to be slower than the CPU.
+func (m *Model) open(opt Options, asked bool) (*card, error) {
+	if opt.fake != nil {
+		return opt.fake(m)
+	}
+	o := opt.DeviceOptions
+	o.Select = opt.Device
+	d, err := device.Open(o)
+	if err != nil {
+		if !asked && (errors.Is(err, device.ErrNoLoader) || errors.Is(err, device.ErrNoDevice)) {
+			err = nil
+		}
+		return nil, err
+	}
+	info := d.Info()
+	if !asked && info.Type != device.Discrete {
+		return nil, d.Close()
+	}
+	c := &card{name: info.Name}
+	onDevice, onHost := gpu.Fixed(m.sizes(), m.stateTokens(opt))
+	c.fixed = onDevice
+	var ram *ledger.Ledger
+	if info.Type != device.Discrete { // its memory is the CPU's
+		c.fixed += onHost
+		if ram, err = ledger.New(ledger.System()); err != nil {
+			return nil, errors.Join(err, d.Close())
+		}
+	}
+	vram := ledger.Device(info.Name, info.Memory, info.Free, ram)
+	c.free, _ = vram.Free()
+	d.Account(vram)
+	v := &vulkan{device: d}
+	if c.accelerator, err = v, v.start(m, opt); err != nil {
+		return nil, errors.Join(err, v.Close())
+	}
+	return c, nil
+}
 
-func openCard(*Model, Options, bool) (*card, error) { return nil, nil }
+// start makes the executor and spawns the actors.
+func (v *vulkan) start(m *Model, opt Options) (err error) {
+	spawn := func(name, resource string, r actors.Receiver) (*actors.Ref, error) {
+		return m.runtime(opt).Spawn(actors.Spec{
+			Name: name, Resource: resource, Policy: actors.GiveUp, New: func() (actors.Receiver, error) { return r, nil },
+		})
+	}
+	if v.queue, err = spawn("device queue", "queue of "+v.device.Info().Name, v.device.Queue()); err != nil {
+		return err
+	}
+	v.device.Attach(v.queue)
+	v.Executor, err = gpu.New(v.device, gpu.Options{
+		Sizes: m.sizes(), KV: kvmirror.Config{Context: opt.Context},
+		Routed: func(layer int, experts []int32) { m.system.Count(layer, experts) },
+		Actor: func(a *kvmirror.Actor) (messages.Address, <-chan struct{}, error) {
+			if v.mirror, err = spawn("kv mirror", "KV cache on the device", a); err != nil {
+				return nil, nil, err
+			}
+			return v.mirror, v.mirror.Dead(), nil
+		},
+	})
+	return err
+}
+
+// sizes are what the device's memory beside weights depends on.
+func (m *Model) sizes() gpu.Sizes {
+	cfg := m.Config
+	s := gpu.Sizes{
+		Rows: m.chunk, Logits: 1, Hidden: cfg.HiddenSize, Q: cfg.NumAttentionHeads * cfg.HeadDim, KV: cfg.NumKeyValueHeads * cfg.HeadDim,
+		Heads: cfg.NumAttentionHeads, HeadDim: cfg.HeadDim, Vocab: cfg.VocabSize, Layers: m.net.Layers(),
+	}
+	experts, n := m.expertLayers()
+	if n > 0 {
+		s.Experts, s.TopK, s.ExInter = n, cfg.NumExpertsPerTok, cfg.MoEIntermediateSize
+	}
+	if len(experts) < m.net.Layers() {
+		s.Inter = cfg.IntermediateSize
+	}
+	return s
+}
+
+// Load copies weights to the device.
+func (v *vulkan) Load(ctx context.Context, name string, ms []*ops.Matrix, vs []*ops.Vector, experts ops.ExpertSet, progress func(int64)) (freer, error) {
+	l, err := v.Executor.Load(ctx, name, ms, vs, experts, progress)
+	if err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+// Close frees what is on the device, ends its actors, and closes it.
+func (v *vulkan) Close() error {
+	var err error
+	if v.Executor != nil {
+		err = v.Executor.Close()
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), closeWait)
+	defer cancel()
+	v.device.Attach(nil)
+	for _, actor := range []*actors.Ref{v.queue, v.mirror} {
+		if actor != nil {
+			err = errors.Join(err, actor.Stop(ctx))
+		}
+	}
+	return errors.Join(err, v.device.Close())
+}

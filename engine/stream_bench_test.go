@@ -21,7 +21,7 @@ func BenchmarkStream(b *testing.B) {
 }
 
 func stream(b *testing.B, prefetch Prefetch) {
-	probe, err := Load(b.Context(), *benchModel, Options{RAM: 1 << 40})
+	probe, err := Load(b.Context(), *benchModel, Options{RAM: 1 << 40, Device: DeviceNone})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -30,7 +30,8 @@ func stream(b *testing.B, prefetch Prefetch) {
 		b.Fatal(err)
 	}
 	m, err := Load(b.Context(), *benchModel, Options{
-		Threads: *benchThreads, Readers: *benchReaders, RAM: experts / 10, Prefetch: prefetch, Note: func(line string) { b.Log(line) },
+		Threads: *benchThreads, Readers: *benchReaders, RAM: experts / 10, Prefetch: prefetch, Device: DeviceNone,
+		Note: func(line string) { b.Log(line) },
 	})
 	if err != nil {
 		b.Fatal(err)

@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -70,40 +69,6 @@ func (f *faultFile) Stat() (prefetcher.Stamp, error) {
 func (f *faultFile) Drop(int64, int64) {}
 
 func (f *faultFile) Close() error { return f.f.Close() }
-
-// notes are the lines said to the user.
-type notes struct {
-	mu    sync.Mutex
-	lines []string
-}
-
-func (n *notes) add(line string) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.lines = append(n.lines, line)
-}
-
-func (n *notes) take() []string {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	lines := n.lines
-	n.lines = nil
-	return lines
-}
-
-// leaks fails the test if, once all else is cleaned up, there are goroutines that were not there when it was called.
-func leaks(t *testing.T) {
-	before := runtime.NumGoroutine()
-	t.Cleanup(func() {
-		for deadline := time.Now().Add(5 * time.Second); runtime.NumGoroutine() > before; time.Sleep(time.Millisecond) {
-			if time.Now().After(deadline) {
-				stacks := make([]byte, 1<<20)
-				t.Errorf("%d goroutines are left of %d:\n%s", runtime.NumGoroutine(), before, stacks[:runtime.Stack(stacks, true)])
-				return
-			}
-		}
-	})
-}
 
 // copyOf returns a copy of a checkpoint that a test may spoil.
 func copyOf(t *testing.T, name string) string {

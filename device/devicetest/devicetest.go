@@ -26,20 +26,10 @@ func Open(tb testing.TB) *device.Device {
 	return OpenWith(tb, device.Options{})
 }
 
-// OpenWith is Open with options; Select, Validation and Message are set here.
+// OpenWith is Open with options, as Options sets them.
 func OpenWith(tb testing.TB, o device.Options) *device.Device {
 	tb.Helper()
-	var mu sync.Mutex
-	ended := false
-	o.Select, o.Validation = cmp.Or(os.Getenv(DeviceEnv), "llvmpipe"), true
-	o.Message = func(text string) {
-		mu.Lock()
-		defer mu.Unlock()
-		if !ended && !ignored(text) {
-			tb.Errorf("validation: %s", text)
-		}
-	}
-	d, err := device.Open(o)
+	d, err := device.Open(Options(tb, o))
 	if err != nil {
 		Skip(tb, err)
 	}
@@ -50,11 +40,28 @@ func OpenWith(tb testing.TB, o device.Options) *device.Device {
 		if err := d.Close(); err != nil && !errors.Is(err, device.ErrLost) {
 			tb.Errorf("closing the device: %v", err)
 		}
-		mu.Lock()
-		ended = true
-		mu.Unlock()
 	})
 	return d
+}
+
+// Options are o for a test that opens the device by other means: Select, Validation and Message are set here.
+func Options(tb testing.TB, o device.Options) device.Options {
+	var mu sync.Mutex
+	ended := false
+	o.Select, o.Validation = cmp.Or(os.Getenv(DeviceEnv), "llvmpipe"), true
+	o.Message = func(text string) {
+		mu.Lock()
+		defer mu.Unlock()
+		if !ended && !ignored(text) {
+			tb.Errorf("validation: %s", text)
+		}
+	}
+	tb.Cleanup(func() {
+		mu.Lock()
+		defer mu.Unlock()
+		ended = true
+	})
+	return o
 }
 
 // Skip skips a test that has no device because of err; where the tests must have one (COLI_CI=1) it fails it.

@@ -90,6 +90,7 @@ func (r *Report) prompt(ctx context.Context, m *engine.Model, p *prompt) error {
 	if err != nil {
 		return err
 	}
+	defer s.Close()
 	seen := newRecording(p.want)
 	s.Observe = func(name string, layer, rows, cols int, data []float32) {
 		if name != logits { // those are taken as a caller gets them

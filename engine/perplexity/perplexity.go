@@ -57,6 +57,7 @@ func Measure(ctx context.Context, m *engine.Model, ids []int32, opt Options) (Re
 	if err != nil {
 		return Result{}, err
 	}
+	defer s.Close()
 	var sum likelihood
 	for w := range windows {
 		s.Truncate(0)
