@@ -1,10 +1,10 @@
 package gpu
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"slices"
-	"time"
 
 	"github.com/coli-moe/coli/device"
 	"github.com/coli-moe/coli/shaders"
@@ -190,16 +190,20 @@ func (e *Executor) account(f *frame) {
 		}
 	}
 	e.asked = e.asked[:0]
+	for _, part := range f.slices {
+		times, err := part.Times()
+		if err != nil {
+			e.fail("reading the device's clock", err)
+		}
+		for _, t := range times {
+			e.times[t.Label] = device.Timing{Label: t.Label, Time: e.times[t.Label].Time + t.Time, Count: e.times[t.Label].Count + t.Count}
+		}
+	}
 }
 
-// Time is what dispatches of one label took on the device.
-type Time struct {
-	Label string
-	Time  time.Duration
-	Count int
-}
-
-// Times returns the device's time by label, the longest first: empty unless the device was opened with Profile.
-func (e *Executor) Times() []Time {
-	return slices.SortedFunc(maps.Values(e.times), func(a, b Time) int { return int(b.Time - a.Time) })
+// Times returns the device's time by op, the longest first: empty unless the device was opened with Profile.
+func (e *Executor) Times() []device.Timing {
+	return slices.SortedFunc(maps.Values(e.times), func(a, b device.Timing) int {
+		return cmp.Or(cmp.Compare(b.Time, a.Time), cmp.Compare(a.Label, b.Label))
+	})
 }

@@ -94,7 +94,7 @@ func (p *fusing) take(i int) *node {
 }
 
 // quantized takes the node that makes the integer form of what node i writes. It may come later: until the tensor is written again
-// nothing in between can tell.
+// nothing in between can tell. A gated unit then has no float32 result, so nothing else may read that.
 func (p *fusing) quantized(i int, f fusion) *node {
 	n := &p.nodes[i]
 	if !p.allow(f, n) {
@@ -103,6 +103,12 @@ func (p *fusing) quantized(i int, f fusion) *node {
 	for j := i + 1; j < len(p.nodes); j++ {
 		m := &p.nodes[j]
 		if m.op == opQuantize && m.x.id == n.dst.id {
+			if f == fuseGLUQuantize {
+				if !p.unread(n.dst.id, i+1, j) || !p.unread(n.dst.id, j+1, -1) {
+					return nil
+				}
+				p.swallow(n.dst.id, i+1)
+			}
 			p.fired[f]++
 			return p.take(j)
 		}
@@ -120,7 +126,7 @@ func (p *fusing) added(i int, f fusion) *node {
 		return nil
 	}
 	a := &p.nodes[i+1]
-	if a.op != opAdd || a.x.id != n.dst.id || a.dst.id == n.dst.id || n.reads(a.dst.id) || !p.unread(n.dst.id, i+2) {
+	if a.op != opAdd || a.x.id != n.dst.id || a.dst.id == n.dst.id || n.reads(a.dst.id) || !p.unread(n.dst.id, i+2, -1) {
 		return nil
 	}
 	p.fired[f]++
@@ -167,7 +173,7 @@ func (p *fusing) post(i int) (unit, bool) {
 		return unit{}, false
 	}
 	end := len(p.nodes) - len(l)
-	if !p.unread(k, end) || !p.unread(s.y.id, end) || !allowPost(&x, s) || !p.allow(fusePost, s) {
+	if !p.unread(k, end, -1) || !p.unread(s.y.id, end, -1) || !allowPost(&x, s) || !p.allow(fusePost, s) {
 		return unit{}, false
 	}
 	p.swallow(k, end)
@@ -179,9 +185,12 @@ func (p *fusing) post(i int) (unit, bool) {
 	return unit{node: s, post: &x}, true
 }
 
-// unread says whether no node from `from` on reads the values that tensor id has there.
-func (p *fusing) unread(id int32, from int) bool {
-	for j := from; j < len(p.nodes); j++ {
+// unread says whether no node from `from` to `to`, -1 for the list's end, reads the values that tensor id has there.
+func (p *fusing) unread(id int32, from, to int) bool {
+	if to < 0 {
+		to = len(p.nodes)
+	}
+	for j := from; j < to; j++ {
 		switch n := &p.nodes[j]; {
 		case n.reads(id):
 			return false

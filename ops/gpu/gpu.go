@@ -114,14 +114,14 @@ type Executor struct {
 
 	fired [fusions]int64
 	stats Stats
-	times map[string]Time
+	times map[string]device.Timing
 }
 
 var _ ops.Executor = (*Executor)(nil)
 
 // New returns an executor on a device. Close frees what it holds there; the device stays open.
 func New(dev *device.Device, o Options) (*Executor, error) {
-	e := &Executor{dev: dev, opt: o, core: coresOf(dev.Info()), ropes: map[*ops.Rope]*ropeTable{}, times: map[string]Time{}}
+	e := &Executor{dev: dev, opt: o, core: coresOf(dev.Info()), ropes: map[*ops.Rope]*ropeTable{}, times: map[string]device.Timing{}}
 	alloc := func(use device.Use, name string) func(int64) (*device.Buffer, error) {
 		return func(size int64) (*device.Buffer, error) { return dev.Alloc(use, size, name) }
 	}
@@ -199,7 +199,7 @@ func integer(f format.Format) bool { return kernels.For(f).Form == kernels.FormQ
 
 // tensor is what the executor keeps beside an ops.Tensor.
 type tensor struct {
-	ref
+	operand
 	layer int
 	epoch int32
 	gone  bool      // swallowed: it has no values
@@ -265,9 +265,9 @@ func (e *Executor) Reset() {
 	e.arena.reset()
 	e.params.reset()
 	e.stage.reset()
+	e.rows[e.slot].reset()
 	e.used, e.routed, e.tabled = 0, 0, 0
 	e.asked, e.worked = e.asked[:0], e.worked[:0]
-	e.end()
 	e.places = placeSlot{list: e.places.list[:0]}
 }
 
@@ -279,7 +279,7 @@ func (e *Executor) New(name string, layer, rows, cols int) *ops.Tensor {
 	}
 	t := e.tensors[e.used]
 	t.Name, t.Layer, t.Rows, t.Cols = name, layer, rows, cols
-	*t.Aux.(*tensor) = tensor{ref: ref{at: p.at(), id: int32(e.used), rows: int32(rows), cols: int32(cols)}, layer: layer, epoch: epoch}
+	*t.Aux.(*tensor) = tensor{operand: operand{at: p.at(), id: int32(e.used), rows: int32(rows), cols: int32(cols)}, layer: layer, epoch: epoch}
 	e.used++
 	return t
 }

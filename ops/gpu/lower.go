@@ -93,14 +93,14 @@ func emit[P any](l *lowering, launch shaders.Launch, push P, label string, flops
 func at(addr uint64, size int64) span { return span{addr, addr + uint64(size)} }
 
 // f32 is the span of a tensor's values, q8 that of its integer form.
-func (r ref) f32() span { return at(r.at, 4*int64(r.rows)*int64(r.cols)) }
-func (r ref) q8() span  { return at(r.q, quantBytes(int(r.rows), int(r.cols))) }
+func (r operand) f32() span { return at(r.at, 4*int64(r.rows)*int64(r.cols)) }
+func (r operand) q8() span  { return at(r.q, quantBytes(int(r.rows), int(r.cols))) }
 
 // scales is the address of the integer form's scales.
-func (r ref) scales() uint64 { return r.q + uint64(scalesAt(int(r.rows), int(r.cols))) }
+func (r operand) scales() uint64 { return r.q + uint64(scalesAt(int(r.rows), int(r.cols))) }
 
 // input is x as a matrix of format f reads it.
-func (r ref) input(f format.Format) (x, xd uint64, s span) {
+func (r operand) input(f format.Format) (x, xd uint64, s span) {
 	if integer(f) {
 		return r.q, r.scales(), r.q8()
 	}
@@ -137,7 +137,7 @@ func (l *lowering) unit(u unit) {
 	case opNorm:
 		l.norm(u)
 	case opQuantize:
-		l.quantize(label, n.x, ref{}, shaders.ActNone)
+		l.quantize(label, n.x, operand{}, shaders.ActNone)
 	case opMatMul:
 		l.matmul(u)
 	case opClamp:
@@ -181,13 +181,13 @@ func (l *lowering) copy(label string, dst, src uint64, rows, cols int32, reads, 
 	emit(l, shaders.GatherLaunch(p), p, label, 0, reads, writes)
 }
 
-func (l *lowering) elementwise(label string, op uint32, dst, a, b ref, x float32) {
+func (l *lowering) elementwise(label string, op uint32, dst, a, b operand, x float32) {
 	p := shaders.ElementwisePush{Dst: dst.at, A: a.at, B: b.at, N: uint32(dst.rows) * uint32(dst.cols), X: x}
 	emit(l, shaders.ElementwiseLaunch(op, p), p, label, 0, []span{a.f32(), b.f32()}, []span{dst.f32()})
 }
 
 // quantize makes the integer form at x.q of x, or of act(x)·up.
-func (l *lowering) quantize(label string, x, up ref, act uint32) {
+func (l *lowering) quantize(label string, x, up operand, act uint32) {
 	p := shaders.QuantizePush{X: x.at, Up: up.at, XQ: x.q, XD: x.scales(), Rows: uint32(x.rows), Cols: uint32(x.cols)}
 	emit(l, shaders.QuantizeLaunch(p, act), p, label, 0, []span{x.f32(), up.f32()}, []span{x.q8()})
 }

@@ -50,7 +50,7 @@ type moe struct {
 	n             *node
 	unit          unit
 	rows, topK    int
-	h, u, y, dst  ref // [pairs, inter], [pairs, inter], [pairs, hidden], [rows, hidden]
+	h, u, y, dst  operand // [pairs, inter], [pairs, inter], [pairs, hidden], [rows, hidden]
 	tiles, sorted span
 	ids, weights  span
 }
@@ -61,9 +61,9 @@ func (l *lowering) experts(x unit) {
 	w, pairs := n.set.workspace(rows, topK), int32(rows*topK)
 	m := moe{
 		lowering: l, n: n, unit: x, rows: rows, topK: topK, dst: n.dst,
-		h:   ref{at: n.scratch + uint64(w.h), q: n.scratch + uint64(w.hq), rows: pairs, cols: int32(n.set.inter)},
-		u:   ref{at: n.scratch + uint64(w.u), rows: pairs, cols: int32(n.set.inter)},
-		y:   ref{at: n.scratch + uint64(w.slots), rows: pairs, cols: int32(n.set.hidden)},
+		h:   operand{at: n.scratch + uint64(w.h), q: n.scratch + uint64(w.hq), rows: pairs, cols: int32(n.set.inter)},
+		u:   operand{at: n.scratch + uint64(w.u), rows: pairs, cols: int32(n.set.inter)},
+		y:   operand{at: n.scratch + uint64(w.slots), rows: pairs, cols: int32(n.set.hidden)},
 		ids: n.route.span(n.route.ids), weights: n.route.span(n.route.weights),
 	}
 	if x.add != nil {
@@ -84,7 +84,7 @@ func (l *lowering) experts(x unit) {
 		if n.set.uniform() {
 			m.tiled(gate, n.set.groups[gate][0], n.x, m.h, true)
 			if n.set.wants(down) {
-				l.quantize("experts quantize", m.h, ref{}, shaders.ActNone)
+				l.quantize("experts quantize", m.h, operand{}, shaders.ActNone)
 			}
 		} else {
 			for _, g := range n.set.groups[gate] {
@@ -157,7 +157,7 @@ func (m *moe) adding() span {
 }
 
 // each multiplies every pair's row with its expert's matrix of a kind, a group of formats after the other: for few rows of a mixed set.
-func (m *moe) each(kind uint32, x, y ref) {
+func (m *moe) each(kind uint32, x, y operand) {
 	for _, g := range m.n.set.groups[kind] {
 		src, xd, in := x.input(g.layout.Format)
 		p := shaders.ExpertPush{
@@ -174,7 +174,7 @@ func (m *moe) each(kind uint32, x, y ref) {
 func (m *moe) glu() {
 	m.elementwise("experts glu", shaders.OpGLU, m.h, m.h, m.u, 0)
 	if m.n.set.wants(down) {
-		m.quantize("experts quantize", m.h, ref{}, shaders.ActNone)
+		m.quantize("experts quantize", m.h, operand{}, shaders.ActNone)
 	}
 }
 
@@ -191,7 +191,7 @@ func (m *moe) plan() {
 }
 
 // tiled multiplies the pairs of a group's experts; gated, with gate and up at once.
-func (m *moe) tiled(kind uint32, g group, x, y ref, gated bool) {
+func (m *moe) tiled(kind uint32, g group, x, y operand, gated bool) {
 	src, xd, in := x.input(g.layout.Format)
 	p := shaders.GEMMPush{
 		W: g.table, X: src, XD: xd, Y: y.at, Tiles: m.tiles.lo, Pairs: m.sorted.lo, Rows: uint32(y.rows), Matrix: kind, Divide: uint32(y.rows / x.rows),

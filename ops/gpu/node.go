@@ -31,15 +31,15 @@ var opNames = [...]string{
 
 func (o op) String() string { return opNames[o] }
 
-// ref is a tensor as a node refers to it.
-type ref struct {
+// operand is a tensor as a node refers to it.
+type operand struct {
 	at         uint64 // address of its values
 	q          uint64 // address of its integer form, 0 for none
 	id         int32  // which tensor of the step
 	rows, cols int32
 }
 
-func (r ref) set() bool { return r.cols != 0 }
+func (r operand) set() bool { return r.cols != 0 }
 
 // node is one recorded op. It is plain data without floats or interfaces, so that two lists of nodes can be compared as bytes: a frame is
 // what a list was compiled to, and is valid for every list that is the same. What changes from token to token (places, caches' addresses,
@@ -48,7 +48,7 @@ type node struct {
 	op        op
 	act       ops.Activation
 	layer     int32
-	dst, x, y ref
+	dst, x, y operand
 	w         *weight
 	vec       *vector
 	set       *experts
@@ -77,7 +77,7 @@ type route struct {
 }
 
 // uses calls f with every tensor that the node reads or writes; in place, a tensor comes twice.
-func (n *node) uses(f func(r ref, write bool)) {
+func (n *node) uses(f func(r operand, write bool)) {
 	switch {
 	case n.op == opMatMul && integer(n.w.layout.Format), n.op == opExperts && !n.set.float():
 		// they read the integer form
@@ -97,7 +97,7 @@ func (n *node) uses(f func(r ref, write bool)) {
 
 // reads and writes say whether the node does so with tensor id.
 func (n *node) reads(id int32) (yes bool) {
-	n.uses(func(r ref, write bool) { yes = yes || !write && r.id == id })
+	n.uses(func(r operand, write bool) { yes = yes || !write && r.id == id })
 	return yes
 }
 

@@ -60,7 +60,7 @@ type cacheTable struct {
 func (e *Executor) table(kv []*ops.KV, layer int) *cacheTable {
 	for i := e.tabled - 1; i >= 0; i-- {
 		t := e.tables[i]
-		if len(t.needs) == len(kv) && !slices.ContainsFunc(t.needs, func(n kvmirror.Need) bool { return !slices.Contains(kv, n.KV) }) && t.is(kv) {
+		if t.of(kv) {
 			return t
 		}
 	}
@@ -77,13 +77,9 @@ func (e *Executor) table(kv []*ops.KV, layer int) *cacheTable {
 	return t
 }
 
-func (t *cacheTable) is(kv []*ops.KV) bool {
-	for i := range kv {
-		if t.needs[i].KV != kv[i] {
-			return false
-		}
-	}
-	return true
+// of says whether the table is that of these caches.
+func (t *cacheTable) of(kv []*ops.KV) bool {
+	return slices.EqualFunc(t.needs, kv, func(n kvmirror.Need, c *ops.KV) bool { return n.KV == c })
 }
 
 // store notes that the frame writes the places' rows, and where in host memory they come back.
@@ -148,10 +144,7 @@ func (e *Executor) end() {
 	e.wrote = e.wrote[:0]
 	for _, t := range e.tables[:e.tabled] {
 		e.wrote = append(e.wrote, t.rows...)
-		t.rows = t.rows[:0]
-		for i := range t.needs {
-			t.needs[i].First, t.needs[i].End = -1, 0
-		}
+		t.forget()
 	}
 	if len(e.wrote) == 0 {
 		return
@@ -162,6 +155,14 @@ func (e *Executor) end() {
 		e.fail("rows of the KV cache", err)
 	}
 	e.rows[e.slot].reset()
+}
+
+// forget forgets what the list did with the caches.
+func (t *cacheTable) forget() {
+	t.rows = t.rows[:0]
+	for i := range t.needs {
+		t.needs[i].First, t.needs[i].End = -1, 0
+	}
 }
 
 // ropeTable is the device's copy of a rotary table: (cos, sin) of every position.

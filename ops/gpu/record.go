@@ -15,7 +15,7 @@ func (e *Executor) Upload(name string, layer, rows, cols int, data []float32) *o
 	t := e.New(name, -1, rows, cols)
 	t.Layer = layer
 	src := e.hosted(octets(data))
-	e.add(node{op: opUpload, dst: e.write(t).ref, host: src.at(), layer: int32(layer)})
+	e.add(node{op: opUpload, dst: e.write(t).operand, host: src.at(), layer: int32(layer)})
 	return t
 }
 
@@ -31,7 +31,7 @@ func (e *Executor) Download(t *ops.Tensor) []float32 {
 	x := e.read(t)
 	if x.host == nil {
 		dst := e.from(&e.stage, 4*int64(t.Rows)*int64(t.Cols))
-		e.add(node{op: opDownload, x: x.ref, host: dst.at(), layer: int32(t.Layer)})
+		e.add(node{op: opDownload, x: x.operand, host: dst.at(), layer: int32(t.Layer)})
 		e.flush()
 		x.host = values[float32](dst.bytes())
 	}
@@ -44,7 +44,7 @@ func (e *Executor) ArgMax(t *ops.Tensor) []int32 {
 	x := e.read(t)
 	scratch, _ := e.take(-1, shaders.ArgMaxScratch(t.Rows, t.Cols))
 	dst := e.from(&e.stage, 4*int64(t.Rows))
-	e.add(node{op: opArgMax, x: x.ref, host: dst.at(), scratch: scratch.at(), count: e.counters(4 * int64(t.Rows)), layer: int32(t.Layer)})
+	e.add(node{op: opArgMax, x: x.operand, host: dst.at(), scratch: scratch.at(), count: e.counters(4 * int64(t.Rows)), layer: int32(t.Layer)})
 	e.flush()
 	return values[int32](dst.bytes())
 }
@@ -76,9 +76,9 @@ func (e *Executor) RMSNorm(dst, x *ops.Tensor, p ops.Norm) {
 		seg = x.Cols
 	}
 	check(dst.Rows == x.Rows && dst.Cols == x.Cols && x.Cols%seg == 0 && len(p.Weight.Data) == seg, "RMSNorm", dst, x)
-	in := e.read(x).ref
+	in := e.read(x).operand
 	e.add(node{
-		op: opNorm, x: in, dst: e.write(dst).ref, vec: e.vector(p.Weight), layer: int32(dst.Layer),
+		op: opNorm, x: in, dst: e.write(dst).operand, vec: e.vector(p.Weight), layer: int32(dst.Layer),
 		n: [6]uint32{uint32(seg), math.Float32bits(p.Eps)},
 	})
 }
@@ -92,7 +92,7 @@ func (e *Executor) MatMul(x *ops.Tensor, out ...ops.Projection) {
 		if integer(p.W.Format) {
 			e.quantize(in)
 		}
-		n := node{op: opMatMul, x: in.ref, w: w, layer: int32(p.Dst.Layer), dst: e.write(p.Dst).ref}
+		n := node{op: opMatMul, x: in.operand, w: w, layer: int32(p.Dst.Layer), dst: e.write(p.Dst).operand}
 		if p.Bias != nil {
 			n.vec = e.vector(p.Bias)
 		}
@@ -110,7 +110,7 @@ func (e *Executor) quantize(x *tensor) {
 		x.q = p.at()
 	}
 	x.quant = true
-	e.add(node{op: opQuantize, x: x.ref, layer: int32(x.layer)})
+	e.add(node{op: opQuantize, x: x.operand, layer: int32(x.layer)})
 }
 
 // blocks is how many blocks of the integer form cols columns have.
@@ -127,7 +127,7 @@ func quantBytes(rows, cols int) int64 {
 // Clamp limits values.
 func (e *Executor) Clamp(x *ops.Tensor, limit float32) {
 	e.read(x)
-	e.add(node{op: opClamp, dst: e.write(x).ref, n: [6]uint32{1: math.Float32bits(limit)}, layer: int32(x.Layer)})
+	e.add(node{op: opClamp, dst: e.write(x).operand, n: [6]uint32{1: math.Float32bits(limit)}, layer: int32(x.Layer)})
 }
 
 // RoPE rotates heads in place.
@@ -137,14 +137,14 @@ func (e *Executor) RoPE(x *ops.Tensor, places []ops.Place, r *ops.Rope) {
 	at := e.place(places)
 	table := e.rope(r, e.places.end)
 	e.add(node{
-		op: opRope, dst: e.write(x).ref, places: at, host: table, layer: int32(x.Layer), n: [6]uint32{uint32(r.HeadDim), uint32(r.Dim)},
+		op: opRope, dst: e.write(x).operand, places: at, host: table, layer: int32(x.Layer), n: [6]uint32{uint32(r.HeadDim), uint32(r.Dim)},
 	})
 }
 
 // StoreKV writes key and value rows to their conversations' copies on the device, and to the host with the frame.
 func (e *Executor) StoreKV(kv []*ops.KV, k, v *ops.Tensor, places []ops.Place) {
 	check(k.Rows == len(places) && v.Rows == len(places), "StoreKV", k, v)
-	n := node{op: opStore, x: e.read(k).ref, y: e.read(v).ref, places: e.place(places), layer: int32(k.Layer)}
+	n := node{op: opStore, x: e.read(k).operand, y: e.read(v).operand, places: e.place(places), layer: int32(k.Layer)}
 	table := e.table(kv, k.Layer)
 	rows := &e.rows[e.slot]
 	keys, vals := e.from(rows, 4*int64(k.Rows)*int64(k.Cols)), e.from(rows, 4*int64(v.Rows)*int64(v.Cols))
@@ -159,7 +159,7 @@ func (e *Executor) Attention(dst, q *ops.Tensor, kv []*ops.KV, places []ops.Plac
 	if !shaders.AttentionFits(p.HeadDim) {
 		panic(fmt.Sprintf("gpu: attention with heads of %d values", p.HeadDim))
 	}
-	n := node{op: opAttend, x: e.read(q).ref, places: e.place(places), layer: int32(dst.Layer)}
+	n := node{op: opAttend, x: e.read(q).operand, places: e.place(places), layer: int32(dst.Layer)}
 	table := e.table(kv, dst.Layer)
 	table.read(places)
 	n.table = table.at
@@ -173,20 +173,20 @@ func (e *Executor) Attention(dst, q *ops.Tensor, kv []*ops.KV, places []ops.Plac
 	} else {
 		n.host, n.tiles = e.tiles()
 	}
-	n.dst = e.write(dst).ref
+	n.dst = e.write(dst).operand
 	e.add(n)
 }
 
 // Gather copies rows.
 func (e *Executor) Gather(name string, x *ops.Tensor, rows []int) *ops.Tensor {
-	in := e.read(x).ref
+	in := e.read(x).operand
 	t := e.New(name, -1, len(rows), x.Cols)
 	t.Layer = x.Layer
 	index := e.from(&e.params, 4*int64(len(rows)))
 	for i, r := range rows {
 		values[int32](index.bytes())[i] = int32(r)
 	}
-	e.add(node{op: opGather, x: in, dst: e.write(t).ref, host: index.at(), layer: int32(x.Layer)})
+	e.add(node{op: opGather, x: in, dst: e.write(t).operand, host: index.at(), layer: int32(x.Layer)})
 	return t
 }
 
@@ -194,8 +194,8 @@ func (e *Executor) Gather(name string, x *ops.Tensor, rows []int) *ops.Tensor {
 func (e *Executor) Add(dst, x *ops.Tensor) {
 	check(dst.Rows == x.Rows && dst.Cols == x.Cols, "Add", dst, x)
 	e.read(dst)
-	n := node{op: opAdd, x: e.read(x).ref, layer: int32(dst.Layer)}
-	n.dst = e.write(dst).ref
+	n := node{op: opAdd, x: e.read(x).operand, layer: int32(dst.Layer)}
+	n.dst = e.write(dst).operand
 	e.add(n)
 }
 
@@ -203,8 +203,8 @@ func (e *Executor) Add(dst, x *ops.Tensor) {
 func (e *Executor) GLU(dst, gate, up *ops.Tensor, act ops.Activation) {
 	check(dst.Rows == gate.Rows && dst.Cols == gate.Cols && up.Cols == gate.Cols && up.Rows == gate.Rows, "GLU", dst, gate)
 	known(act)
-	n := node{op: opGLU, act: act, x: e.read(gate).ref, y: e.read(up).ref, layer: int32(dst.Layer)}
-	n.dst = e.write(dst).ref
+	n := node{op: opGLU, act: act, x: e.read(gate).operand, y: e.read(up).operand, layer: int32(dst.Layer)}
+	n.dst = e.write(dst).operand
 	e.add(n)
 }
 
@@ -241,7 +241,7 @@ func (e *Executor) Route(logits *ops.Tensor, p router.Params) *ops.Routes {
 	if p.Bias != nil {
 		c.route.bias = e.vector(&ops.Vector{Name: "e_score_correction_bias", Data: p.Bias})
 	}
-	e.add(node{op: opRoute, x: x.ref, route: c.route, host: host.at(), layer: int32(logits.Layer)})
+	e.add(node{op: opRoute, x: x.operand, route: c.route, host: host.at(), layer: int32(logits.Layer)})
 	e.asked = append(e.asked, c)
 	return r
 }
@@ -275,7 +275,7 @@ func (e *Executor) Experts(dst, x *ops.Tensor, routes *ops.Routes, experts ops.E
 	scratch, _ := e.take(e.aux(dst).layer, set.workspace(x.Rows, routes.TopK).size)
 	e.worked = append(e.worked, c)
 	e.add(node{
-		op: opExperts, act: act, x: in.ref, dst: e.write(dst).ref, set: set, route: c.route, scratch: scratch.at(), layer: int32(dst.Layer),
+		op: opExperts, act: act, x: in.operand, dst: e.write(dst).operand, set: set, route: c.route, scratch: scratch.at(), layer: int32(dst.Layer),
 	})
 }
 

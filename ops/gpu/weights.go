@@ -39,7 +39,6 @@ type experts struct {
 	hidden, inter int
 	// groups are the formats that the gate, up and down matrices come in; a mixed set has several.
 	groups [3][]group
-	tables *device.Buffer
 }
 
 // group is the matrices of one kind that have one format.

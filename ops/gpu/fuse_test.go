@@ -1,0 +1,128 @@
+package gpu
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/coli-moe/coli/shaders/layout"
+	"github.com/coli-moe/coli/weights/format"
+)
+
+// script reads nodes, one a word: op:dst=x,y. A tensor is a letter.
+func script(t *testing.T, list string) (nodes []node) {
+	t.Helper()
+	byName := map[string]op{}
+	for i, name := range opNames {
+		byName[name] = op(i)
+	}
+	tensor := func(name string) operand {
+		if name == "" {
+			return operand{}
+		}
+		return operand{id: int32(name[0]), at: uint64(name[0]) << 12, q: uint64(name[0])<<12 + 1, rows: 1, cols: 64}
+	}
+	weights := map[bool]*weight{}
+	for f, isInt := range map[format.Format]bool{format.Q8_0: true, format.F32: false} {
+		l, _ := layout.For(f, 64, 64)
+		weights[isInt] = &weight{layout: l}
+	}
+	for word := range strings.FieldsSeq(list) {
+		name, rest, _ := strings.Cut(word, ":")
+		dst, src, _ := strings.Cut(rest, "=")
+		x, y, _ := strings.Cut(src, ",")
+		n := node{dst: tensor(dst), x: tensor(x), y: tensor(y)}
+		switch name {
+		case "int":
+			n.op, n.w = opMatMul, weights[true]
+		case "float":
+			n.op, n.w = opMatMul, weights[false]
+		case "rope":
+			n.op, n.n = opRope, [6]uint32{64, 64}
+		case "norm":
+			n.op, n.n = opNorm, [6]uint32{64, 1}
+		case "clamp":
+			n.op, n.n = opClamp, [6]uint32{0, 5}
+		default:
+			var ok bool
+			if n.op, ok = byName[name]; !ok {
+				t.Fatalf("no op %q", name)
+			}
+		}
+		nodes = append(nodes, n)
+	}
+	return nodes
+}
+
+// show prints units: the op of each with what is fused to it.
+func show(f fused) string {
+	var out []string
+	for _, u := range f.units {
+		s := u.op.String()
+		if u.post != nil {
+			s = "post"
+		}
+		if u.quantize != nil {
+			s += "+q"
+		}
+		if u.add != nil {
+			s += "+add"
+		}
+		out = append(out, s)
+	}
+	slices.Sort(f.swallowed)
+	gone := ""
+	for _, id := range f.swallowed {
+		gone += string(rune(id))
+	}
+	return strings.Join(out, " ") + " | " + gone
+}
+
+func TestFuse(t *testing.T) {
+	const post = "norm:q=q norm:k=k rope:q rope:k store_kv:=k,v "
+	for _, c := range []struct{ name, list, want string }{
+		{"norm writes the integer form", "norm:n=x quantize:=n int:o=n", "norm+q matmul | "},
+		{"also for a reader further on", "norm:n=x float:l=n quantize:=n int:o=n", "norm+q matmul matmul | "},
+		{"but not what is written in between", "norm:n=x add:n=y quantize:=n", "norm add quantize | "},
+		{"attention writes the integer form", "attention:m=q quantize:=m int:o=m", "attention+q matmul | "},
+		{"a product joins the residual", "int:o=n add:x=o", "matmul+add | o"},
+		{"not if its result is read again", "int:o=n add:x=o download:=o", "matmul add download | "},
+		{"not if it reads the residual", "float:o=x add:x=o", "matmul add | "},
+		{"not with something in between", "int:o=n norm:y=z add:x=o", "matmul norm add | "},
+		{"what is written again is not gone", "int:o=n add:x=o int:o=m", "matmul+add matmul | "},
+		{"adding to itself is no accumulation", "int:o=n add:o=o", "matmul add | "},
+		{"the gated unit writes the integer form alone", "glu:g=g,u quantize:=g int:o=g", "glu+q matmul | g"},
+		{"not if its values are read", "glu:g=g,u quantize:=g int:o=g float:p=g", "glu quantize matmul matmul | "},
+		{"queries, keys and values", post + "attention:m=q", "post attention | kv"},
+		{"clamped", "norm:q=q norm:k=k clamp:q clamp:k clamp:v rope:q rope:k store_kv:=k,v attention:m=q", "post attention | kv"},
+		{"not with a part of the clamps", "norm:q=q norm:k=k clamp:q rope:q rope:k store_kv:=k,v", "norm norm clamp rope rope store_kv | "},
+		{"not if the keys are read later", post + "download:=k", "norm norm rope rope store_kv download | "},
+		{"not if a norm moves its tensor", "norm:p=q norm:k=k rope:p rope:k store_kv:=k,v", "norm norm rope rope store_kv | "},
+		{"not if the list ends early", "norm:q=q norm:k=k rope:q rope:k", "norm norm rope rope | "},
+		{"not if something else is stored", "norm:q=q norm:k=k rope:q rope:k store_kv:=j,v", "norm norm rope rope store_kv | "},
+	} {
+		f := fuse(script(t, c.list), func(fusion, *node) bool { return true })
+		if got := show(f); got != c.want {
+			t.Errorf("%s: %s gives\n  %s, want\n  %s", c.name, c.list, got, c.want)
+		}
+		apart := fuse(script(t, c.list), func(fusion, *node) bool { return false })
+		if len(apart.units) != len(strings.Fields(c.list)) || len(apart.swallowed) > 0 || apart.fired != [fusions]int{} {
+			t.Errorf("%s: without fusions: %s", c.name, show(apart))
+		}
+	}
+}
+
+// TestFuseLayer: a layer of OLMoE becomes ten kernels, in as many stages as depend on each other.
+func TestFuseLayer(t *testing.T) {
+	nodes := script(t, `norm:n=x quantize:=n int:q=n int:k=n int:v=n norm:q=q norm:k=k clamp:q clamp:k clamp:v rope:q rope:k store_kv:=k,v
+		attention:m=q quantize:=m int:o=m add:x=o norm:n=x float:l=n route:=l quantize:=n`)
+	f := fuse(nodes, func(fusion, *node) bool { return true })
+	want := "norm+q matmul matmul matmul post attention+q matmul+add norm+q matmul route | kov"
+	if got := show(f); got != want {
+		t.Errorf("fused to\n  %s, want\n  %s", got, want)
+	}
+	if got := fmt.Sprint(f.fired[fuseNormQuantize], f.fired[fuseAttendQuantize], f.fired[fusePost], f.fired[fuseMatMulAdd]); got != "2 1 1 1" {
+		t.Errorf("counted %s", got)
+	}
+}
