@@ -109,8 +109,9 @@ void main() {
 		[[unroll]] for (uint u = 0; u < AHEAD; u++) {
 			uint pos = min(base + u * clusters + cluster, to - 1);
 			uint ki = (pos * p.kwidth + kv * DIM) / 4 + lane, vi = (pos * p.vwidth + kv * DIM) / 4 + lane;
+			bool any = base + u * clusters < to; // of all clusters
 			[[unroll]] for (uint e = 0; e < EACH; e++) {
-				bool in_head = lane + 8 * e < VECTORS;
+				bool in_head = any && lane + 8 * e < VECTORS;
 				k[u][e] = in_head ? keys.v[ki + 8 * e] : vec4(0);
 				v[u][e] = in_head ? values.v[vi + 8 * e] : vec4(0);
 			}

@@ -41,7 +41,7 @@ func NormLaunch(p NormPush, subgroup int) Launch {
 	}
 	l := Launch{
 		Kernel:    "rmsnorm",
-		Constants: []uint32{threads, groups(int(vectors), lanes), wide, flag(p.Segment%4 == 0, 1)},
+		Constants: []uint32{threads, groups(int(vectors), lanes), wide, flag(p.Segment%4 == 0, 1), p.TopK},
 		X:         uint32(perRow), Y: p.Rows, Z: 1,
 	}
 	if wide == 0 {

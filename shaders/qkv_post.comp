@@ -43,24 +43,7 @@ void main() {
 	uint per = p.head_dim / 8, units = count * per, rotated = p.dim / 8;
 	ivec2 at = p.places.v[row];
 
-	vec4 a[KEEP], b[KEEP];
-	float sum = 0;
-	[[unroll]] for (uint k = 0; k < KEEP; k++) {
-		uint unit = k * gl_WorkGroupSize.x + place();
-		a[k] = b[k] = vec4(0);
-		if (unit < units) {
-			uint h = unit / per, u = unit % per;
-			uint i = row0 + (head0 + h) * p.head_dim / 4 + (u < rotated ? u : 2 * u);
-			a[k] = x.v[i];
-			b[k] = x.v[i + (u < rotated ? rotated : 1)];
-			sum += dot(a[k], a[k]) + dot(b[k], b[k]);
-		}
-	}
 	bool norm = (p.flags & NORM) != 0 && tensor != 2; // the same in the whole workgroup
-	float scale = 1;
-	if (norm) {
-		scale = inversesqrt(workgroupSum(sum) / float(count * p.head_dim) + p.eps);
-	}
 	Vectors w = Vectors(tensor == 0 ? p.qw : p.kw);
 	Vectors mirror, stage;
 	bool staged = false;
@@ -68,6 +51,36 @@ void main() {
 		mirror = Vectors(p.mirrors.v[2 * at.y + tensor - 1]);
 		stage = Vectors(tensor == 1 ? p.stage_k : p.stage_v);
 		staged = given(p.stage_k);
+	}
+
+	// All that is read is asked for before the sum, which waits for it.
+	vec4 a[KEEP], b[KEEP], wa[KEEP], wb[KEEP], t0[KEEP], t1[KEEP];
+	float sum = 0;
+	[[unroll]] for (uint k = 0; k < KEEP; k++) {
+		uint unit = k * gl_WorkGroupSize.x + place();
+		a[k] = b[k] = wa[k] = wb[k] = t0[k] = t1[k] = vec4(0);
+		if (unit < units) {
+			uint h = unit / per, u = unit % per;
+			uint first = h * p.head_dim / 4 + (u < rotated ? u : 2 * u), second = first + (u < rotated ? rotated : 1);
+			uint i = row0 + head0 * p.head_dim / 4;
+			a[k] = x.v[i + first];
+			b[k] = x.v[i + second];
+			if (norm) { // weights are of the whole projection, or of a head: h is 0 then
+				wa[k] = w.v[first];
+				wb[k] = w.v[second];
+			}
+			if (tensor != 2 && u < rotated) {
+				Vectors t = Vectors(p.table);
+				uint i = (at.x * p.dim / 2 + 4 * u) / 2;
+				t0[k] = t.v[i];
+				t1[k] = t.v[i + 1];
+			}
+			sum += dot(a[k], a[k]) + dot(b[k], b[k]);
+		}
+	}
+	float scale = 1;
+	if (norm) {
+		scale = inversesqrt(workgroupSum(sum) / float(count * p.head_dim) + p.eps);
 	}
 	[[unroll]] for (uint k = 0; k < KEEP; k++) {
 		uint unit = k * gl_WorkGroupSize.x + place();
@@ -78,18 +91,15 @@ void main() {
 		uint first = h * p.head_dim / 4 + (u < rotated ? u : 2 * u), second = first + (u < rotated ? rotated : 1);
 		vec4 y = a[k], z = b[k];
 		if (norm) {
-			y *= scale * weight(w.v[first]); // of the whole projection or of a head: h is 0 then
-			z *= scale * weight(w.v[second]);
+			y *= scale * weight(wa[k]);
+			z *= scale * weight(wb[k]);
 		}
 		if (p.limit > 0) {
 			y = limited(y);
 			z = limited(z);
 		}
 		if (tensor != 2 && u < rotated) {
-			Vectors t = Vectors(p.table);
-			uint i = (at.x * p.dim / 2 + 4 * u) / 2;
-			vec4 t0 = t.v[i], t1 = t.v[i + 1];
-			vec4 c = vec4(t0.xz, t1.xz), s = vec4(t0.yw, t1.yw), r = y;
+			vec4 c = vec4(t0[k].xz, t1[k].xz), s = vec4(t0[k].yw, t1[k].yw), r = y;
 			y = r * c - z * s;
 			z = z * c + r * s;
 		}

@@ -80,7 +80,7 @@ func QKVLaunch(p QKVPush) Launch {
 		heads, parts = int(max(p.Heads, p.KVHeads)), 3
 	}
 	units := heads * int(p.HeadDim) / 8
-	size := 32
+	size := 64 // whole subgroups, however large
 	for size < min(units, threads) {
 		size *= 2
 	}
