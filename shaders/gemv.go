@@ -132,15 +132,45 @@ func perFormat(kernel string, f format.Format, dot bool) string {
 type tile struct {
 	threads int // of a workgroup: constant 0
 	outs    int // weight rows a subgroup computes: constant 1
-	unroll  int // pieces of a weight row a lane loads at once: constant 2
+	unroll  int // pieces of a weight row a lane loads at once; experts, in down.comp: constant 2
 	rows    int // rows of x multiplied while a piece is at hand: constant 3, only gemv.comp
 }
 
 func (t tile) launch(kernel string, outs, subgroup, y int) Launch {
-	return Launch{
-		Kernel: kernel, Constants: []uint32{uint32(t.threads), uint32(t.outs), uint32(t.unroll), uint32(t.rows)},
-		X: groups(outs, t.threads/subgroup*t.outs), Y: uint32(y), Z: 1,
+	constants := []uint32{uint32(t.threads), uint32(t.outs), uint32(t.unroll)}
+	if t.rows > 0 {
+		constants = append(constants, uint32(t.rows))
 	}
+	return Launch{Kernel: kernel, Constants: constants, X: groups(outs, t.threads/subgroup*t.outs), Y: uint32(y), Z: 1}
+}
+
+// unroll is how many of the pieces that a lane has of a row it loads at once, at most most: what a lane waits for at a time decides how
+// fast memory is read.
+func unroll(f format.Format, cols uint32, subgroup, most int) int {
+	piece := 32 // COLS in include/weights.glsl
+	switch f {
+	case format.F32:
+		piece = 4
+	case format.F16, format.BF16:
+		piece = 8
+	case format.Q8_0, format.I8Row:
+		piece = 16
+	}
+	most = atOnce(f, subgroup, most)
+	n := 1
+	for n < most && n*piece*subgroup < int(cols) {
+		n *= 2
+	}
+	return n
+}
+
+// atOnce limits how many times the unpacking of a piece is repeated in a shader: Q5_K's is long and takes many registers, and a device with
+// narrow subgroups is a CPU, which gains nothing by it and takes seconds to compile it.
+func atOnce(f format.Format, subgroup, most int) int {
+	if f == format.Q5_K || subgroup < 16 {
+		return min(most, 2)
+	}
+	return most
 }
 
 // maxGroups is how many workgroups of a dimension every device takes.
@@ -148,9 +178,12 @@ const maxGroups = 65535
 
 // GEMVLaunch is the dispatch of gemv.comp for weights in format f; dot uses packed dot products (device.Features.IntegerDot).
 func GEMVLaunch(p GEMVPush, f format.Format, dot bool, subgroup int) Launch {
-	t := tile{threads: 128, outs: 1, unroll: 4, rows: 4}
-	if p.Rows == 1 {
-		t.rows = 1
+	t := tile{threads: 128, outs: 1, unroll: unroll(f, p.Cols, subgroup, 4), rows: 1}
+	if f == format.F32 && p.Outs <= 1024 { // a router's rows, too few to keep a large device busy
+		t.threads, t.unroll = 64, unroll(f, p.Cols, subgroup, 16)
+	}
+	for t.rows < min(int(p.Rows), atOnce(f, subgroup, 4)) {
+		t.rows *= 2
 	}
 	l := t.launch(perFormat("gemv", f, dot), int(p.Outs), subgroup, 1)
 	l.X, l.Y = min(l.X, maxGroups), groups(int(l.X), maxGroups)
@@ -159,20 +192,19 @@ func GEMVLaunch(p GEMVPush, f format.Format, dot bool, subgroup int) Launch {
 
 // ExpertLaunch is the dispatch of expert.comp.
 func ExpertLaunch(p ExpertPush, f format.Format, dot bool, subgroup int) Launch {
-	t := tile{threads: 128, outs: 1, unroll: 4, rows: 1}
+	t := tile{threads: 128, outs: 1, unroll: unroll(f, p.Cols, subgroup, 4)}
 	return t.launch(perFormat("expert", f, dot), int(p.Outs), subgroup, int(p.Pairs))
 }
 
 // GateUpLaunch is the dispatch of gate_up.comp. A workgroup computes 32 neighbouring outputs, a block of the integer form.
 func GateUpLaunch(p GateUpPush, f format.Format, dot bool, subgroup int) Launch {
-	t := tile{threads: 512, unroll: 2, rows: 1}
-	t.threads = min(t.threads, 32*subgroup)
+	t := tile{threads: min(512, 32*subgroup), unroll: 1}
 	t.outs = 32 * subgroup / t.threads
 	return t.launch(perFormat("gate_up", f, dot), int(p.Outs), subgroup, int(p.Pairs))
 }
 
 // DownLaunch is the dispatch of down.comp.
 func DownLaunch(p DownPush, f format.Format, dot bool, subgroup int) Launch {
-	t := tile{threads: 128, outs: 1, unroll: 4, rows: 1}
+	t := tile{threads: 128, outs: 1, unroll: min(int(p.TopK), atOnce(f, subgroup, 8))}
 	return t.launch(perFormat("down", f, dot), int(p.Outs), subgroup, int(p.Rows))
 }

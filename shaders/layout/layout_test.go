@@ -131,7 +131,12 @@ func TestForRefuses(t *testing.T) {
 		f          format.Format
 		rows, cols int
 	}{
-		{format.Q2_K, 4, 256}, {format.Unknown, 4, 256}, {format.Q4_K, 4, 128}, {format.I4G64, 4, 32}, {format.F32, 0, 4}, {format.F32, 4, 0},
+		{format.Q2_K, 4, 256},
+		{format.Unknown, 4, 256},
+		{format.Q4_K, 4, 128},
+		{format.I4G64, 4, 32},
+		{format.F32, 0, 4},
+		{format.F32, 4, 0},
 		{format.F32, math.MaxInt / 8, 64},
 	} {
 		if l, ok := For(tc.f, tc.rows, tc.cols); ok {

@@ -230,9 +230,7 @@ func Build(dir string, sources []string, all bool, log io.Writer) error {
 		sources = variants.Sources()
 	}
 	for _, source := range sources {
-		if err := build(dir, source, all, log); errors.Is(err, ErrNoCompiler) {
-			fmt.Fprintf(log, "%s.comp: %v; its committed modules stand\n", source, err)
-		} else if err != nil {
+		if err := build(dir, source, all, log); err != nil {
 			return err
 		}
 	}
@@ -254,9 +252,17 @@ func build(dir, source string, all bool, log io.Writer) error {
 		delete(known, v.Name)
 		if all || stale(dir, v, map[string]sum{v.Name: s}) != nil {
 			fmt.Fprintln(log, "compile", v.Name)
-			if s, err = compile(dir, v); err != nil {
+			switch made, err := compile(dir, v); {
+			case errors.Is(err, ErrNoCompiler):
+				fmt.Fprintf(log, "%v; the committed module stands\n", err)
+			case err != nil:
 				return err
+			default:
+				s = made
 			}
+		}
+		if s.name == "" {
+			continue // never compiled
 		}
 		fmt.Fprintln(&lines, s.name, s.inputs, s.output, s.compiler)
 	}
