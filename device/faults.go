@@ -7,8 +7,6 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
-
-	"github.com/coli-moe/coli/device/internal/vk"
 )
 
 // FaultEnv names the environment variable that injects failures: "alloc=3", "submit=2,lost=7".
@@ -74,6 +72,3 @@ func ParseFaults(s string) (Faults, error) {
 	}
 	return f, nil
 }
-
-// injected is a failure of Vulkan that did not happen.
-func injected(r vk.Result) error { return fmt.Errorf("%w: %w", r, ErrFault) }

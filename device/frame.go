@@ -179,8 +179,10 @@ func (f *Frame) End() error {
 		return f.err
 	}
 	f.ended = true
-	f.submission.init(f)
-	f.waiter.init(f.d)
+	if f.submission.f == nil {
+		f.submission.init(f)
+		f.waiter.init(f.d)
+	}
 	return nil
 }
 

@@ -51,7 +51,7 @@ func limit(option int64, env string) (int64, error) {
 }
 
 const (
-	firstBlock = 16 << 20  // the first block of a use; each further one is twice the size
+	firstBlock = 4 << 20   // the first block of a use; each further one is twice the size
 	mostBlock  = 256 << 20 // until they are this large
 	heapShare  = 8         // no block is more than this part of its heap, unless one buffer is
 	windowPart = 4         // a part of the device's memory smaller than this one that the host can write to is a window

@@ -10,7 +10,8 @@ import (
 	"github.com/coli-moe/coli/messages"
 )
 
-// submission is the message that submits a frame, and what Vulkan reads then. A frame has one, made by End.
+// submission is the message that submits a frame, and what Vulkan reads then. A frame has one, made by its first End, so that submitting
+// allocates nothing.
 type submission struct {
 	messages.Header
 	messages.Join
@@ -22,6 +23,7 @@ type submission struct {
 	value    uint64
 	timeline vk.TimelineSemaphoreSubmitInfo
 	info     vk.SubmitInfo
+	submit   *vk.Prepared
 }
 
 func (s *submission) init(f *Frame) {
@@ -29,6 +31,7 @@ func (s *submission) init(f *Frame) {
 	s.timeline = vk.TimelineSemaphoreSubmitInfo{SignalSemaphoreValueCount: 1, PSignalSemaphoreValues: &s.value}
 	s.info = vk.SubmitInfo{CommandBufferCount: 1, PCommandBuffers: &s.command, SignalSemaphoreCount: 1, PSignalSemaphores: &s.signal}
 	vk.Chain(&s.info, &s.timeline)
+	s.submit = f.d.vk.QueueSubmit(f.d.queue, &s.info)
 }
 
 // Queue is the actor of the device's queue: the one that submits. The engine spawns it in its runtime and attaches its address; without
@@ -108,7 +111,7 @@ func (d *Device) submitNow(s *submission) error {
 		return fmt.Errorf("%w for a submission: %w", ErrNoMemory, ErrFault)
 	}
 	s.value = d.last + 1
-	if err := d.vk.QueueSubmit(d.queue, &s.info); err != nil {
+	if err := s.submit.Do(); err != nil {
 		return d.failed(err)
 	}
 	d.last = s.value
@@ -121,12 +124,16 @@ type waiter struct {
 	value     uint64
 	counter   uint64
 	info      vk.SemaphoreWaitInfo
+	read      *vk.Prepared // the timeline, into counter
+	park      *vk.Prepared // until the timeline has reached value, or for a slice
 }
 
 func (w *waiter) init(d *Device) {
 	w.semaphore = d.timeline
 	w.info = vk.SemaphoreWaitInfo{SemaphoreCount: 1, PSemaphores: &w.semaphore, PValues: &w.value}
 	vk.Chain(&w.info)
+	w.read = d.vk.SemaphoreCounterValue(w.semaphore, &w.counter)
+	w.park = d.vk.WaitSemaphores(&w.info, uint64(min(waitSlice, d.opts.MaxWait)))
 }
 
 const (
@@ -148,7 +155,7 @@ func (w *waiter) wait(ctx context.Context, d *Device, point uint64) error {
 	began := time.Now()
 	w.value = point
 	for {
-		if err := d.vk.SemaphoreCounterValue(w.semaphore, &w.counter); err != nil {
+		if err := w.read.Do(); err != nil {
 			return d.failed(err)
 		}
 		if w.counter == ^uint64(0) { // so some drivers end all waits for a lost device
@@ -168,7 +175,7 @@ func (w *waiter) wait(ctx context.Context, d *Device, point uint64) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if _, err := d.vk.WaitSemaphores(&w.info, uint64(min(waitSlice, d.opts.MaxWait))); err != nil {
+		if err := w.park.Do(); err != nil {
 			return d.failed(err)
 		}
 	}

@@ -395,18 +395,29 @@ func (d *Device) CreateSemaphore(info *SemaphoreCreateInfo) (Semaphore, error) {
 // DestroySemaphore ends a semaphore that no work in flight uses.
 func (d *Device) DestroySemaphore(s Semaphore) { call(d.destroySemaphore, d.h, uintptr(s), 0) }
 
-// SemaphoreCounterValue reads a timeline into *value, which should be on the heap.
-func (d *Device) SemaphoreCounterValue(s Semaphore, value *uint64) error {
-	return check("vkGetSemaphoreCounterValue", call(d.getSemaphoreCounterValue, d.h, uintptr(s), uintptr(unsafe.Pointer(value))))
+// SemaphoreCounterValue prepares the reading of a timeline into *value.
+func (d *Device) SemaphoreCounterValue(s Semaphore, value *uint64) *Prepared {
+	return &Prepared{
+		"vkGetSemaphoreCounterValue", d.getSemaphoreCounterValue,
+		[]uintptr{d.h, uintptr(s), uintptr(unsafe.Pointer(value))},
+		unsafe.Pointer(value),
+	}
 }
 
-// WaitSemaphores waits for timelines, at most so many nanoseconds; reached is false when they ran out.
-func (d *Device) WaitSemaphores(info *SemaphoreWaitInfo, nanos uint64) (reached bool, err error) {
-	r := call(d.waitSemaphores, d.h, uintptr(unsafe.Pointer(info)), uintptr(nanos))
-	return Result(int32(r)) == Success, check("vkWaitSemaphores", r)
+// WaitSemaphores prepares a wait for timelines, of at most so many nanoseconds.
+func (d *Device) WaitSemaphores(info *SemaphoreWaitInfo, nanos uint64) *Prepared {
+	return &Prepared{
+		"vkWaitSemaphores", d.waitSemaphores,
+		[]uintptr{d.h, uintptr(unsafe.Pointer(info)), uintptr(nanos)},
+		unsafe.Pointer(info),
+	}
 }
 
-// QueueSubmit submits one batch.
-func (d *Device) QueueSubmit(q Queue, info *SubmitInfo) error {
-	return check("vkQueueSubmit", call(d.queueSubmit, uintptr(q), 1, uintptr(unsafe.Pointer(info)), 0))
+// QueueSubmit prepares the submission of one batch.
+func (d *Device) QueueSubmit(q Queue, info *SubmitInfo) *Prepared {
+	return &Prepared{
+		"vkQueueSubmit", d.queueSubmit,
+		[]uintptr{uintptr(q), 1, uintptr(unsafe.Pointer(info)), 0},
+		unsafe.Pointer(info),
+	}
 }

@@ -14,29 +14,33 @@ const LoaderEnv = "COLI_VK_LOADER"
 // ErrNoLoader is why there is no Vulkan on this machine.
 var ErrNoLoader = errors.New("no Vulkan loader")
 
-// loader is the opened library, once for the process: drivers do not bear being unloaded.
-var loader struct {
+// loaders are the libraries opened, by the variable's value: for the process, since drivers do not bear being unloaded.
+var loaders struct {
 	sync.Mutex
-	get proc // vkGetInstanceProcAddr
+	get map[string]proc // vkGetInstanceProcAddr
 }
 
 // openLoader returns vkGetInstanceProcAddr. A failure is tried again by the next call.
 func openLoader() (proc, error) {
-	loader.Lock()
-	defer loader.Unlock()
-	if loader.get != 0 {
-		return loader.get, nil
+	loaders.Lock()
+	defer loaders.Unlock()
+	env := os.Getenv(LoaderEnv)
+	if p, ok := loaders.get[env]; ok {
+		return p, nil
 	}
 	names := loaderNames
-	if s := os.Getenv(LoaderEnv); s != "" {
-		names = []string{s}
+	if env != "" {
+		names = []string{env}
 	}
 	var tried []string
 	for _, name := range names {
 		p, err := openLibrary(name)
 		if err == nil {
-			loader.get = proc(p)
-			return loader.get, nil
+			if loaders.get == nil {
+				loaders.get = map[string]proc{}
+			}
+			loaders.get[env] = proc(p)
+			return proc(p), nil
 		}
 		tried = append(tried, fmt.Sprintf("%s: %v", name, err))
 	}

@@ -11,6 +11,7 @@ import (
 	"bytes"
 	"fmt"
 	"reflect"
+	"runtime"
 	"unicode"
 	"unicode/utf8"
 	"unsafe"
@@ -91,6 +92,21 @@ type proc uintptr
 func call(f proc, args ...uintptr) uintptr {
 	r, _, _ := purego.SyscallN(uintptr(f), args...)
 	return r
+}
+
+// Prepared is a call that is made often: the arguments of call are allocated each time, these are not.
+type Prepared struct {
+	name string
+	f    proc
+	args []uintptr
+	keep unsafe.Pointer // what the last argument that is a pointer points to
+}
+
+// Do makes the call, for one goroutine at a time. Answers above zero are no error.
+func (p *Prepared) Do() error {
+	r, _, _ := purego.SyscallN(uintptr(p.f), p.args...)
+	runtime.KeepAlive(p)
+	return check(p.name, r)
 }
 
 // check makes an error of a function's answer; answers above zero (incomplete, timeout) are the caller's to look at.
