@@ -17,6 +17,8 @@ import (
 const (
 	DeviceEnv = "COLI_TEST_DEVICE" // the device to test on, as in device.Options.Select; llvmpipe if unset
 	ciEnv     = "COLI_CI"          // 1: a machine without Vulkan fails tests instead of skipping them
+
+	validationEnv = "COLI_TEST_VALIDATION" // 0: without the validation layer, on a machine that does not have it
 )
 
 // Open opens the test device and closes it when the test ends; buffers that are not freed by then fail the test. It skips the test on a
@@ -48,7 +50,7 @@ func OpenWith(tb testing.TB, o device.Options) *device.Device {
 func Options(tb testing.TB, o device.Options) device.Options {
 	var mu sync.Mutex
 	ended := false
-	o.Select, o.Validation = cmp.Or(os.Getenv(DeviceEnv), "llvmpipe"), true
+	o.Select, o.Validation = cmp.Or(os.Getenv(DeviceEnv), "llvmpipe"), os.Getenv(validationEnv) != "0"
 	o.Message = func(text string) {
 		mu.Lock()
 		defer mu.Unlock()
