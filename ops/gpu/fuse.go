@@ -8,6 +8,7 @@ type unit struct {
 
 	quantize *node // the integer form of the result is written with it
 	add      *node // the result is added to add.dst, and kept nowhere else
+	download *node // the result goes to the host, and nowhere else
 	post     *post // what is done with queries, keys and values before attention: then node is the store
 }
 
@@ -29,11 +30,12 @@ const (
 	fusePost
 	fuseMatMulAdd
 	fuseExpertsAdd
+	fuseDownload
 	fusions
 )
 
 var fusionNames = [fusions]string{
-	"norm+quantize", "attention+quantize", "glu+quantize", "qkv post", "matmul+add", "experts+add",
+	"norm+quantize", "attention+quantize", "glu+quantize", "qkv post", "matmul+add", "experts+add", "matmul+download",
 }
 
 func (f fusion) String() string { return fusionNames[f] }
@@ -80,7 +82,7 @@ func (p *fusing) unit(i int) unit {
 	case opGLU:
 		return unit{node: n, quantize: p.quantized(i, fuseGLUQuantize)}
 	case opMatMul:
-		return unit{node: n, add: p.added(i, fuseMatMulAdd)}
+		return unit{node: n, add: p.added(i, fuseMatMulAdd), download: p.downloaded(i)}
 	case opExperts:
 		return unit{node: n, add: p.added(i, fuseExpertsAdd)}
 	}
@@ -130,6 +132,20 @@ func (p *fusing) added(i int, f fusion) *node {
 		return nil
 	}
 	p.fired[f]++
+	p.swallow(n.dst.id, i+2)
+	return p.take(i + 1)
+}
+
+// downloaded takes the node after i if it is the only one that reads i's result, for the host.
+func (p *fusing) downloaded(i int) *node {
+	n := &p.nodes[i]
+	if i+1 == len(p.nodes) || p.nodes[i+1].op != opDownload || p.nodes[i+1].x.id != n.dst.id {
+		return nil
+	}
+	if !p.allow(fuseDownload, n) || !p.unread(n.dst.id, i+2, -1) {
+		return nil
+	}
+	p.fired[fuseDownload]++
 	p.swallow(n.dst.id, i+2)
 	return p.take(i + 1)
 }

@@ -69,6 +69,9 @@ func show(f fused) string {
 		if u.add != nil {
 			s += "+add"
 		}
+		if u.download != nil {
+			s += "+host"
+		}
 		out = append(out, s)
 	}
 	slices.Sort(f.swallowed)
@@ -88,6 +91,8 @@ func TestFuse(t *testing.T) {
 		{"attention writes the integer form", "attention:m=q quantize:=m int:o=m", "attention+q matmul | "},
 		{"a product joins the residual", "int:o=n add:x=o", "matmul+add | o"},
 		{"not if its result is read again", "int:o=n add:x=o download:=o", "matmul add download | "},
+		{"a product goes to the host", "int:o=n download:=o", "matmul+host | o"},
+		{"not if it is looked at twice", "int:o=n download:=o argmax:=o", "matmul download argmax | "},
 		{"not if it reads the residual", "float:o=x add:x=o", "matmul add | "},
 		{"not with something in between", "int:o=n norm:y=z add:x=o", "matmul norm add | "},
 		{"what is written again is not gone", "int:o=n add:x=o int:o=m", "matmul+add matmul | "},

@@ -271,7 +271,7 @@ func TestLayers(t *testing.T) {
 				}
 			}
 			s, a := fused.Stats(), apart.Stats()
-			for _, f := range []fusion{fuseNormQuantize, fuseAttendQuantize, fuseGLUQuantize, fusePost, fuseMatMulAdd, fuseExpertsAdd} {
+			for _, f := range []fusion{fuseNormQuantize, fuseAttendQuantize, fuseGLUQuantize, fusePost, fuseMatMulAdd, fuseExpertsAdd, fuseDownload} {
 				integers := integer(o.dense)
 				fires := map[fusion]bool{
 					fuseNormQuantize: integers, fuseAttendQuantize: integers, fuseGLUQuantize: integers && o.mlp,
@@ -303,7 +303,7 @@ func TestStages(t *testing.T) {
 	before := e.Stats()
 	m.logits(t, e, s, 2)
 	stages := e.Stats().Barriers - before.Barriers + 1
-	const around = 4 // upload, final norm, head, download
+	const around = 3 // upload, final norm, head
 	if most := int64(10*len(m.layers) + around); stages > most {
 		t.Errorf("%d stages for %d layers, at most %d", stages, len(m.layers), most)
 	}
@@ -356,6 +356,37 @@ func TestReplay(t *testing.T) {
 		t.Fatal(err)
 	}
 	steady("decode after a release", 2)
+}
+
+// TestFixed: a run takes no more memory than was told beforehand, whatever its steps.
+func TestFixed(t *testing.T) {
+	for name, o := range toys {
+		m := newToy(t, o)
+		sizes := Sizes{
+			Rows: 40, Logits: 1, Hidden: m.hidden, Q: m.heads * m.headDim, KV: m.kvHeads * m.headDim, Heads: m.heads, HeadDim: m.headDim,
+			Experts: 6, TopK: 2, ExInter: m.inter, Vocab: m.vocab, Layers: len(m.layers),
+		}
+		if o.mlp {
+			sizes.Inter = m.inter
+		}
+		e, s := open(t, Options{Sizes: sizes}), m.state()
+		for _, n := range []int{40, 1, 15, 16, 17, 1, 39, 40, 31} {
+			m.logits(t, e, s, prompt(n)...)
+		}
+		onDevice, onHost := Fixed(sizes, 256)
+		used := map[bool]int64{}
+		for _, u := range e.dev.Usage() {
+			switch u.Name {
+			case "activations", "parameters", "tables":
+				used[true] += u.Bytes
+			case "results", "KV rows":
+				used[false] += u.Bytes
+			}
+		}
+		if used[true] > onDevice || used[false] > onHost || used[true] < onDevice/4 {
+			t.Errorf("%s: %d bytes on the device, %d were told; %d on the host, %d were told", name, used[true], onDevice, used[false], onHost)
+		}
+	}
 }
 
 // TestObserve: every intermediate can be looked at, at the cost of fusion.

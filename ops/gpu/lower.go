@@ -218,6 +218,9 @@ func (l *lowering) matmul(u unit) {
 	x, xd, in := n.x.input(w.Format)
 	reads = append(reads, in)
 	writes := []span{dst.f32()}
+	if u.download != nil {
+		dst.at, writes = u.download.host, nil
+	}
 	rows := int(n.x.rows)
 	flops := 2 * float64(rows) * float64(w.Rows) * float64(w.Cols)
 	if rows < gemvRows {
@@ -334,6 +337,9 @@ func (c cores) allow(f fusion, n *node) bool {
 		return int32(seg) == n.dst.cols || seg%32 == 0
 	case fuseAttendQuantize:
 		return n.tiles == 0 && n.n[2]%32 == 0
+	case fuseDownload:
+		// What a trace looks at inside a layer is read again there.
+		return n.layer < 0 && n.x.rows < gemvRows
 	}
 	return true
 }

@@ -31,7 +31,9 @@ func (s *experts) workspace(rows, topK int) (w workspace) {
 		return at
 	}
 	w.h = take(4 * pairs * int64(s.inter))
-	w.u = take(4 * pairs * int64(s.inter))
+	if !s.uniform() {
+		w.u = take(4 * pairs * int64(s.inter))
+	}
 	w.hq = take(quantBytes(int(pairs), s.inter))
 	w.slots = take(4 * pairs * int64(s.hidden))
 	if rows >= gemvRows {
@@ -39,6 +41,11 @@ func (s *experts) workspace(rows, topK int) (w workspace) {
 		w.pairs = take(4 * pairs)
 	}
 	return w
+}
+
+// most is the size of the workspace of up to so many rows: the plan's is not largest for the most rows.
+func (s *experts) most(rows, topK int) int64 {
+	return s.workspace(rows, topK).size + aligned(32*int64(s.n))
 }
 
 // expertTile is the height of the tiles of a grouped product.

@@ -26,7 +26,7 @@ const (
 
 var opNames = [...]string{
 	"upload", "download", "norm", "quantize", "matmul", "clamp", "rope", "store_kv", "attention", "gather", "add", "glu", "route", "experts",
-	"argmax", "download",
+	"argmax", "chosen",
 }
 
 func (o op) String() string { return opNames[o] }

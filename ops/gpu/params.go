@@ -1,6 +1,7 @@
 package gpu
 
 import (
+	"math/bits"
 	"slices"
 
 	"github.com/coli-moe/coli/device"
@@ -173,8 +174,8 @@ type ropeTable struct {
 
 func (r *ropeTable) free() { r.buf.Free() }
 
-// leastRope is how many positions a table has at least.
-const leastRope = 1 << 12
+// rotaryRows is how many positions a table has that must have n: a power of two, at least 4096.
+func rotaryRows(n int) int { return max(1<<12, 1<<bits.Len(uint(max(n, 1)-1))) }
 
 // rope returns the address of r's table for positions below n.
 func (e *Executor) rope(r *ops.Rope, n int) uint64 {
@@ -186,10 +187,7 @@ func (e *Executor) rope(r *ops.Rope, n int) uint64 {
 	if t.rows >= n {
 		return t.buf.Addr
 	}
-	rows := leastRope
-	for rows < n {
-		rows *= 2
-	}
+	rows := rotaryRows(n)
 	half := r.Dim / 2
 	r.Grow(rows)
 	table := make([]float32, 0, rows*half*2)
@@ -200,7 +198,7 @@ func (e *Executor) rope(r *ops.Rope, n int) uint64 {
 		}
 	}
 	e.retire(t.buf)
-	t.buf, t.rows = e.fixed(octets(table), "rotary table"), rows
+	t.buf, t.rows = e.fixed(octets(table), "tables"), rows
 	return t.buf.Addr
 }
 
@@ -231,7 +229,7 @@ func (e *Executor) counters(size int64) uint64 {
 	if e.zeros == nil || e.zeros.Size < size {
 		e.retire(e.zeros)
 		e.zeros = nil
-		e.zeros = e.fixed(make([]byte, max(aligned(size), 4096)), "counters")
+		e.zeros = e.fixed(make([]byte, max(aligned(size), 4096)), "tables")
 	}
 	return e.zeros.Addr
 }
@@ -245,7 +243,7 @@ func (e *Executor) number(n int) uint64 {
 		}
 		e.retire(e.numbers)
 		e.numbers = nil
-		e.numbers = e.fixed(octets(list), "numbers")
+		e.numbers = e.fixed(octets(list), "tables")
 	}
 	return e.numbers.Addr
 }

@@ -28,8 +28,9 @@ func (e *Executor) hosted(b []byte) piece {
 
 // Download runs what was recorded and returns the values of t. They are valid until Reset.
 func (e *Executor) Download(t *ops.Tensor) []float32 {
-	x := e.read(t)
+	x := e.aux(t)
 	if x.host == nil {
+		e.read(t)
 		dst := e.from(&e.stage, 4*int64(t.Rows)*int64(t.Cols))
 		e.add(node{op: opDownload, x: x.operand, host: dst.at(), layer: int32(t.Layer)})
 		e.flush()
@@ -49,24 +50,30 @@ func (e *Executor) ArgMax(t *ops.Tensor) []int32 {
 	return values[int32](dst.bytes())
 }
 
-// Finish runs what was recorded and waits until the host has the rows of the caches.
-func (e *Executor) Finish() error {
-	var failure *ops.Failure
-	func() {
-		defer func() {
-			if f, ok := recover().(*ops.Failure); ok {
-				failure = f
-			}
-		}()
-		e.flush()
-		if err := e.mirror.Settle(); err != nil {
-			e.fail("rows of the KV cache", err)
+// Flush runs what was recorded. The rows of the caches are on their way to the host when it returns: whoever reads them there calls Finish.
+func (e *Executor) Flush() (err error) {
+	defer func() {
+		switch p := recover().(type) {
+		case nil:
+		case *ops.Failure:
+			err = p.Err
+		default:
+			panic(p)
 		}
 	}()
-	if failure != nil {
-		return failure.Err
-	}
+	e.flush()
 	return nil
+}
+
+// Finish runs what was recorded and waits until the host has the rows of the caches.
+func (e *Executor) Finish() error {
+	if err := e.Flush(); err != nil {
+		return err
+	}
+	if err := e.mirror.Settle(); err != nil {
+		e.err = &DeviceError{e.Name(), "rows of the KV cache", err}
+	}
+	return e.err
 }
 
 // RMSNorm normalises rows.

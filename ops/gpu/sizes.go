@@ -1,10 +1,8 @@
 package gpu
 
-import (
-	"github.com/coli-moe/coli/shaders"
-)
+import "github.com/coli-moe/coli/shaders"
 
-// Sizes are those of a model that decide how much device memory a run takes beside weights and caches. The largest of all layers count.
+// Sizes are those of a model that decide how much memory a run takes beside weights and caches. The largest of all layers count.
 type Sizes struct {
 	Rows    int // most rows of a step: the chunk of a prompt
 	Logits  int // most rows of a step whose logits are asked for
@@ -20,16 +18,31 @@ type Sizes struct {
 	Layers  int
 }
 
-// kept is the arena outside the layers: the residual, routes, the head.
-func (s Sizes) kept() int64 {
-	rows, logits := int64(s.Rows), int64(max(s.Logits, 1))
-	n := s.tensor(s.Rows, s.Hidden)
-	n += int64(s.Layers) * 2 * aligned(4*rows*int64(s.TopK))
-	n += 2*s.tensor(s.Logits, s.Hidden) + aligned(quantBytes(int(logits), s.Hidden)) + s.tensor(s.Logits, s.Vocab)
-	return n + aligned(shaders.ArgMaxScratch(int(logits), s.Vocab))
+// Fixed is how much memory the device needs beside weights and caches for a model of these sizes and conversations of so many positions:
+// its own for activations and tables, and the host's for what comes back. Without an Observer a run takes no more.
+func Fixed(s Sizes, positions int) (onDevice, onHost int64) {
+	// A table that grows stands beside its successor, half as large, for the length of a frame.
+	rotary := aligned(8 * int64(rotaryRows(positions)) * int64(s.HeadDim/2))
+	tables := 3 * int64(s.Layers) * aligned(24*int64(s.Experts))
+	counters := aligned(max(4096, shaders.AttentionCounters(gemvRows-1, s.Heads), 4*int64(s.Logits)))
+	numbers := aligned(4 * max(1024, int64(s.Rows)))
+	onDevice = s.kept() + 2*s.layer() + s.params() + rotary + rotary/2 + tables + counters + numbers
+	return onDevice, s.results() + int64(2)*s.kvRows()
 }
 
-func (s Sizes) tensor(rows, cols int) int64 { return aligned(4 * int64(max(rows, 1)) * int64(cols)) }
+// tensor is the memory of [rows, cols], quant that of its integer form.
+func (s Sizes) tensor(rows, cols int) int64 { return aligned(4 * int64(rows) * int64(cols)) }
+func (s Sizes) quant(rows, cols int) int64  { return aligned(quantBytes(rows, cols)) }
+
+// kept is the arena outside the layers: the residual, routes, the head.
+func (s Sizes) kept() int64 {
+	if s.Rows == 0 {
+		return 0
+	}
+	n := s.tensor(s.Rows, s.Hidden) + 2*int64(s.Layers)*s.tensor(s.Rows, s.TopK)
+	n += 2*s.tensor(s.Logits, s.Hidden) + s.quant(s.Logits, s.Hidden) + s.tensor(s.Logits, s.Vocab)
+	return n + aligned(shaders.ArgMaxScratch(s.Logits, s.Vocab))
+}
 
 // layer is the arena of one layer.
 func (s Sizes) layer() int64 {
@@ -37,39 +50,31 @@ func (s Sizes) layer() int64 {
 		return 0
 	}
 	t := func(cols int) int64 { return s.tensor(s.Rows, cols) }
-	q := func(cols int) int64 { return aligned(quantBytes(s.Rows, cols)) }
-	n := 3*t(s.Hidden) + q(s.Hidden) + 2*t(s.Q) + 2*t(s.KV) + q(s.Q)
-	few := min(s.Rows, gemvRows-1)
-	n += aligned(shaders.AttentionScratch(few, s.Heads, s.HeadDim, 64))
-	n += 2*t(s.Inter) + q(s.Inter)
+	n := 3*t(s.Hidden) + s.quant(s.Rows, s.Hidden) + 2*t(s.Q) + 2*t(s.KV) + s.quant(s.Rows, s.Q)
+	n += aligned(shaders.AttentionScratch(min(s.Rows, gemvRows-1), s.Heads, s.HeadDim, shaders.AttentionSplits(s.Heads, max(1, s.KV/s.HeadDim), s.HeadDim, 1<<20)))
+	if s.Inter > 0 {
+		n += 2*t(s.Inter) + s.quant(s.Rows, s.Inter)
+	}
 	if s.Experts > 0 {
 		x := experts{n: s.Experts, hidden: s.Hidden, inter: s.ExInter}
-		n += t(s.Experts) + x.workspace(s.Rows, s.TopK).size
+		n += t(s.Experts) + x.most(s.Rows, s.TopK)
 	}
 	return n
 }
 
-// params is what a step's places, caches' tables and host rows take.
+// params is what the host writes in a step: rows, places with their tiles, the head's rows, the caches' tables.
 func (s Sizes) params() int64 {
-	return s.tensor(s.Rows, s.Hidden) + 4*align*int64(s.Layers+4) + 32*int64(s.Rows)
+	if s.Rows == 0 {
+		return 0
+	}
+	rows := int64(s.Rows)
+	return s.tensor(s.Rows, s.Hidden) + 2*aligned(8*rows) + aligned(16*rows) + aligned(4*rows) + align*int64(s.Layers)
 }
 
-// results is what a step's logits and choices take.
+// results is what a step's logits and choices take, or the residual on its way to another executor.
 func (s Sizes) results() int64 {
-	return s.tensor(s.Logits, s.Vocab) + int64(s.Layers)*s.tensor(s.Rows, s.TopK) + align
+	return max(s.tensor(s.Logits, s.Vocab), s.tensor(s.Rows, s.Hidden)) + int64(s.Layers)*s.tensor(s.Rows, s.TopK)
 }
 
 // kvRows is what a step's rows of the caches take on their way to the host.
 func (s Sizes) kvRows() int64 { return int64(s.Layers) * 2 * s.tensor(s.Rows, s.KV) }
-
-// Fixed is how much memory the device needs beside weights and caches for a model of these sizes: device memory for activations and
-// tables, and host memory that the device sees. A run takes no more.
-func Fixed(s Sizes, positions int) (onDevice, onHost int64) {
-	rope := int64(leastRope)
-	for rope < int64(positions) {
-		rope *= 2
-	}
-	onDevice = s.kept() + 2*s.layer() + s.params() + aligned(8*rope*int64(s.HeadDim/2))
-	onHost = s.results() + 2*s.kvRows()
-	return onDevice, onHost
-}
