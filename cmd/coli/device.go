@@ -3,29 +3,38 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
+	"path/filepath"
 	"strconv"
 	"strings"
+	"text/tabwriter"
 
 	"github.com/spf13/pflag"
 
 	"github.com/coli-moe/coli/engine"
+	"github.com/coli-moe/coli/internal/embedded"
 )
 
 // deviceOptions are the flags that say which layers run on which device.
 type deviceOptions struct {
-	device deviceFlag
-	layers layersFlag
+	device  deviceFlag
+	layers  layersFlag
+	profile bool
 }
 
 func (o *deviceOptions) flags(f *pflag.FlagSet) {
 	o.layers.GPULayers = engine.GPUAuto
 	f.Var(&o.device, "device", "run layers on this one: `N|NAME|none`, as coli devices lists them (default: the best that is no CPU)")
 	f.Var(&o.layers, "gpu-layers", "most layers on the device, from the first on: `auto|all|N`; as many as fit with auto and all")
+	f.BoolVar(&o.profile, "gpu-profile", false, "measure the device's time by op and print where it went")
 }
 
 // apply sets the options of a load.
 func (o *deviceOptions) apply(opt *engine.Options) {
-	opt.Device, opt.GPULayers = string(o.device), o.layers.GPULayers
+	opt.Device, opt.GPULayers, opt.DeviceOptions.Profile = string(o.device), o.layers.GPULayers, o.profile
+	if dir, err := embedded.CacheDir(); err == nil {
+		opt.DeviceOptions.CacheDir = filepath.Join(dir, "vulkan")
+	}
 }
 
 // deviceFlag is engine.Options.Device. llama.cpp's names are understood: Vulkan1 is its device 1, cpu none.
@@ -67,12 +76,20 @@ func (o *deviceOptions) asked() bool {
 
 // deviceWork is what a device did since the model was loaded, as --json prints it.
 type deviceWork struct {
-	Name    string `json:"name"`
-	Layers  int    `json:"layers"` // on it still
-	Head    bool   `json:"head"`
-	MatMuls int64  `json:"matmuls"`
-	Pairs   int64  `json:"pairs"`            // (row, expert)
-	Failed  string `json:"failed,omitempty"` // why nothing is on it any more
+	Name    string   `json:"name"`
+	Layers  int      `json:"layers"` // on it still
+	Head    bool     `json:"head"`
+	MatMuls int64    `json:"matmuls"`
+	Pairs   int64    `json:"pairs"`            // (row, expert)
+	Failed  string   `json:"failed,omitempty"` // why nothing is on it any more
+	Times   []opTime `json:"times,omitempty"`  // of --gpu-profile
+}
+
+// opTime is the device's time of an op.
+type opTime struct {
+	Op         string  `json:"op"`
+	Seconds    float64 `json:"seconds"`
+	Dispatches int     `json:"dispatches"`
 }
 
 // newDeviceWork returns nil where the CPU had all layers from the beginning.
@@ -85,7 +102,33 @@ func newDeviceWork(m *engine.Model) *deviceWork {
 	if w.Layers, w.Head = m.LayersOnDevice(); w.Layers == 0 {
 		w.Failed = m.LayersWhy
 	}
+	for _, t := range m.DeviceTimes() {
+		w.Times = append(w.Times, opTime{t.Label, t.Time.Seconds(), t.Count})
+	}
 	return w
+}
+
+// printProfile prints where the device's time went, if it was asked for.
+func (o *deviceOptions) printProfile(w io.Writer, m *engine.Model) {
+	if !o.profile {
+		return
+	}
+	work := newDeviceWork(m)
+	if work == nil || len(work.Times) == 0 {
+		note(w, "--gpu-profile: no device has measured anything")
+		return
+	}
+	var total float64
+	for _, t := range work.Times {
+		total += t.Seconds
+	}
+	note(w, "%.3f ms on %s:", 1e3*total, work.Name)
+	tab := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(tab, "ms\tshare\tdispatches\tµs each\t  op")
+	for _, t := range work.Times {
+		fmt.Fprintf(tab, "%.3f\t%.1f%%\t%d\t%.1f\t  %s\n", 1e3*t.Seconds, 100*t.Seconds/total, t.Dispatches, 1e6*t.Seconds/float64(t.Dispatches), t.Op)
+	}
+	tab.Flush() //nolint:errcheck // there is nowhere left to report it
 }
 
 func (w *deviceWork) String() string {

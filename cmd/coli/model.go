@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"github.com/coli-moe/coli/device"
 	"github.com/coli-moe/coli/engine"
 	"github.com/coli-moe/coli/internal/embedded"
 	"github.com/coli-moe/coli/weights/container"
@@ -69,7 +70,7 @@ func loadModel(ctx context.Context, path string, opt engine.Options, quiet bool)
 		opt.Progress = progress(os.Stderr, time.Now)
 	}
 	m, err := engine.Load(ctx, path, opt)
-	if errors.Is(err, engine.ErrDeviceChoice) {
+	if errors.Is(err, device.ErrNoMatch) {
 		err = usageError{err}
 	}
 	return m, err

@@ -48,6 +48,7 @@ func (p *placement) with(cmd *cobra.Command, path string, opt engine.Options, wo
 	if streams && err == nil {
 		say(expertsLine(stats))
 	}
+	p.device.printProfile(cmd.ErrOrStderr(), m)
 	return err
 }
 

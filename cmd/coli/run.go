@@ -231,6 +231,9 @@ func (o *runOptions) once(ctx context.Context, cmd *cobra.Command, a *assistant,
 	if w := newDeviceWork(a.model); w != nil && o.verbose {
 		o.note(cmd, "%s", w)
 	}
+	if !o.quiet {
+		o.place.device.printProfile(cmd.ErrOrStderr(), a.model)
+	}
 	if interrupted {
 		return exitError(exitInterrupted)
 	}
