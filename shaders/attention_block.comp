@@ -41,7 +41,8 @@ shared vec4 chances[1024]; // [position, row/4]: the weights
 uint slot(uint row, uint i) { return row * 8 + (i ^ row / 4 % 8); }
 
 void main() {
-	ivec4 tile = p.tiles.v[gl_WorkGroupID.x];
+	// The last rows see the most positions: they begin first.
+	ivec4 tile = p.tiles.v[gl_NumWorkGroups.x - 1 - gl_WorkGroupID.x];
 	uint first = tile.x, count = tile.y;
 	if (count == 0) {
 		return;
