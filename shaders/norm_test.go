@@ -163,6 +163,15 @@ func TestNorm(t *testing.T) {
 			near(t, "y", y, want, 1e-6)
 			equal(t, "x", fetch[float32](bx), x)
 
+			for r := range uint64(c.rows) { // each row for itself: the same bits
+				one, at := p, r*uint64(4*c.cols)
+				one.Rows, one.X, one.Y = 1, p.X+at, p.Y+at
+				if c.cols%4 == 0 { // a vector's alignment
+					dispatch(g, one, shaders.NormLaunch(one, g.subgroup))
+				}
+			}
+			equal(t, "alone", fetch[float32](by), y)
+
 			p.Y = p.X
 			dispatch(g, p, shaders.NormLaunch(p, g.subgroup))
 			equal(t, "in place", fetch[float32](bx), y)
