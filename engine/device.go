@@ -255,10 +255,15 @@ func (m *Model) upload(ctx context.Context, progress func(done, total int64)) (d
 			return done, ctx.Err()
 		}
 		b.n, b.head = il, false // il is the number of layers for the head
-		m.LayersWhy = fmt.Sprintf("%s; %s did not reach the device: %v", m.where(), name, err)
-		if b.n == 0 {
-			return 0, m.detach()
+		where := m.where()
+		if b.n == 0 || errors.Is(err, device.ErrLost) {
+			where = "all layers on the CPU"
+			m.giveUp()
 		}
+		if e := (*gpu.DeviceError)(nil); errors.As(err, &e) {
+			err = e.Err // the rest is said here
+		}
+		m.LayersWhy = fmt.Sprintf("%s; %s did not reach the device: %v", where, name, err)
 		break
 	}
 	return done, nil
@@ -330,13 +335,20 @@ func (m *Model) detach() error {
 	return c.Close()
 }
 
+// giveUp detaches a device that has failed.
+func (m *Model) giveUp() {
+	name := m.binding.card.name
+	if err := m.detach(); err != nil && !errors.Is(err, device.ErrLost) { // which is no news
+		m.note(fmt.Sprintf("closing %s: %v", name, err))
+	}
+}
+
 // abandon is called when the device has failed of err: the CPU runs all layers from here on. What belongs to conversations is on the host;
 // the experts of the layers that were on the device are computed from the mapped file, or, where the others stream, read like these.
 func (m *Model) abandon(err error) {
-	name := m.binding.card.name
-	m.LayersWhy = fmt.Sprintf("all layers on the CPU: %s failed (%v)", name, err)
-	m.note(fmt.Sprintf("the device %s failed (%v): from here on everything runs on the CPU", name, err))
-	_ = m.detach() // of a failed device: what it says of its end is no news
+	m.LayersWhy = fmt.Sprintf("all layers on the CPU: the device failed (%v)", err)
+	m.note(fmt.Sprintf("the device failed (%v): from here on everything runs on the CPU", err))
+	m.giveUp()
 	if layers := m.cpuLayers(); len(layers) > 0 {
 		m.firstExperts = layers[0]
 	}

@@ -66,7 +66,7 @@ func fake(t *testing.T, opt *Options) *fakeDevice {
 // step begins an op.
 func (f *fakeDevice) step() {
 	if f.ops++; f.ops == f.failOp {
-		f.dead = fmt.Errorf("op %d", f.ops)
+		f.dead = fmt.Errorf("op %d: %w", f.ops, device.ErrLost)
 	}
 	if f.dead != nil {
 		panic(&ops.Failure{Err: f.dead})
@@ -246,7 +246,7 @@ func (f *fakeDevice) Load(ctx context.Context, _ string, ms []*ops.Matrix, vs []
 
 func (f *fakeDevice) Finish() error {
 	if f.finish++; f.finish == f.failFinish {
-		f.dead = fmt.Errorf("finish %d", f.finish)
+		f.dead = fmt.Errorf("finish %d: %w", f.finish, device.ErrLost)
 	}
 	if f.dead != nil {
 		return f.dead

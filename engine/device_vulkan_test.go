@@ -4,6 +4,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/coli-moe/coli/device"
@@ -72,6 +73,94 @@ func TestVulkan(t *testing.T) {
 					t.Errorf("%s: other pairs were counted", what)
 				}
 			}
+		}
+	}
+}
+
+// TestVulkanFaults: whatever fails, and when, from the opening of the device to the last token, the tokens are the CPU's, one line says what
+// became of the layers, and nothing is left on the device.
+func TestVulkanFaults(t *testing.T) {
+	dir := sharedtest.Testdata("oracles", "olmoe")
+	base := load(t, dir, Options{Threads: 1})
+	ids := prompt(9)
+	want := greedyRun(t, base, ids, 3)
+	// run says whether the n-th event's failure was felt while loading, or in a step.
+	run := func(t *testing.T, layers GPULayers, faults device.Faults, what string) (loading, step bool) {
+		said := &notes{}
+		opt := onVulkan(t, Options{Threads: 1, Chunk: 6, GPULayers: layers, Note: said.add})
+		opt.DeviceOptions.Faults = &faults
+		m := load(t, dir, opt)
+		before, _ := m.LayersOnDevice()
+		loading = strings.Contains(m.LayersWhy, "did not reach the device") || strings.Contains(m.LayersWhy, "all layers on the CPU")
+		agree(t, what, greedyRun(t, m, ids, 3), want, m.Config.VocabSize)
+		after, _ := m.LayersOnDevice()
+		lines := said.take()
+		step = after < before
+		if step && (after > 0 || len(lines) != 1 || !strings.Contains(lines[0], "from here on everything runs on the CPU")) || !step && len(lines) > 0 {
+			t.Errorf("%s: %d layers of %d are on the device, lines %q", what, after, before, lines)
+		}
+		return loading, step
+	}
+	for _, kind := range []struct {
+		name string
+		at   func(f *device.Faults) *int
+	}{
+		{"alloc", func(f *device.Faults) *int { return &f.Alloc }},
+		{"submit", func(f *device.Faults) *int { return &f.Submit }},
+		{"wait", func(f *device.Faults) *int { return &f.Wait }},
+		{"frame", func(f *device.Faults) *int { return &f.Frame }},
+		{"lost", func(f *device.Faults) *int { return &f.Lost }},
+	} {
+		for _, layers := range []GPULayers{GPUAll, "2"} {
+			t.Run(kind.name+"/"+string(layers), func(t *testing.T) {
+				inLoading, inSteps, missed := 0, 0, 0
+				for n := 3; missed < 2; n += 1 + n/5 { // those of opening a device are package device's to test
+					var faults device.Faults
+					*kind.at(&faults) = n
+					loading, step := run(t, layers, faults, kind.name+" "+strconv.Itoa(n))
+					switch {
+					case loading:
+						inLoading++
+					case step:
+						inSteps++
+					default:
+						missed++
+					}
+				}
+				if inLoading == 0 || inSteps == 0 {
+					t.Errorf("failures were felt %d times in loading, %d times in steps", inLoading, inSteps)
+				}
+			})
+		}
+	}
+}
+
+// TestVulkanCap: a device with room for k layers gets k, runs them, and takes no more than it has; one that has less room than the plan
+// believes gives up what does not fit.
+func TestVulkanCap(t *testing.T) {
+	dir := sharedtest.Testdata("oracles", "olmoe")
+	base := load(t, dir, Options{Threads: 1})
+	ids := prompt(9)
+	want := greedyRun(t, base, ids, 3)
+	whole := load(t, dir, onVulkan(t, Options{GPULayers: GPUAll, Chunk: 8}))
+	c := whole.binding.card
+	needs := c.fixed
+	for k := range whole.net.Layers() {
+		w, err := whole.weigh(c, k)
+		if err != nil {
+			t.Fatal(err)
+		}
+		needs += w + whole.stateBytes(k, Options{})
+		said := &notes{}
+		opt := onVulkan(t, Options{GPULayers: GPUAuto, Chunk: 8, Note: said.add})
+		opt.DeviceOptions.MemoryCap = 2 * needs // half of a small device is left to others
+		m := load(t, dir, opt)
+		if n, _ := m.LayersOnDevice(); n != k+1 {
+			t.Errorf("room for %d layers: %s", k+1, m.LayersWhy)
+		}
+		agree(t, m.LayersWhy, greedyRun(t, m, ids, 3), want, m.Config.VocabSize)
+		if n, _ := m.LayersOnDevice(); n != k+1 || len(said.take()) > 0 || m.Stats().Device.MatMuls == 0 {
+			t.Errorf("room for %d layers: %s", k+1, m.LayersWhy)
 		}
 	}
 }

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/coli-moe/coli/actors"
 	"github.com/coli-moe/coli/device"
@@ -42,7 +43,7 @@ func (m *Model) open(opt Options, asked bool) (*card, error) {
 	}
 	c := &card{name: info.Name}
 	onDevice, onHost := gpu.Fixed(m.sizes(), m.stateTokens(opt))
-	c.fixed = onDevice
+	c.fixed = onDevice + slack
 	var ram *ledger.Ledger
 	if info.Type != device.Discrete { // its memory is the CPU's
 		c.fixed += onHost
@@ -59,6 +60,14 @@ func (m *Model) open(opt Options, asked bool) (*card, error) {
 	}
 	return c, nil
 }
+
+const (
+	// headRows is the most rows of a step whose logits are asked for where the head is on a device: those of a whole chunk would take 100 MB
+	// of OLMoE's.
+	headRows = 128
+	// slack is for what is too small to be counted: tables of addresses, counters, the ends of buffers.
+	slack = 4 << 20
+)
 
 // start makes the executor and spawns the actors.
 func (v *vulkan) start(m *Model, opt Options) (err error) {
@@ -88,7 +97,7 @@ func (v *vulkan) start(m *Model, opt Options) (err error) {
 func (m *Model) sizes() gpu.Sizes {
 	cfg := m.Config
 	s := gpu.Sizes{
-		Rows: m.chunk, Logits: 1, Hidden: cfg.HiddenSize, Q: cfg.NumAttentionHeads * cfg.HeadDim, KV: cfg.NumKeyValueHeads * cfg.HeadDim,
+		Rows: m.chunk, Logits: min(m.chunk, headRows), Hidden: cfg.HiddenSize, Q: cfg.NumAttentionHeads * cfg.HeadDim, KV: cfg.NumKeyValueHeads * cfg.HeadDim,
 		Heads: cfg.NumAttentionHeads, HeadDim: cfg.HeadDim, Vocab: cfg.VocabSize, Layers: m.net.Layers(),
 	}
 	experts, n := m.expertLayers()
@@ -123,6 +132,9 @@ func (v *vulkan) Close() error {
 		if actor != nil {
 			err = errors.Join(err, actor.Stop(ctx))
 		}
+	}
+	for _, u := range v.device.Usage() {
+		err = errors.Join(err, fmt.Errorf("%d bytes of %s are still on %s", u.Bytes, u.Name, v.device.Info().Name))
 	}
 	return errors.Join(err, v.device.Close())
 }

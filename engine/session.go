@@ -169,6 +169,9 @@ func (s *Session) forward(ctx context.Context, ids []int32, w want, fn func(pos 
 	}
 	for len(ids) > 0 {
 		n := min(len(ids), s.m.chunk)
+		if w.all && s.m.binding.head {
+			n = min(n, headRows)
+		}
 		last := n == len(ids)
 		from := n
 		switch {
