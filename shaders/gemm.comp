@@ -123,16 +123,16 @@ void unpack(Block w, uint o, uint b, uint block) {
 
 // A subgroup of 32 has TALL × WIDE matrices of 16 rows × 16 outputs.
 const uint TALL = 4 * ROWS / THREADS, WIDE = 2;
-coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator> acc[TALL][WIDE];
-shared float stage[THREADS / 32 * 256];
+#define SUMS coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator>
+#define INTS coopmat<int, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator>
+SUMS acc[TALL * WIDE];
+shared float stage[THREADS / 32 * 256]; // a matrix of each subgroup
 
 uint first_row() { return gl_SubgroupID / (OUTS / 16 / WIDE) * TALL * 16; }
 uint first_o() { return gl_SubgroupID % (OUTS / 16 / WIDE) * WIDE * 16; }
 
 void clear() {
-	[[unroll]] for (uint i = 0; i < TALL; i++)
-		[[unroll]] for (uint j = 0; j < WIDE; j++)
-			acc[i][j] = coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator>(0);
+	[[unroll]] for (uint i = 0; i < TALL * WIDE; i++) acc[i] = SUMS(0);
 }
 
 // Scales are loaded as matrices too: with a stride of 0 each row, or each column, of such a matrix is the same.
@@ -140,7 +140,7 @@ void multiply() {
 	uint r0 = first_row(), o0 = first_o();
 	[[unroll]] for (uint b = 0; b < 2; b++) {
 		coopmat<int8_t, gl_ScopeSubgroup, 16, 32, gl_MatrixUseA> x[TALL];
-		coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator> dx[TALL], sx[TALL];
+		SUMS dx[TALL], sx[TALL];
 		[[unroll]] for (uint i = 0; i < TALL; i++) {
 			coopMatLoad(x[i], xs, (r0 + 16 * i) * PITCH + 2 * b, PITCH, gl_CooperativeMatrixLayoutRowMajor);
 			coopMatLoad(dx[i], xscale, b * ROWS + r0 + 16 * i, 0, gl_CooperativeMatrixLayoutColumnMajor);
@@ -149,33 +149,39 @@ void multiply() {
 		[[unroll]] for (uint j = 0; j < WIDE; j++) {
 			uint o = o0 + 16 * j, from = o * W_PITCH + (PAIRED ? 4 : 2) * b;
 			coopmat<int8_t, gl_ScopeSubgroup, 32, 16, gl_MatrixUseB> w, w2;
-			coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator> dw, dw2;
+			SUMS dw, dw2;
 			coopMatLoad(w, ws, from, W_PITCH, gl_CooperativeMatrixLayoutColumnMajor);
 			coopMatLoad(dw, scale, b * OUTS + o, 0, gl_CooperativeMatrixLayoutRowMajor);
 			if (PAIRED) coopMatLoad(w2, ws, from + 2, W_PITCH, gl_CooperativeMatrixLayoutColumnMajor);
 			if (PAIRED || FORMAT == Q4_K) coopMatLoad(dw2, second, b * OUTS + o, 0, gl_CooperativeMatrixLayoutRowMajor);
 			[[unroll]] for (uint i = 0; i < TALL; i++) {
-				coopmat<int, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator> sum =
-					coopmat<int, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator>(0);
-				acc[i][j] += coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator>(coopMatMulAdd(x[i], w, sum)) * (dw * dx[i]);
-				if (PAIRED)
-					acc[i][j] += coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator>(coopMatMulAdd(x[i], w2, sum)) * (dw2 * dx[i]);
-				if (FORMAT == Q4_K) acc[i][j] -= dw2 * sx[i];
+				SUMS sum = acc[i * WIDE + j] + SUMS(coopMatMulAdd(x[i], w, INTS(0))) * (dw * dx[i]);
+				if (PAIRED) sum += SUMS(coopMatMulAdd(x[i], w2, INTS(0))) * (dw2 * dx[i]);
+				if (FORMAT == Q4_K) sum -= dw2 * sx[i];
+				acc[i * WIDE + j] = sum;
 			}
 		}
 	}
 }
 
+// values returns the eight values of a matrix that finish gets from this lane: 2i rows further down each.
+void values(SUMS m, out float v[8]) {
+	uint at = gl_SubgroupID * 256;
+	subgroupBarrier();
+	coopMatStore(m, stage, at, 16, gl_CooperativeMatrixLayoutRowMajor);
+	subgroupBarrier();
+	[[unroll]] for (uint i = 0; i < 8; i++) v[i] = stage[at + 32 * i + gl_SubgroupInvocationID];
+}
+
 void write() {
-	uint at = gl_SubgroupID * 256, r0 = first_row(), o0 = first_o();
+	uint o = first_o() + gl_SubgroupInvocationID % 16, r = first_row() + gl_SubgroupInvocationID / 16;
 	[[unroll]] for (uint i = 0; i < TALL; i++)
 		[[unroll]] for (uint j = 0; j < WIDE; j += GATED ? 2 : 1) {
-			if (GATED)
-				for (int e = 0; e < acc[i][j].length(); e++) acc[i][j][e] = activate(acc[i][j][e]) * acc[i][j + 1][e];
-			subgroupBarrier();
-			coopMatStore(acc[i][j], stage, at, 16, gl_CooperativeMatrixLayoutRowMajor);
-			subgroupBarrier();
-			for (uint e = gl_SubgroupInvocationID; e < 256; e += gl_SubgroupSize) finish(o0 + 16 * j + e % 16, r0 + 16 * i + e / 16, stage[at + e]);
+			float v[8], u[8];
+			values(acc[i * WIDE + j], v);
+			if (GATED) values(acc[i * WIDE + j + 1], u);
+			[[unroll]] for (uint k = 0; k < 8; k++)
+				finish(o + 16 * j, r + 16 * i + 2 * k, GATED ? activate(v[k]) * u[k] : v[k]);
 		}
 }
 
