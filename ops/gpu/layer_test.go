@@ -1,6 +1,7 @@
 package gpu
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -54,7 +55,7 @@ type toyOptions struct {
 	mlp            bool // the last layer is dense
 }
 
-func newToy(t *testing.T, o toyOptions) *toy {
+func newToy(t testing.TB, o toyOptions) *toy {
 	rng := rand.New(rand.NewPCG(3, 4))
 	m := &toy{hidden: 64, heads: 4, kvHeads: 2, headDim: 32, inter: 32, vocab: 77, perHead: o.perHead, clamp: o.clamp}
 	values := func(n int, scale float64) []float32 {
@@ -356,6 +357,111 @@ func TestReplay(t *testing.T) {
 		t.Fatal(err)
 	}
 	steady("decode after a release", 2)
+}
+
+// TestTimes: with a profile the device's time is known by op.
+func TestTimes(t *testing.T) {
+	m := newToy(t, toys["olmoe"])
+	e, err := New(devicetest.OpenWith(t, device.Options{Profile: true}), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	s := m.state()
+	for i := range 3 {
+		m.logits(t, e, s, i)
+	}
+	counts := map[string]int{}
+	for _, x := range e.Times() {
+		counts[x.Label] = x.Count
+		if x.Time <= 0 {
+			t.Errorf("%s took %v", x.Label, x.Time)
+		}
+	}
+	if counts["matmul"] != 3*(3*5+1) || counts["attention"] != 9 || counts["experts down"] != 9 || counts["qkv_post"] != 9 {
+		t.Errorf("counted %v", counts)
+	}
+}
+
+// TestSlices: a long list is cut into several submissions, which changes nothing else.
+func TestSlices(t *testing.T) {
+	m := newToy(t, toys["qwen3"])
+	whole, cut := open(t, Options{}), open(t, Options{})
+	cut.core.speed = speed{1e6, 1e9}
+	ws, cs := m.state(), m.state()
+	for _, n := range []int{33, 1, 1, 1} {
+		if got, want := m.logits(t, cut, cs, prompt(n)...), m.logits(t, whole, ws, prompt(n)...); !slices.Equal(got, want) {
+			t.Errorf("%d rows: the logits differ", n)
+		}
+	}
+	if s := cut.Stats(); s.Submissions < 2*s.Frames || s.Recorded == s.Frames || whole.Stats().Submissions != whole.Stats().Frames {
+		t.Errorf("cut: %+v; whole: %+v", s, whole.Stats())
+	}
+}
+
+// TestLoad: weights come to the device whole or not at all, and go again.
+func TestLoad(t *testing.T) {
+	m := newToy(t, toys["olmoe"])
+	e, l := open(t, Options{}), &m.layers[0]
+	ms, vs := []*ops.Matrix{l.q, l.k, l.v, l.o, l.gate}, []*ops.Vector{l.in, l.post, l.qNorm, l.kNorm, nil}
+	want := int64(0)
+	for _, w := range ms {
+		want += e.Bytes(w)
+	}
+	for x := range l.experts.all {
+		for _, w := range l.experts.all[x] {
+			want += e.Bytes(w)
+		}
+	}
+	told := int64(0)
+	first, err := e.Load(t.Context(), "layer 0", ms, vs, &l.experts, func(n int64) { told += n })
+	if err != nil {
+		t.Fatal(err)
+	}
+	held := func() (n int64) {
+		for _, u := range e.dev.Usage() {
+			if u.Name == "layer 0" {
+				n = u.Bytes
+			}
+		}
+		return n
+	}
+	const little = 6 * align // vectors and the table
+	if got := held(); got < want || got > want+little || told < want*9/10 || told > want {
+		t.Errorf("%d bytes are held and %d were told, the matrices have %d", got, told, want)
+	}
+	again, err := e.Load(t.Context(), "layer 0", ms, vs, &l.experts, nil)
+	if err != nil || held() > want+little {
+		t.Errorf("loaded twice: %d bytes, %v", held(), err)
+	}
+	again.Free()
+	if held() < want {
+		t.Error("what was loaded before is gone")
+	}
+	first.Free()
+	if held() != 0 {
+		t.Errorf("%d bytes are left", held())
+	}
+	cancelled, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := e.Load(cancelled, "layer 0", ms, vs, &l.experts, nil); !errors.Is(err, context.Canceled) || held() != 0 {
+		t.Errorf("cancelled: %v, %d bytes are left", err, held())
+	}
+	odd := &ops.Matrix{Name: "odd", Format: format.IQ4_NL, Rows: 1, Cols: 32}
+	if _, err := e.Load(t.Context(), "layer 0", append(ms, odd), vs, &l.experts, nil); err == nil || held() != 0 {
+		t.Errorf("a format without a form on the device: %v, %d bytes are left", err, held())
+	}
+	// Memory runs out on the way.
+	for n := 1; n < 14; n += 3 {
+		e.dev.Inject(device.Faults{Alloc: n})
+		var de *DeviceError
+		if _, err := e.Load(t.Context(), "layer 0", ms, vs, &l.experts, nil); !errors.As(err, &de) || !errors.Is(err, device.ErrNoMemory) || held() != 0 {
+			t.Errorf("allocation %d: %v, %d bytes are left", n, err, held())
+		}
+	}
+	e.dev.Inject(device.Faults{})
+	s, w := m.state(), m.state()
+	near(t, "afterwards", m.logits(t, e, s, 1, 2, 3), m.logits(t, reference(), w, 1, 2, 3), 5e-3)
 }
 
 // TestFixed: a run takes no more memory than was told beforehand, whatever its steps.

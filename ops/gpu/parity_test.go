@@ -12,7 +12,7 @@ import (
 )
 
 // open returns an executor on the test device.
-func open(t *testing.T, o Options) *Executor {
+func open(t testing.TB, o Options) *Executor {
 	t.Helper()
 	dev := devicetest.Open(t)
 	e, err := New(dev, o)

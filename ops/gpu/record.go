@@ -99,6 +99,7 @@ func (e *Executor) MatMul(x *ops.Tensor, out ...ops.Projection) {
 		if integer(p.W.Format) {
 			e.quantize(in)
 		}
+		check(p.Bias == nil || len(p.Bias.Data) == p.W.Rows, "the bias of "+p.W.Name, p.Dst, x)
 		n := node{op: opMatMul, x: in.operand, w: w, layer: int32(p.Dst.Layer), dst: e.write(p.Dst).operand}
 		if p.Bias != nil {
 			n.vec = e.vector(p.Bias)
@@ -223,8 +224,8 @@ func known(act ops.Activation) {
 
 // Route chooses experts on the device.
 func (e *Executor) Route(logits *ops.Tensor, p router.Params) *ops.Routes {
-	if err := p.Check(logits.Cols); err != nil {
-		panic(err.Error())
+	if err := p.Check(logits.Cols); err != nil || logits.Cols > shaders.MaxExperts {
+		panic(fmt.Sprintf("gpu: routing to %d experts: %v", logits.Cols, err))
 	}
 	x := e.read(logits)
 	pairs := int64(logits.Rows) * int64(p.TopK)

@@ -1,6 +1,10 @@
 package gpu
 
-import "github.com/coli-moe/coli/shaders"
+import (
+	"fmt"
+
+	"github.com/coli-moe/coli/shaders"
+)
 
 // Sizes are those of a model that decide how much memory a run takes beside weights and caches. The largest of all layers count.
 type Sizes struct {
@@ -16,6 +20,17 @@ type Sizes struct {
 	ExInter int // of an expert
 	Vocab   int
 	Layers  int
+}
+
+// Check says what of a model of these sizes the kernels do not compute; nil for nothing.
+func (s Sizes) Check() error {
+	switch {
+	case !shaders.AttentionFits(s.HeadDim):
+		return fmt.Errorf("attention heads of %d values have no form on the device", s.HeadDim)
+	case s.Experts > shaders.MaxExperts:
+		return fmt.Errorf("%d experts in a layer; the device chooses among %d at most", s.Experts, shaders.MaxExperts)
+	}
+	return nil
 }
 
 // Fixed is how much memory the device needs beside weights and caches for a model of these sizes and conversations of so many positions:

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"sync"
 
@@ -359,6 +360,7 @@ func (u *upload) run() error {
 	}
 	for range min(runtime.GOMAXPROCS(0), len(u.jobs)) {
 		wg.Go(func() {
+			debug.SetPanicOnFault(true) // reading a mapped file that was truncated is a panic
 			var buf []byte
 			done := int64(0)
 			for {
@@ -380,12 +382,21 @@ func (u *upload) run() error {
 }
 
 // do packs into buf, which it returns grown, and writes.
-func (j job) do(dev *device.Device, buf []byte) ([]byte, int64, error) {
+func (j job) do(dev *device.Device, buf []byte) (_ []byte, done int64, err error) {
+	defer func() {
+		switch p := recover().(type) {
+		case nil:
+		case interface{ Addr() uintptr }: // runtime's memory fault
+			err = fmt.Errorf("%s: its file was truncated, or could not be read; check the disk and the file", j.m.Name)
+		default:
+			panic(p)
+		}
+	}()
 	l, n := j.w.layout, int64(j.to-j.from)
 	q, s := n*l.QStride, n*l.SStride
 	buf = slices.Grow(buf[:0], int(q+s))[:q+s]
 	l.PackRows(buf[:q], buf[q:], j.m.Data[j.from*j.m.RowBytes:j.to*j.m.RowBytes], int(n))
-	err := dev.Write(j.w.buf, j.w.off+int64(j.from)*l.QStride, buf[:q])
+	err = dev.Write(j.w.buf, j.w.off+int64(j.from)*l.QStride, buf[:q])
 	if err == nil && s > 0 {
 		err = dev.Write(j.w.buf, j.w.off+l.SOffset+int64(j.from)*l.SStride, buf[q:])
 	}
