@@ -38,6 +38,7 @@ type Options struct {
 
 	Profile  bool          // take the time of every dispatch (Frame.Times)
 	MaxWait  time.Duration // how long a wait may take before the device counts as lost; 0 for 10 s, or 2 min on a CPU device
+	Spin     time.Duration // how long a wait looks at the device before it parks: 0 for 2 ms, or not at all on a CPU device; less than 0 for not
 	CacheDir string        // directory of the pipeline cache, made if it is not there; empty for none
 
 	// Limits that make a device look smaller than it is, in bytes; 0 for none. A user sets them with COLI_VK_CAP_MB and COLI_VK_WINDOW_MB.
@@ -58,12 +59,12 @@ type Device struct {
 	info     Info
 	opts     Options
 	instance *instance
+	physical vk.PhysicalDevice
 	vk       *vk.Device
 	queue    vk.Queue
 	family   uint32
 	timeline vk.Semaphore
 	clock    clock
-	spin     time.Duration // how long a wait looks at the timeline before it parks
 
 	memory    memory
 	transfers transfers
@@ -119,11 +120,11 @@ func (i *instance) open(o Options) (*Device, error) {
 			o.MaxWait = maxWaitCPU
 		}
 	}
-	d := &Device{info: c.Info, opts: o, instance: i, vk: logical, family: c.family, clock: c.clock, frames: map[*Frame]struct{}{}}
-	d.queue = logical.Queue(c.family)
-	if c.Type != CPU { // whose work needs the processor that the wait would spin on
-		d.spin = spinTime
+	if o.Spin == 0 && c.Type != CPU { // whose work needs the processor that the wait would spin on
+		o.Spin = spinTime
 	}
+	d := &Device{info: c.Info, opts: o, instance: i, physical: c.physical, vk: logical, family: c.family, clock: c.clock, frames: map[*Frame]struct{}{}}
+	d.queue = logical.Queue(c.family)
 	if err := d.prepare(c); err != nil {
 		d.destroyObjects()
 		return nil, fmt.Errorf("opening %s: %w", c.Name, err)

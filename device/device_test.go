@@ -394,6 +394,9 @@ func TestPipelineCacheIsKept(t *testing.T) {
 func TestValidationMessagesArrive(t *testing.T) {
 	var mu sync.Mutex
 	var got []string
+	if os.Getenv("COLI_TEST_VALIDATION") == "0" {
+		t.Skip("COLI_TEST_VALIDATION=0")
+	}
 	d := devicetest.Open(t) // skips without Vulkan
 	d, err := device.Open(device.Options{Select: d.Info().Name, Validation: true, Message: func(text string) {
 		mu.Lock()
@@ -457,8 +460,12 @@ func TestTimesByLabel(t *testing.T) {
 		if len(times) != 3 || counts["count"] != many || counts["long"] != 1 || counts["copy"] != 1 {
 			t.Fatalf("the times are %v", times)
 		}
-		if times[0].Label != "long" {
-			t.Errorf("round %d: what takes longest is %v", round, times)
+		each := map[string]time.Duration{}
+		for _, x := range times {
+			each[x.Label] = x.Time / time.Duration(x.Count)
+		}
+		if each["long"] < 10*each["count"] {
+			t.Errorf("round %d: one long dispatch is not ten short ones: %v", round, times)
 		}
 	}
 }

@@ -243,10 +243,15 @@ func (i *instance) probe(p vk.PhysicalDevice, o *Options) (*candidate, error) {
 	if err := i.probeMemory(c, o); err != nil {
 		return nil, err
 	}
+	const subgroups = vk.SubgroupFeatureBasicBit | vk.SubgroupFeatureArithmeticBit | vk.SubgroupFeatureShuffleBit
 	for _, need := range []struct {
 		has  bool
 		name string
 	}{
+		{
+			v11.SubgroupSupportedStages&vk.ShaderStageComputeBit != 0 && v11.SubgroupSupportedOperations&subgroups == subgroups,
+			"sums and shuffles of subgroups",
+		},
 		{y(f.v12.BufferDeviceAddress), "buffer device addresses"},
 		{y(f.v12.TimelineSemaphore), "timeline semaphores"},
 		{y(f.base.Features.ShaderInt64), "64-bit integers in shaders"},
@@ -289,29 +294,22 @@ func (i *instance) matrices(c *candidate) error {
 
 // probeMemory reads heaps and, where the driver tells, what is free.
 func (i *instance) probeMemory(c *candidate, o *Options) (err error) {
-	var m vk.PhysicalDeviceMemoryProperties2
-	var budget vk.PhysicalDeviceMemoryBudgetPropertiesEXT
-	chain := []vk.Extensible{&m}
-	if c.Features.MemoryBudget {
-		chain = append(chain, &budget)
-	}
-	vk.Chain(chain...)
-	i.MemoryProperties(c.physical, &m)
-	c.layout = memoryLayout{PhysicalDeviceMemoryProperties: m.MemoryProperties, integrated: c.Type == Integrated}
+	types, left := i.memoryState(c.physical, c.Features.MemoryBudget)
+	c.layout = memoryLayout{PhysicalDeviceMemoryProperties: types, integrated: c.Type == Integrated}
 	if c.layout.window, err = limit(o.Window, WindowEnv); err != nil {
 		return err
 	}
 	if c.cap, err = limit(o.MemoryCap, CapEnv); err != nil {
 		return err
 	}
-	for h := range m.MemoryProperties.MemoryHeapCount {
-		if !c.layout.counts(h) {
-			continue
+	for h := range types.MemoryHeapCount {
+		if c.layout.counts(h) {
+			c.Memory += int64(types.MemoryHeaps[h].Size)
+			c.Free += left[h]
 		}
-		c.Memory += int64(m.MemoryProperties.MemoryHeaps[h].Size)
-		if c.Features.MemoryBudget {
-			c.Free += max(int64(budget.HeapBudget[h])-int64(budget.HeapUsage[h]), 0)
-		}
+	}
+	if !c.Features.MemoryBudget {
+		c.Free = 0
 	}
 	if c.cap > 0 {
 		c.Memory = min(c.Memory, c.cap)
@@ -319,6 +317,26 @@ func (i *instance) probeMemory(c *candidate, o *Options) (err error) {
 	}
 	c.Mapped = c.layout.mapped()
 	return nil
+}
+
+// memoryState reads which memory there is, and how many bytes of each heap the process may still take: the heap's size where the driver
+// does not tell (budget is false).
+func (i *instance) memoryState(p vk.PhysicalDevice, budget bool) (types vk.PhysicalDeviceMemoryProperties, left [16]int64) {
+	var m vk.PhysicalDeviceMemoryProperties2
+	var b vk.PhysicalDeviceMemoryBudgetPropertiesEXT
+	chain := []vk.Extensible{&m}
+	if budget {
+		chain = append(chain, &b)
+	}
+	vk.Chain(chain...)
+	i.MemoryProperties(p, &m)
+	for h := range m.MemoryProperties.MemoryHeapCount {
+		left[h] = int64(m.MemoryProperties.MemoryHeaps[h].Size)
+		if budget {
+			left[h] = max(int64(b.HeapBudget[h])-int64(b.HeapUsage[h]), 0)
+		}
+	}
+	return m.MemoryProperties, left
 }
 
 // createDevice makes the logical device with one queue and every feature that Features knows.

@@ -289,11 +289,13 @@ func (m *memory) give(b *Buffer) {
 // left, just large enough.
 func (m *memory) grow(d *Device, use Use, n int64) error {
 	err := fmt.Errorf("%w: end other programs that use the device, or give it less with --gpu-layers", ErrNoMemory)
+	_, left := d.instance.memoryState(d.physical, d.info.Features.MemoryBudget)
 	for _, kind := range m.order[use] {
 		size := min(firstBlock<<min(len(m.heaps[use].blocks), 8), mostBlock, int64(m.layout.heap(kind).Size)/heapShare)
 		for _, size := range slices.Compact([]int64{min(max(roundUp(size, alignment), n), m.most), n}) {
-			if least, ok := m.refused[kind]; ok && size >= least {
-				continue // the driver takes its time to refuse
+			// A driver takes its time to refuse. Past its budget it may take RAM instead, silently.
+			if least, ok := m.refused[kind]; ok && size >= least || size > left[m.layout.MemoryTypes[kind].HeapIndex] {
+				continue
 			}
 			b := &block{size: size}
 			var failure error

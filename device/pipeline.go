@@ -2,6 +2,7 @@ package device
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
@@ -35,7 +36,7 @@ type Pipeline struct {
 	push   int
 }
 
-// Name is the module's, with its constants.
+// Name is the module's, with its constants and its subgroup size.
 func (p *Pipeline) Name() string { return p.name }
 
 // pipelines are the compiled modules of a device.
@@ -48,16 +49,15 @@ type pipelines struct {
 	read    [sha256.Size]byte // the sum of what was read there
 }
 
-// Pipeline compiles a module with its specialization constants 0, 1, … and a subgroup size, which 0 leaves to the driver. The same is
-// compiled once. A size the device cannot pin is an error, unless it has no other.
+// Pipeline compiles a module with its specialization constants 0, 1, … and a subgroup size; 0 is Info.Subgroup. The same is compiled once.
+// A size the device does not have is an error. It is pinned wherever the device has several: compilers choose otherwise, and shaders count
+// on it.
 func (d *Device) Pipeline(m Module, constants []uint32, subgroup int) (*Pipeline, error) {
 	if err := d.usable(); err != nil {
 		return nil, err
 	}
-	name := fmt.Sprint(m.Name, constants)
-	if subgroup > 0 {
-		name = fmt.Sprint(name, "/", subgroup)
-	}
+	subgroup = cmp.Or(subgroup, d.info.Subgroup)
+	name := fmt.Sprint(m.Name, constants, "/", subgroup)
 	p := &d.pipelines
 	p.mu.Lock()
 	get := p.byName[name]
@@ -115,7 +115,7 @@ func (p *pipelines) compile(d *Device, m Module, name string, constants []uint32
 		}
 	}
 	switch i := &d.info; {
-	case subgroup == 0, i.MinSubgroup == i.MaxSubgroup && subgroup == i.Subgroup:
+	case subgroup == i.Subgroup && (i.MinSubgroup == i.MaxSubgroup || !i.Features.SubgroupControl): // as it is anyway
 	case !i.Features.SubgroupControl, subgroup < i.MinSubgroup, subgroup > i.MaxSubgroup, subgroup&(subgroup-1) != 0:
 		return nil, fmt.Errorf("%s has subgroups of %d to %d, not of %d", i.Name, i.MinSubgroup, i.MaxSubgroup, subgroup)
 	default:

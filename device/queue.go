@@ -166,7 +166,7 @@ func (w *waiter) wait(ctx context.Context, d *Device, point uint64) error {
 			return nil
 		}
 		waited := time.Since(began)
-		if waited < d.spin {
+		if waited < d.opts.Spin {
 			continue
 		}
 		if waited > d.opts.MaxWait {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 )
 
@@ -137,10 +138,11 @@ func (t *transfers) prepare(d *Device, c **chunk, use Use, slots int64) error {
 	if *c != nil {
 		return nil
 	}
-	// Staging takes RAM, not the window: the copy reads it once.
-	kinds := d.memory.order[use]
-	for i := range kinds {
-		kind := kinds[len(kinds)-1-i]
+	kinds := slices.Clone(d.memory.order[use])
+	if use == HostWrites { // RAM first, and the window last: the copy reads it once
+		slices.Reverse(kinds)
+	}
+	for i, kind := range kinds {
 		x, err := newChunk(d, use, kind, slots*slotBytes)
 		if err == nil {
 			*c = &x

@@ -73,6 +73,10 @@ const (
 	ShaderStageComputeBit    = 0x20
 	PipelineBindPointCompute = 1
 
+	SubgroupFeatureBasicBit      = 1
+	SubgroupFeatureArithmeticBit = 4
+	SubgroupFeatureShuffleBit    = 0x10
+
 	PipelineShaderStageCreateRequireFullSubgroupsBit = 2
 
 	CommandPoolCreateTransientBit          = 1
