@@ -17,15 +17,11 @@ import (
 type Frame struct {
 	d    *Device
 	pool vk.CommandPool
-	cb   vk.CommandBuffer
+	cb   *vk.Commands
 	err  error // why nothing more can be recorded
 
 	began, ended bool
 	bound        *Pipeline
-
-	push    [MaxPush]byte // what Vulkan reads while it records
-	barrier vk.MemoryBarrier
-	region  vk.BufferCopy
 
 	stamps     stamps
 	submission submission
@@ -62,7 +58,7 @@ func (f *Frame) begin() bool {
 		return false
 	}
 	f.began = true
-	f.order(stages, stages, reads|writes)
+	f.cb.Barrier(stages, stages, writes, reads|writes)
 	f.stamp("")
 	return true
 }
@@ -91,11 +87,10 @@ func (f *Frame) start() error {
 		if f.cb, err = d.vk.AllocateCommandBuffer(alloc); err != nil {
 			return d.failed(err)
 		}
-		vk.Chain(&f.barrier)
 	}
 	begin := new(vk.CommandBufferBeginInfo)
 	vk.Chain(begin)
-	return d.failed(d.vk.BeginCommandBuffer(f.cb, begin))
+	return d.failed(f.cb.Begin(begin))
 }
 
 // restart waits for a frame that has ended and makes it empty.
@@ -125,29 +120,22 @@ func (f *Frame) Dispatch(p *Pipeline, push []byte, x, y, z uint32, label string)
 		f.err = fmt.Errorf("%s: %d·%d·%d workgroups of shader %s; %s takes %v", label, x, y, z, p.name, f.d.info.Name, *most)
 		return
 	}
-	d := f.d.vk
 	if f.bound != p {
-		d.CmdBindPipeline(f.cb, p.h)
+		f.cb.BindPipeline(p.h)
 		f.bound = p
 	}
 	if len(push) > 0 {
-		copy(f.push[:], push)
-		d.CmdPushConstants(f.cb, p.layout, uint32(len(push)), &f.push[0])
+		f.cb.PushConstants(p.layout, push)
 	}
-	d.CmdDispatch(f.cb, x, y, z)
+	f.cb.Dispatch(x, y, z)
 	f.stamp(label)
 }
 
 // Barrier makes what was recorded before it visible to what is recorded after it.
 func (f *Frame) Barrier() {
 	if f.begin() {
-		f.order(stages, stages, reads|writes)
+		f.cb.Barrier(stages, stages, writes, reads|writes)
 	}
-}
-
-func (f *Frame) order(src, dst, access uint32) {
-	f.barrier.SrcAccessMask, f.barrier.DstAccessMask = writes, access
-	f.d.vk.CmdPipelineBarrier(f.cb, src, dst, &f.barrier)
 }
 
 // Copy records a copy of n bytes.
@@ -162,8 +150,7 @@ func (f *Frame) Copy(dst *Buffer, dstOff int64, src *Buffer, srcOff, n int64) {
 
 func (f *Frame) copy(dst vk.Buffer, dstOff int64, src vk.Buffer, srcOff, n int64) {
 	if f.begin() {
-		f.region = vk.BufferCopy{SrcOffset: uint64(srcOff), DstOffset: uint64(dstOff), Size: uint64(n)}
-		f.d.vk.CmdCopyBuffer(f.cb, src, dst, &f.region)
+		f.cb.CopyBuffer(dst, uint64(dstOff), src, uint64(srcOff), uint64(n))
 		f.stamp("copy")
 	}
 }
@@ -173,8 +160,8 @@ func (f *Frame) End() error {
 	if !f.begin() {
 		return f.err
 	}
-	f.order(stages, vk.PipelineStageHostBit, vk.AccessHostReadBit)
-	if err := f.d.vk.EndCommandBuffer(f.cb); err != nil {
+	f.cb.Barrier(stages, vk.PipelineStageHostBit, writes, vk.AccessHostReadBit)
+	if err := f.cb.End(); err != nil {
 		f.err = f.d.failed(err)
 		return f.err
 	}
@@ -290,9 +277,9 @@ func (f *Frame) stamp(label string) {
 		s.pools = append(s.pools, p)
 	}
 	if query == 0 {
-		d.vk.CmdResetQueryPool(f.cb, s.pools[pool], stampsPerPool)
+		f.cb.ResetQueryPool(s.pools[pool], stampsPerPool)
 	}
-	d.vk.CmdWriteTimestamp(f.cb, vk.PipelineStageBottomOfPipeBit, s.pools[pool], query)
+	f.cb.WriteTimestamp(vk.PipelineStageBottomOfPipeBit, s.pools[pool], query)
 	s.labels = append(s.labels, label)
 }
 

@@ -366,7 +366,7 @@ func newChunk(d *Device, use Use, kind uint32, size int64) (c chunk, err error) 
 	}
 	return c, d.once(func(f *Frame) {
 		if f.begin() {
-			d.vk.CmdFillBuffer(f.cb, c.buffer, 0, uint64(size))
+			f.cb.FillBuffer(c.buffer, 0, uint64(size))
 		}
 	})
 }

@@ -27,7 +27,7 @@ type submission struct {
 }
 
 func (s *submission) init(f *Frame) {
-	s.f, s.command, s.signal = f, f.cb, f.d.timeline
+	s.f, s.command, s.signal = f, f.cb.Handle(), f.d.timeline
 	s.timeline = vk.TimelineSemaphoreSubmitInfo{SignalSemaphoreValueCount: 1, PSignalSemaphoreValues: &s.value}
 	s.info = vk.SubmitInfo{CommandBufferCount: 1, PCommandBuffers: &s.command, SignalSemaphoreCount: 1, PSignalSemaphores: &s.signal}
 	vk.Chain(&s.info, &s.timeline)

@@ -307,61 +307,11 @@ func (d *Device) ResetCommandPool(p CommandPool) error {
 }
 
 // AllocateCommandBuffer makes one command buffer.
-func (d *Device) AllocateCommandBuffer(info *CommandBufferAllocateInfo) (CommandBuffer, error) {
-	c := new(CommandBuffer)
-	err := check("vkAllocateCommandBuffers",
-		call(d.allocateCommandBuffers, d.h, uintptr(unsafe.Pointer(info)), uintptr(unsafe.Pointer(c))))
-	return *c, err
-}
-
-// BeginCommandBuffer begins recording.
-func (d *Device) BeginCommandBuffer(c CommandBuffer, info *CommandBufferBeginInfo) error {
-	return check("vkBeginCommandBuffer", call(d.beginCommandBuffer, uintptr(c), uintptr(unsafe.Pointer(info))))
-}
-
-// EndCommandBuffer ends recording.
-func (d *Device) EndCommandBuffer(c CommandBuffer) error {
-	return check("vkEndCommandBuffer", call(d.endCommandBuffer, uintptr(c)))
-}
-
-// CmdBindPipeline records a compute pipeline.
-func (d *Device) CmdBindPipeline(c CommandBuffer, p Pipeline) {
-	call(d.cmdBindPipeline, uintptr(c), PipelineBindPointCompute, uintptr(p))
-}
-
-// CmdPushConstants records n bytes of push constants for the compute stage.
-func (d *Device) CmdPushConstants(c CommandBuffer, l PipelineLayout, n uint32, values *byte) {
-	call(d.cmdPushConstants, uintptr(c), uintptr(l), ShaderStageComputeBit, 0, uintptr(n), uintptr(unsafe.Pointer(values)))
-}
-
-// CmdDispatch records a dispatch of workgroups.
-func (d *Device) CmdDispatch(c CommandBuffer, x, y, z uint32) {
-	call(d.cmdDispatch, uintptr(c), uintptr(x), uintptr(y), uintptr(z))
-}
-
-// CmdPipelineBarrier records a global memory barrier.
-func (d *Device) CmdPipelineBarrier(c CommandBuffer, src, dst uint32, b *MemoryBarrier) {
-	call(d.cmdPipelineBarrier, uintptr(c), uintptr(src), uintptr(dst), 0, 1, uintptr(unsafe.Pointer(b)), 0, 0, 0, 0)
-}
-
-// CmdCopyBuffer records a copy of one region.
-func (d *Device) CmdCopyBuffer(c CommandBuffer, src, dst Buffer, region *BufferCopy) {
-	call(d.cmdCopyBuffer, uintptr(c), uintptr(src), uintptr(dst), 1, uintptr(unsafe.Pointer(region)))
-}
-
-// CmdFillBuffer records the filling of n bytes with zeros.
-func (d *Device) CmdFillBuffer(c CommandBuffer, b Buffer, off, n uint64) {
-	call(d.cmdFillBuffer, uintptr(c), uintptr(b), uintptr(off), uintptr(n), 0)
-}
-
-// CmdResetQueryPool records the reset of a pool's first n queries.
-func (d *Device) CmdResetQueryPool(c CommandBuffer, p QueryPool, n uint32) {
-	call(d.cmdResetQueryPool, uintptr(c), uintptr(p), 0, uintptr(n))
-}
-
-// CmdWriteTimestamp records the time at which all commands before it have passed the stage.
-func (d *Device) CmdWriteTimestamp(c CommandBuffer, stage uint32, p QueryPool, query uint32) {
-	call(d.cmdWriteTimestamp, uintptr(c), uintptr(stage), uintptr(p), uintptr(query))
+func (d *Device) AllocateCommandBuffer(info *CommandBufferAllocateInfo) (*Commands, error) {
+	c := &Commands{d: d}
+	Chain(&c.barrier)
+	return c, check("vkAllocateCommandBuffers",
+		call(d.allocateCommandBuffers, d.h, uintptr(unsafe.Pointer(info)), uintptr(unsafe.Pointer(&c.h))))
 }
 
 // CreateQueryPool makes a pool of queries.
