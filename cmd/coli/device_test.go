@@ -1,10 +1,13 @@
 package main
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/spf13/pflag"
 
+	"github.com/coli-moe/coli/device"
 	"github.com/coli-moe/coli/engine"
 )
 
@@ -52,5 +55,47 @@ func TestDeviceFlags(t *testing.T) {
 		if err := layers.Set(s); err == nil {
 			t.Errorf("--gpu-layers %q was accepted", s)
 		}
+	}
+}
+
+// TestDeviceFaults: whatever fails on the device, and when, the command prints the CPU's words, says in one line what became of the
+// layers, and succeeds.
+func TestDeviceFaults(t *testing.T) {
+	if ok, err := llvmpipe(); !ok {
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Skip("no llvmpipe among the Vulkan devices; mesa-vulkan-drivers has it")
+	}
+	run := func(fault string) (out, said string) {
+		cmd := coli(t, "run", "--device", "llvmpipe", "--gpu-layers", "all", "--temp", "0", "-n", "8", "Hello")
+		cmd.Env = append(cmd.Env, device.FaultEnv+"="+fault)
+		var stdout, stderr strings.Builder
+		cmd.Stdout, cmd.Stderr = &stdout, &stderr
+		if err := cmd.Run(); err != nil {
+			t.Errorf("%s: %v\n%s", fault, err, &stderr)
+		}
+		return stdout.String(), stderr.String()
+	}
+	want, _ := run("")
+	loading, step := 0, 0
+	for _, kind := range []string{"alloc", "submit", "wait", "frame", "lost"} {
+		hit := true
+		for n := 1; hit; n = 2*n + n/2 + 1 {
+			fault := fmt.Sprintf("%s=%d", kind, n)
+			out, said := run(fault)
+			if out != want {
+				t.Errorf("%s: %q, want %q", fault, out, want)
+			}
+			atLoad := strings.Count(said, "did not reach the device") + strings.Count(said, "all layers on the CPU: ")
+			inStep := strings.Count(said, "from here on everything runs on the CPU")
+			if hit = atLoad+inStep > 0; atLoad+inStep > 1 {
+				t.Errorf("%s: said more than once:\n%s", fault, said)
+			}
+			loading, step = loading+atLoad, step+inStep
+		}
+	}
+	if loading == 0 || step == 0 {
+		t.Errorf("the device failed %d times while loading and %d times in a step", loading, step)
 	}
 }
