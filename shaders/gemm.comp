@@ -6,12 +6,11 @@
 #extension GL_EXT_spirv_intrinsics : require
 #endif
 #ifdef COOP
-#extension GL_KHR_cooperative_matrix : require
-#extension GL_KHR_memory_scope_semantics : require
-#extension GL_KHR_shader_subgroup_basic : require
+#include "gemm_coop.glsl"
 const bool PAIRED = FORMAT == Q6_K; // the halves of a block have matrices of their own, each filled up with zeros
 const uint W_PITCH = PAIRED ? 2 * PITCH - 1 : PITCH;
 #else
+#include "gemm_thread.glsl"
 const uint W_PITCH = PITCH;
 #endif
 
@@ -121,20 +120,6 @@ void unpack(Block w, uint o, uint b, uint block) {
 
 #ifdef COOP
 
-// A subgroup of 32 has TALL × WIDE matrices of 16 rows × 16 outputs.
-const uint TALL = 4 * ROWS / THREADS, WIDE = 2;
-#define SUMS coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator>
-#define INTS coopmat<int, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator>
-SUMS acc[TALL * WIDE];
-shared float stage[THREADS / 32 * 256]; // a matrix of each subgroup
-
-uint first_row() { return gl_SubgroupID / (OUTS / 16 / WIDE) * TALL * 16; }
-uint first_o() { return gl_SubgroupID % (OUTS / 16 / WIDE) * WIDE * 16; }
-
-void clear() {
-	[[unroll]] for (uint i = 0; i < TALL * WIDE; i++) acc[i] = SUMS(0);
-}
-
 // Scales are loaded as matrices too: with a stride of 0 each row, or each column, of such a matrix is the same.
 void multiply() {
 	uint r0 = first_row(), o0 = first_o();
@@ -164,27 +149,6 @@ void multiply() {
 	}
 }
 
-// values returns the eight values of a matrix that finish gets from this lane: 2i rows further down each.
-void values(SUMS m, out float v[8]) {
-	uint at = gl_SubgroupID * 256;
-	subgroupBarrier();
-	coopMatStore(m, stage, at, 16, gl_CooperativeMatrixLayoutRowMajor);
-	subgroupBarrier();
-	[[unroll]] for (uint i = 0; i < 8; i++) v[i] = stage[at + 32 * i + gl_SubgroupInvocationID];
-}
-
-void write() {
-	uint o = first_o() + gl_SubgroupInvocationID % 16, r = first_row() + gl_SubgroupInvocationID / 16;
-	[[unroll]] for (uint i = 0; i < TALL; i++)
-		[[unroll]] for (uint j = 0; j < WIDE; j += GATED ? 2 : 1) {
-			float v[8], u[8];
-			values(acc[i * WIDE + j], v);
-			if (GATED) values(acc[i * WIDE + j + 1], u);
-			[[unroll]] for (uint k = 0; k < 8; k++)
-				finish(o + 16 * j, r + 16 * i + 2 * k, GATED ? activate(v[k]) * u[k] : v[k]);
-		}
-}
-
 #else
 
 // dot4 adds the products of four pairs of int8 to sum.
@@ -200,12 +164,6 @@ int dot4(uint a, uint b, int sum) {
 	return sum;
 }
 #endif
-
-float acc[PER][4];
-
-void clear() {
-	[[unroll]] for (uint i = 0; i < PER; i++) [[unroll]] for (uint j = 0; j < 4; j++) acc[i][j] = 0;
-}
 
 void multiply() {
 	for (uint b = 0; b < 2; b++) {
@@ -238,12 +196,6 @@ void multiply() {
 			}
 		}
 	}
-}
-
-void write() {
-	[[unroll]] for (uint j = 0; j < 4; j++)
-		[[unroll]] for (uint i = 0; i < PER; i += GATED ? 2 : 1)
-			finish(own_out(i), own_row(j), GATED ? activate(acc[i][j]) * acc[i + 1][j] : acc[i][j]);
 }
 
 #endif

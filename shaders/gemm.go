@@ -48,16 +48,19 @@ const GEMMAdd uint32 = 1
 // GEMMForm is how a gemm kernel multiplies.
 type GEMMForm uint8
 
-// The forms. Formats that multiply the integer form of activations (package kernels' FormQ8) take one of the first three, which differ
-// in speed and in nothing else; F32, F16, BF16 and Q5_K take GEMMFloat.
+// The forms. Formats that multiply the integer form of activations (package kernels' FormQ8) take one of the first three; F32, F16, BF16
+// and Q5_K take one of the others. Which of them is a matter of speed: their results differ as float32 sums of another order do.
 const (
 	GEMMBytes GEMMForm = iota // int8 widened to int32: any device
 	GEMMDot                   // packed dot products of four int8: a device with integer dot products
 	GEMMCoop                  // cooperative matrices, int8 to int32, 16×16×32; the pipeline must have subgroups of 32
 	GEMMFloat                 // float32: any device
+	GEMMHalf                  // cooperative matrices, float16 to float32, 16×16×16, two float16 a value; subgroups of 32; tiles to 64 rows
 )
 
-var gemmKernels = [...]string{GEMMBytes: "gemm_bytes", GEMMDot: "gemm_dot", GEMMCoop: "gemm_coop", GEMMFloat: "gemm_float"}
+var gemmKernels = [...]string{
+	GEMMBytes: "gemm_bytes", GEMMDot: "gemm_dot", GEMMCoop: "gemm_coop", GEMMFloat: "gemm_float", GEMMHalf: "gemm_half",
+}
 
 // GEMMSpec is what a gemm kernel is specialised for.
 type GEMMSpec struct {

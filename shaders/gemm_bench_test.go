@@ -66,9 +66,9 @@ func gemmRun(g *gpu, s gemmStage) {
 func gemmVariants(g *gpu, f format.Format) map[string]shaders.GEMMSpec {
 	out := map[string]shaders.GEMMSpec{}
 	for _, form := range gemmForms(g, f) {
-		name := [...]string{"bytes", "dot", "matrix", "float"}[form]
+		name := [...]string{"bytes", "dot", "matrix", "float", "half"}[form]
 		for _, tile := range []int{16, 32, 64, 128} {
-			if form != shaders.GEMMBytes || !g.d.Info().Features.IntegerDot {
+			if (form != shaders.GEMMBytes || !g.d.Info().Features.IntegerDot) && (form != shaders.GEMMHalf || tile <= 64) {
 				out[fmt.Sprintf("%s/tile=%d", name, tile)] = shaders.GEMMSpec{Format: f, Form: form, TileRows: tile}
 			}
 		}

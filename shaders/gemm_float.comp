@@ -2,6 +2,8 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "gemm.glsl"
+#include "gemm_float.glsl"
+#include "gemm_thread.glsl"
 
 const uint UNITS = 4 * OUTS / THREADS;  // quads of weights a thread unpacks in a step
 const uint PIECES = 4 * ROWS / THREADS; // quads of x a thread fetches in a step
@@ -9,53 +11,6 @@ const uint PIECES = 4 * ROWS / THREADS; // quads of x a thread fetches in a step
 // One step: 16 columns of the tile's weights and rows, as quads of neighbouring columns.
 shared vec4 ws[OUTS * PITCH];
 shared vec4 xs[ROWS * PITCH];
-
-// Quad is four weights as they lie in memory.
-struct Quad {
-	uvec4 v;    // the values; of Q5_K a word with four low nibbles and one with fifth bits
-	uvec4 head; // of Q5_K
-};
-
-Quad fetch(uint o, uint quad) {
-	Quad w = Quad(uvec4(0), uvec4(0));
-	uint out_ = out_of(o);
-	if (out_ >= p.out_ || 4 * quad >= p.cols) return w;
-	uint64_t q = matrix_of(o) + uint64_t(out_) * p.q_stride;
-	if (FORMAT == F32) w.v = U32x4(q).v[quad];
-	if (FORMAT == F16 || FORMAT == BF16) w.v.xy = U32x2(q).v[quad];
-	if (FORMAT == Q5_K) {
-		uint64_t s = matrix_of(o) + p.s_offset + uint64_t(out_) * p.s_stride + quad / 64 * 48;
-		w.head = U32x4(s).v[0];
-		w.v.x = U32(q).v[quad / 8 * 4 + quad % 4];
-		w.v.y = U32(s).v[4 + quad / 8 % 8];
-	}
-	return w;
-}
-
-vec4 unpack(Quad w, uint quad) {
-	if (FORMAT == F16) return vec4(unpackHalf2x16(w.v.x), unpackHalf2x16(w.v.y));
-	if (FORMAT == BF16) return uintBitsToFloat(uvec4(w.v.x << 16, w.v.x & 0xFFFF0000, w.v.y << 16, w.v.y & 0xFFFF0000));
-	if (FORMAT == Q5_K) {
-		uint j = quad / 8 % 8, low = w.v.x >> quad % 8 / 4 * 4 & 0x0F0F0F0F, fifth = (w.v.y >> quad % 8 & 0x01010101) << 4;
-		vec2 d = unpackHalf2x16(w.head.x);
-		float s = d.x * float(w.head.y >> 4 * j & 15 | (w.head.w >> 2 * j & 3) << 4);
-		float m = d.y * float(w.head.z >> 4 * j & 15 | (w.head.w >> 2 * j + 16 & 3) << 4);
-		return s * vec4(uvec4(low | fifth) >> uvec4(0, 8, 16, 24) & 31) - m;
-	}
-	return uintBitsToFloat(w.v);
-}
-
-// load returns four values of a row of x, zeros behind its end. Rows lie at multiples of 16 bytes only if cols is a multiple of 4.
-vec4 load(uint64_t row, uint quad) {
-	if (row == 0 || 4 * quad >= p.cols) return vec4(0);
-	if (p.cols % 4 == 0) return F32x4(row).v[quad];
-	vec4 x = vec4(0);
-	[[unroll]] for (uint i = 0; i < 4; i++)
-		if (4 * quad + i < p.cols) x[i] = F32x1(row).v[4 * quad + i];
-	return x;
-}
-
-float acc[PER][4];
 
 void multiply() {
 	for (uint q = 0; q < 4; q++) {
@@ -72,7 +27,7 @@ void multiply() {
 void main() {
 	if (!begin()) return;
 	uint lane = gl_LocalInvocationIndex;
-	[[unroll]] for (uint i = 0; i < PER; i++) [[unroll]] for (uint j = 0; j < 4; j++) acc[i][j] = 0;
+	clear();
 	Quad w[UNITS];
 	vec4 x[PIECES];
 	uint64_t rows[PIECES];
@@ -86,7 +41,10 @@ void main() {
 			barrier();
 			[[unroll]] for (uint i = 0; i < UNITS; i++) {
 				uint unit = lane + i * THREADS;
-				ws[unit / 4 * PITCH + unit % 4] = unpack(w[i], at - 4 + unit % 4);
+				uint quad = at - 4 + unit % 4;
+				vec4 v = codes(w[i], quad);
+				if (FORMAT == Q5_K) v = scales(w[i], quad).x * v - scales(w[i], quad).y;
+				ws[unit / 4 * PITCH + unit % 4] = v;
 			}
 			[[unroll]] for (uint i = 0; i < PIECES; i++) {
 				uint piece = lane + i * THREADS;
@@ -99,7 +57,5 @@ void main() {
 		[[unroll]] for (uint i = 0; i < PIECES; i++) x[i] = load(rows[i], at + (lane + i * THREADS) % 4);
 		if (at > 0) multiply();
 	}
-	[[unroll]] for (uint j = 0; j < 4; j++)
-		[[unroll]] for (uint i = 0; i < PER; i += GATED ? 2 : 1)
-			finish(own_out(i), own_row(j), GATED ? activate(acc[i][j]) * acc[i + 1][j] : acc[i][j]);
+	write();
 }

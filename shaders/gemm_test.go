@@ -22,17 +22,19 @@ var gemmFormats = []format.Format{
 
 // gemmForms are the forms in which the device multiplies a format.
 func gemmForms(g *gpu, f format.Format) []shaders.GEMMForm {
-	if kernels.For(f).Form == kernels.FormF32 {
-		return []shaders.GEMMForm{shaders.GEMMFloat}
-	}
-	forms := []shaders.GEMMForm{shaders.GEMMBytes}
 	features := g.d.Info().Features
-	if features.IntegerDot {
-		forms = append(forms, shaders.GEMMDot)
+	var forms []shaders.GEMMForm
+	add := func(form shaders.GEMMForm, has bool) {
+		if has {
+			forms = append(forms, form)
+		}
 	}
-	if features.CoopS8 {
-		forms = append(forms, shaders.GEMMCoop)
-	}
+	integer := kernels.For(f).Form == kernels.FormQ8
+	add(shaders.GEMMBytes, integer)
+	add(shaders.GEMMDot, integer && features.IntegerDot)
+	add(shaders.GEMMCoop, integer && features.CoopS8)
+	add(shaders.GEMMFloat, !integer)
+	add(shaders.GEMMHalf, !integer && features.CoopF16)
 	return forms
 }
 
@@ -140,7 +142,10 @@ func gemmWidths(f format.Format) []int {
 
 // gemmTiles are the heights of tiles to try. Pipelines take a CPU device long to compile, so most formats get one.
 func gemmTiles(f format.Format, form shaders.GEMMForm) []int {
-	if f == format.Q8_0 || f == format.F32 || form == shaders.GEMMCoop {
+	switch {
+	case form == shaders.GEMMHalf:
+		return []int{16, 32, 64}
+	case f == format.Q8_0 || f == format.F32 || form == shaders.GEMMCoop:
 		return []int{16, 32, 64, 128}
 	}
 	return []int{32}

@@ -52,6 +52,7 @@ var pushes = map[string]any{
 
 	"gemm":       GEMMPush{},
 	"gemm_float": GEMMPush{},
+	"gemm_half":  GEMMPush{},
 	"group_plan": GroupPush{},
 	"moe_sum":    MoESumPush{},
 

@@ -72,17 +72,6 @@ uint out_of(uint o) { return first_out + (GATED ? o / 32 * 16 + o % 16 : o); }
 
 uint64_t matrix_of(uint o) { return GATED && (o & 16) != 0 ? up : gate; }
 
-// Without cooperative matrices a thread has PER weight rows, those of own_out, and four rows, those of own_row.
-const uint PER = ROWS * 16 / THREADS;
-
-// own_out keeps a row of gate and that of up together: they are 2i and 2i+1.
-uint own_out(uint i) {
-	uint pair = gl_LocalInvocationIndex % (OUTS / PER) + OUTS / PER * (i / 2);
-	return pair / 16 * 32 + pair % 16 + i % 2 * 16;
-}
-
-uint own_row(uint j) { return gl_LocalInvocationIndex / (OUTS / PER) + ROWS / 4 * j; }
-
 // source is the row of x that row r < count reads.
 uint source(uint r) { return p.tiles == 0 ? row_of[r] : row_of[r] / p.divide; }
 
