@@ -24,7 +24,7 @@ type deviceOptions struct {
 
 func (o *deviceOptions) flags(f *pflag.FlagSet) {
 	o.layers.GPULayers = engine.GPUAuto
-	f.Var(&o.device, "device", "run layers on this one: `N|NAME|none`, as coli devices lists them (default: the best that is no CPU)")
+	f.Var(&o.device, "device", "run layers on this one: `N|NAME|none`, as coli devices lists them (default: the first discrete card)")
 	f.Var(&o.layers, "gpu-layers", "most layers on the device, from the first on: `auto|all|N`; as many as fit with auto and all")
 	f.BoolVar(&o.profile, "gpu-profile", false, "measure the device's time by op and print where it went")
 }
@@ -76,13 +76,18 @@ func (o *deviceOptions) asked() bool {
 
 // deviceWork is what a device did since the model was loaded, as --json prints it.
 type deviceWork struct {
-	Name    string   `json:"name"`
-	Layers  int      `json:"layers"` // on it still
-	Head    bool     `json:"head"`
-	MatMuls int64    `json:"matmuls"`
-	Pairs   int64    `json:"pairs"`            // (row, expert)
-	Failed  string   `json:"failed,omitempty"` // why nothing is on it any more
-	Times   []opTime `json:"times,omitempty"`  // of --gpu-profile
+	Name        string   `json:"name"`
+	Layers      int      `json:"layers"` // on it still
+	Head        bool     `json:"head"`
+	MatMuls     int64    `json:"matmuls"`
+	Pairs       int64    `json:"pairs"`    // (row, expert)
+	Frames      int64    `json:"frames"`   // lists of dispatches that were run
+	Recorded    int64    `json:"recorded"` // of these, not the same as one before
+	Submissions int64    `json:"submissions"`
+	Dispatches  int64    `json:"dispatches"`
+	Barriers    int64    `json:"barriers"`         // between dispatches
+	Failed      string   `json:"failed,omitempty"` // why nothing is on it any more
+	Times       []opTime `json:"times,omitempty"`  // of --gpu-profile
 }
 
 // opTime is the device's time of an op.
@@ -98,7 +103,10 @@ func newDeviceWork(m *engine.Model) *deviceWork {
 		return nil
 	}
 	s := m.Stats().Device
-	w := &deviceWork{Name: m.DeviceName(), MatMuls: s.MatMuls, Pairs: s.Pairs}
+	w := &deviceWork{
+		Name: m.DeviceName(), MatMuls: s.MatMuls, Pairs: s.Pairs, Frames: s.Frames, Recorded: s.Recorded, Submissions: s.Submissions,
+		Dispatches: s.Dispatches, Barriers: s.Barriers,
+	}
 	if w.Layers, w.Head = m.LayersOnDevice(); w.Layers == 0 {
 		w.Failed = m.LayersWhy
 	}
@@ -126,13 +134,20 @@ func (o *deviceOptions) printProfile(w io.Writer, m *engine.Model) {
 	tab := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(tab, "ms\tshare\tdispatches\tµs each\t  op")
 	for _, t := range work.Times {
-		fmt.Fprintf(tab, "%.3f\t%.1f%%\t%d\t%.1f\t  %s\n", 1e3*t.Seconds, 100*t.Seconds/total, t.Dispatches, 1e6*t.Seconds/float64(t.Dispatches), t.Op)
+		each := 1e6 * t.Seconds / float64(t.Dispatches)
+		fmt.Fprintf(tab, "%.3f\t%.1f%%\t%d\t%.1f\t  %s\n", 1e3*t.Seconds, 100*t.Seconds/total, t.Dispatches, each, t.Op)
 	}
 	tab.Flush() //nolint:errcheck // there is nowhere left to report it
 }
 
 func (w *deviceWork) String() string {
 	return fmt.Sprintf("%d matmuls and %d (row, expert) pairs on %s", w.MatMuls, w.Pairs, w.Name)
+}
+
+// counters are what --verbose says beyond String.
+func (w *deviceWork) counters() string {
+	return fmt.Sprintf("%v: %d frames, %d of them recorded, in %d submissions; %d dispatches, %d barriers", w, w.Frames, w.Recorded,
+		w.Submissions, w.Dispatches, w.Barriers)
 }
 
 // proven is an error if the device has not done its part: it failed, or has layers and computed nothing, or was asked for and never began.

@@ -18,8 +18,8 @@ func newDevicesCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "devices",
 		Short: "List the Vulkan devices of this machine",
-		Long: "List the devices that layers can run on, in the order --device counts them. Where there is none, one line on standard error says what to\n" +
-			"try, and the exit code is 0: that is an answer, too.",
+		Long: "List the devices that layers can run on, in the order --device counts them. Where there is none, one line on standard error says\n" +
+			"what to try, and the exit code is 0: that is an answer, too.",
 		Example: "  coli devices\n  coli devices --json",
 		Args:    noWords("coli devices lists all there are"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -37,8 +37,8 @@ func newDevicesCmd() *cobra.Command {
 			if none {
 				return nil
 			}
-			if all[0].Type == device.CPU {
-				note(cmd.ErrOrStderr(), "none is a GPU: coli's own kernels run all layers unless --device names one of these")
+			if all[0].Type != device.Discrete {
+				note(cmd.ErrOrStderr(), "none is a card of its own: the CPU runs all layers unless --device asks for one of these")
 			}
 			return printDevices(cmd.OutOrStdout(), all)
 		},

@@ -17,13 +17,15 @@ const envPrefix = "COLI_"
 
 // plainEnv are the variables that are no flag's twin.
 var plainEnv = []string{
-	embedded.CacheDirEnv, // where the embedded model and the history of the conversation's lines go
-	"COLI_CPU",           // limits the instruction set the kernels use
-	"COLI_VK_LOADER",     // the Vulkan loader to open
-	"COLI_VK_CAP_MB",     // the most device memory to use
-	device.FaultEnv,      // makes the device fail
-	"COLI_TEST_DEVICE",   // the device of the tests
-	"COLI_CI",            // makes tests fail, instead of skip, without their material
+	embedded.CacheDirEnv,   // where the embedded model and the history of the conversation's lines go
+	"COLI_CPU",             // limits the instruction set the kernels use
+	"COLI_VK_LOADER",       // the Vulkan loader to open
+	device.CapEnv,          // the most device memory to use
+	"COLI_VK_WINDOW_MB",    // plays a device whose memory the host sees through a window
+	device.FaultEnv,        // makes the device fail
+	"COLI_TEST_DEVICE",     // the device of the tests
+	"COLI_TEST_VALIDATION", // 0: tests without the validation layer
+	"COLI_CI",              // makes tests fail, instead of skip, without their material
 }
 
 // twin is the environment variable that sets a flag: COLI_TOP_K for --top-k.

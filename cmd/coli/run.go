@@ -229,7 +229,7 @@ func (o *runOptions) once(ctx context.Context, cmd *cobra.Command, a *assistant,
 		o.note(cmd, "%s", expertsLine(*res.Experts))
 	}
 	if w := newDeviceWork(a.model); w != nil && o.verbose {
-		o.note(cmd, "%s", w)
+		o.note(cmd, "%s", w.counters())
 	}
 	if !o.quiet {
 		o.place.device.printProfile(cmd.ErrOrStderr(), a.model)
