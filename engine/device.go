@@ -62,6 +62,7 @@ type binding struct {
 	n      int
 	head   bool  // on the card too; n is then the number of layers
 	bytes  int64 // of weights planned for the card
+	busy   bool  // a step on the card did not come to its end: rows of layer state may be on their way to the host
 	loaded []freer
 }
 
@@ -333,6 +334,20 @@ func (m *Model) detach() error {
 	}
 	m.binding = binding{}
 	return c.Close()
+}
+
+// settle ends what a step that was cancelled has left behind: nothing is written to layer state on the host any more.
+func (m *Model) settle() error {
+	b := &m.binding
+	if b.card == nil {
+		return nil
+	}
+	b.card.Reset()
+	if !b.busy {
+		return nil
+	}
+	b.busy = false
+	return b.card.Finish()
 }
 
 // giveUp detaches a device that has failed.

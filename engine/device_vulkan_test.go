@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"context"
+	"errors"
 	"math"
 	"slices"
 	"strconv"
@@ -9,6 +11,7 @@ import (
 
 	"github.com/coli-moe/coli/device"
 	"github.com/coli-moe/coli/device/devicetest"
+	"github.com/coli-moe/coli/engine/sampler"
 	"github.com/coli-moe/coli/internal/sharedtest"
 )
 
@@ -80,6 +83,7 @@ func TestVulkan(t *testing.T) {
 // TestVulkanFaults: whatever fails, and when, from the opening of the device to the last token, the tokens are the CPU's, one line says what
 // became of the layers, and nothing is left on the device.
 func TestVulkanFaults(t *testing.T) {
+	leaks(t)
 	dir := sharedtest.Testdata("oracles", "olmoe")
 	base := load(t, dir, Options{Threads: 1})
 	ids := prompt(9)
@@ -161,6 +165,70 @@ func TestVulkanCap(t *testing.T) {
 		agree(t, m.LayersWhy, greedyRun(t, m, ids, 3), want, m.Config.VocabSize)
 		if n, _ := m.LayersOnDevice(); n != k+1 || len(said.take()) > 0 || m.Stats().Device.MatMuls == 0 {
 			t.Errorf("room for %d layers: %s", k+1, m.LayersWhy)
+		}
+	}
+}
+
+// TestVulkanGreedy: the text that follows from the device's own choice of tokens is the CPU's.
+func TestVulkanGreedy(t *testing.T) {
+	dir := sharedtest.Dir(t, "models", "tiny-moe")
+	answer := func(m *Model) string {
+		t.Helper()
+		tok, err := m.Tokenizer()
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := session(t, m, 0)
+		defer s.Close()
+		var text strings.Builder
+		_, err = s.Generate(t.Context(), Request{
+			Prompt: tok.Encode("Once upon a time"), Sampler: sample(t, sampler.Params{RepeatPenalty: 1, TopP: 1}), MaxTokens: 30,
+			Emit: func(s string) error { text.WriteString(s); return nil },
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return text.String()
+	}
+	want := answer(load(t, dir, Options{}))
+	m := load(t, dir, onVulkan(t, Options{GPULayers: GPUAll}))
+	if got := answer(m); got != want || m.Stats().CPU.MatMuls > 0 || m.Stats().Device.MatMuls == 0 {
+		t.Errorf("%q\nwant %q\n%+v", got, want, m.Stats())
+	}
+}
+
+// TestVulkanCancelled: a step that is cancelled between two layers, with the device's part of it done, leaves nothing behind that would
+// disturb what follows; the timeline shows the device's actors.
+func TestVulkanCancelled(t *testing.T) {
+	leaks(t)
+	dir := sharedtest.Testdata("oracles", "olmoe")
+	base := load(t, dir, Options{Threads: 1})
+	want := logitsOf(t, session(t, base, 0), prompt(40))
+	m := load(t, dir, onVulkan(t, Options{Threads: 1, GPULayers: "2", Trace: true}))
+	s := session(t, m, 0)
+	logitsOf(t, s, prompt(40)[:20])
+	for range 5 {
+		ctx, cancel := context.WithCancel(t.Context())
+		s.Observe = func(_ string, layer, _, _ int, _ []float32) {
+			if layer == 2 {
+				cancel()
+			}
+		}
+		if _, err := s.Forward(ctx, prompt(40)[20:]); !errors.Is(err, context.Canceled) {
+			t.Errorf("error %v", err)
+		}
+		s.Observe = nil
+		s.Truncate(13)
+		logitsOf(t, s, prompt(40)[13:20])
+	}
+	agree(t, "after cancelled steps", logitsOf(t, s, prompt(40)[20:]), want, m.Config.VocabSize)
+	var trace strings.Builder
+	if err := m.WriteTrace(&trace); err != nil {
+		t.Fatal(err)
+	}
+	for _, actor := range []string{"device queue", "kv mirror"} {
+		if !strings.Contains(trace.String(), actor) {
+			t.Errorf("the timeline does not show %q", actor)
 		}
 	}
 }

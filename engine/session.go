@@ -64,6 +64,9 @@ func (s *Session) Truncate(n int) {
 	if n >= len(s.tokens) {
 		return
 	}
+	if s.m.binding.busy {
+		_ = s.m.settle() // the next step fails of the same, and goes to the CPU
+	}
 	s.tokens = s.tokens[:n]
 	for _, layer := range s.step.State {
 		for _, kv := range layer {
@@ -250,9 +253,10 @@ func (s *Session) try(ctx context.Context, ids []int32, from int, greedy bool, o
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer recoverStep(&err, func() bool { return exec != ops.Executor(m.exec) })
 	m.exec.Reset()
-	if m.binding.card != nil {
-		m.binding.card.Reset()
+	if err := m.settle(); err != nil {
+		return output{}, &deviceError{err}
 	}
+	m.binding.busy = m.binding.card != nil
 	st.Tokens, st.Observe = ids, observe
 	st.Places, s.all = st.Places[:0], s.all[:0]
 	for r := range ids {
@@ -287,6 +291,7 @@ func (s *Session) try(ctx context.Context, ids []int32, from int, greedy bool, o
 		if err := m.binding.card.Finish(); err != nil {
 			return output{}, &deviceError{err}
 		}
+		m.binding.busy = false
 	}
 	return out, nil
 }
