@@ -61,6 +61,9 @@ func TestDeviceFlags(t *testing.T) {
 // TestDeviceFaults: whatever fails on the device, and when, the command prints the CPU's words, says in one line what became of the
 // layers, and succeeds.
 func TestDeviceFaults(t *testing.T) {
+	if testing.Short() {
+		t.Skip("some twenty runs of the command")
+	}
 	if ok, err := llvmpipe(); !ok {
 		if err != nil {
 			t.Fatal(err)
