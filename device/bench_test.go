@@ -25,8 +25,8 @@ func open(b *testing.B, o device.Options) *device.Device {
 	return d
 }
 
-// BenchmarkFrame is the time of submitting one small dispatch and waiting for it, and of recording one of many.
-// Choose the device with COLI_TEST_DEVICE.
+// BenchmarkFrame is the time of submitting one small dispatch and waiting for it, of recording one of many with a barrier, and of running
+// one of many, each after a barrier or without. Choose the device with COLI_TEST_DEVICE.
 func BenchmarkFrame(b *testing.B) {
 	for _, bb := range []struct {
 		name  string
@@ -63,4 +63,29 @@ func BenchmarkFrame(b *testing.B) {
 			f.Barrier()
 		}
 	})
+	for name, barrier := range map[string]bool{"dependent stages": true, "independent stages": false} {
+		b.Run(name, func(b *testing.B) {
+			const stages = 1000
+			d := open(b, device.Options{})
+			x := alloc(b, d, device.DeviceOnly, 256)
+			p, push := pipeline(b, d, add, 1), addPush(x, x, 64)
+			f := d.NewFrame()
+			defer f.Free()
+			for range stages {
+				f.Dispatch(p, push, 1, 1, 1, "op")
+				if barrier {
+					f.Barrier()
+				}
+			}
+			if err := f.End(); err != nil {
+				b.Fatal(err)
+			}
+			for b.Loop() {
+				if err := f.Run(b.Context()); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/stages, "ns/stage")
+		})
+	}
 }

@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -38,8 +39,11 @@ type Options struct {
 
 	Profile  bool          // take the time of every dispatch (Frame.Times)
 	MaxWait  time.Duration // how long a wait may take before the device counts as lost; 0 for 10 s, or 2 min on a CPU device
-	Spin     time.Duration // how long a wait looks at the device before it parks: 0 for 2 ms, or not at all on a CPU device; less than 0 for not
 	CacheDir string        // directory of the pipeline cache, made if it is not there; empty for none
+
+	// Spin is how long a wait looks at the device before it parks. 0 is 2 ms, less than 0 not at all, which is also what 0 is on a CPU device,
+	// whose work needs the processor, and on a machine with one.
+	Spin time.Duration
 
 	// Limits that make a device look smaller than it is, in bytes; 0 for none. A user sets them with COLI_VK_CAP_MB and COLI_VK_WINDOW_MB.
 	MemoryCap int64 // most that buffers may hold of the device's memory
@@ -120,11 +124,13 @@ func (i *instance) open(o Options) (*Device, error) {
 			o.MaxWait = maxWaitCPU
 		}
 	}
-	if o.Spin == 0 && c.Type != CPU { // whose work needs the processor that the wait would spin on
+	if o.Spin == 0 && c.Type != CPU && runtime.GOMAXPROCS(0) > 1 {
 		o.Spin = spinTime
 	}
-	d := &Device{info: c.Info, opts: o, instance: i, physical: c.physical, vk: logical, family: c.family, clock: c.clock, frames: map[*Frame]struct{}{}}
-	d.queue = logical.Queue(c.family)
+	d := &Device{
+		info: c.Info, opts: o, instance: i, physical: c.physical, vk: logical, family: c.family, queue: logical.Queue(c.family), clock: c.clock,
+		frames: map[*Frame]struct{}{},
+	}
 	if err := d.prepare(c); err != nil {
 		d.destroyObjects()
 		return nil, fmt.Errorf("opening %s: %w", c.Name, err)

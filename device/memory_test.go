@@ -66,7 +66,8 @@ func TestKindsOfMemory(t *testing.T) {
 		},
 		{
 			"a card with kinds of memory that have rules of their own", layoutOf([]uint64{16_000}, []uint64{16_000},
-				testType{own, 0}, testType{own | visible, 0}, testType{visible | hot, 1}, testType{own | amdUncached, 0}, testType{own | visible | amdUncached, 0}),
+				testType{own, 0}, testType{own | visible, 0}, testType{visible | hot, 1},
+				testType{own | amdUncached, 0}, testType{own | visible | amdUncached, 0}),
 			order{DeviceOnly: {0, 1}, HostWrites: {1, 2}, HostReads: {2, 1}, Weights: {1, 0}},
 			true,
 		},

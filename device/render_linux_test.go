@@ -14,7 +14,11 @@ func TestAdviceLooksAtTheNodes(t *testing.T) {
 	}{
 		{nil, nil, "no /dev/dri/renderD*"},
 		{[]string{"/dev/dri/renderD128"}, nil, "mesa-vulkan-drivers"},
-		{[]string{"/dev/dri/renderD128"}, &fs.PathError{Op: "open", Err: fs.ErrPermission}, "/dev/dri/renderD128 may not be opened: add the user to the group `render`"},
+		{
+			[]string{"/dev/dri/renderD128"},
+			&fs.PathError{Op: "open", Err: fs.ErrPermission},
+			"/dev/dri/renderD128 may not be opened: add the user to the group `render`",
+		},
 		{[]string{"/dev/dri/renderD128"}, &fs.PathError{Op: "open", Err: fs.ErrInvalid}, "VK_DRIVER_FILES"},
 	} {
 		if got := adviseOn(tt.nodes, func(string) error { return tt.err }); !strings.Contains(got, tt.want) {

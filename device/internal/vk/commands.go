@@ -163,8 +163,8 @@ type Device struct {
 	createShaderModule, destroyShaderModule, createPipelineLayout, destroyPipelineLayout, createComputePipelines, destroyPipeline,
 	createPipelineCache, destroyPipelineCache, getPipelineCacheData proc
 
-	createCommandPool, destroyCommandPool, resetCommandPool, allocateCommandBuffers, beginCommandBuffer, endCommandBuffer, cmdBindPipeline, cmdPushConstants,
-	cmdDispatch, cmdPipelineBarrier, cmdCopyBuffer, cmdFillBuffer, cmdResetQueryPool, cmdWriteTimestamp proc
+	createCommandPool, destroyCommandPool, resetCommandPool, allocateCommandBuffers, beginCommandBuffer, endCommandBuffer,
+	cmdBindPipeline, cmdPushConstants, cmdDispatch, cmdPipelineBarrier, cmdCopyBuffer, cmdFillBuffer, cmdResetQueryPool, cmdWriteTimestamp proc
 
 	createQueryPool, destroyQueryPool, getQueryPoolResults, createSemaphore, destroySemaphore, getSemaphoreCounterValue, waitSemaphores,
 	queueSubmit proc
@@ -327,7 +327,8 @@ func (d *Device) QueryResults(p QueryPool, out []uint64) error {
 	if len(out) == 0 {
 		return nil
 	}
-	r := call(d.getQueryPoolResults, d.h, uintptr(p), 0, uintptr(len(out)), uintptr(8*len(out)), uintptr(unsafe.Pointer(&out[0])), 8, QueryResult64Bit)
+	r := call(d.getQueryPoolResults, d.h, uintptr(p), 0, uintptr(len(out)), uintptr(8*len(out)), uintptr(unsafe.Pointer(&out[0])), 8,
+		QueryResult64Bit)
 	if err := check("vkGetQueryPoolResults", r); err != nil {
 		return err
 	}

@@ -44,50 +44,56 @@ type (
 		SparseProperties                                          PhysicalDeviceSparseProperties
 	}
 	PhysicalDeviceLimits struct {
-		MaxImageDimension1D, MaxImageDimension2D, MaxImageDimension3D, MaxImageDimensionCube, MaxImageArrayLayers, MaxTexelBufferElements                         uint32
-		MaxUniformBufferRange, MaxStorageBufferRange, MaxPushConstantsSize, MaxMemoryAllocationCount, MaxSamplerAllocationCount                                   uint32
-		BufferImageGranularity, SparseAddressSpaceSize                                                                                                            uint64
-		MaxBoundDescriptorSets, MaxPerStageDescriptorSamplers, MaxPerStageDescriptorUniformBuffers, MaxPerStageDescriptorStorageBuffers                           uint32
-		MaxPerStageDescriptorSampledImages, MaxPerStageDescriptorStorageImages, MaxPerStageDescriptorInputAttachments, MaxPerStageResources                       uint32
-		MaxDescriptorSetSamplers, MaxDescriptorSetUniformBuffers, MaxDescriptorSetUniformBuffersDynamic, MaxDescriptorSetStorageBuffers                           uint32
-		MaxDescriptorSetStorageBuffersDynamic, MaxDescriptorSetSampledImages, MaxDescriptorSetStorageImages, MaxDescriptorSetInputAttachments                     uint32
-		MaxVertexInputAttributes, MaxVertexInputBindings, MaxVertexInputAttributeOffset, MaxVertexInputBindingStride, MaxVertexOutputComponents                   uint32
-		MaxTessellationGenerationLevel, MaxTessellationPatchSize, MaxTessellationControlPerVertexInputComponents, MaxTessellationControlPerVertexOutputComponents uint32
-		MaxTessellationControlPerPatchOutputComponents, MaxTessellationControlTotalOutputComponents, MaxTessellationEvaluationInputComponents                     uint32
-		MaxTessellationEvaluationOutputComponents, MaxGeometryShaderInvocations, MaxGeometryInputComponents, MaxGeometryOutputComponents                          uint32
-		MaxGeometryOutputVertices, MaxGeometryTotalOutputComponents, MaxFragmentInputComponents, MaxFragmentOutputAttachments                                     uint32
-		MaxFragmentDualSrcAttachments, MaxFragmentCombinedOutputResources, MaxComputeSharedMemorySize                                                             uint32
-		MaxComputeWorkGroupCount                                                                                                                                  [3]uint32
-		MaxComputeWorkGroupInvocations                                                                                                                            uint32
-		MaxComputeWorkGroupSize                                                                                                                                   [3]uint32
-		SubPixelPrecisionBits, SubTexelPrecisionBits, MipmapPrecisionBits, MaxDrawIndexedIndexValue, MaxDrawIndirectCount                                         uint32
-		MaxSamplerLodBias, MaxSamplerAnisotropy                                                                                                                   float32
-		MaxViewports                                                                                                                                              uint32
-		MaxViewportDimensions                                                                                                                                     [2]uint32
-		ViewportBoundsRange                                                                                                                                       [2]float32
-		ViewportSubPixelBits                                                                                                                                      uint32
-		MinMemoryMapAlignment                                                                                                                                     uintptr
-		MinTexelBufferOffsetAlignment, MinUniformBufferOffsetAlignment, MinStorageBufferOffsetAlignment                                                           uint64
-		MinTexelOffset                                                                                                                                            int32
-		MaxTexelOffset                                                                                                                                            uint32
-		MinTexelGatherOffset                                                                                                                                      int32
-		MaxTexelGatherOffset                                                                                                                                      uint32
-		MinInterpolationOffset, MaxInterpolationOffset                                                                                                            float32
-		SubPixelInterpolationOffsetBits, MaxFramebufferWidth, MaxFramebufferHeight, MaxFramebufferLayers, FramebufferColorSampleCounts                            uint32
-		FramebufferDepthSampleCounts, FramebufferStencilSampleCounts, FramebufferNoAttachmentsSampleCounts, MaxColorAttachments                                   uint32
-		SampledImageColorSampleCounts, SampledImageIntegerSampleCounts, SampledImageDepthSampleCounts, SampledImageStencilSampleCounts                            uint32
-		StorageImageSampleCounts, MaxSampleMaskWords                                                                                                              uint32
-		TimestampComputeAndGraphics                                                                                                                               Bool32
-		TimestampPeriod                                                                                                                                           float32
-		MaxClipDistances, MaxCullDistances, MaxCombinedClipAndCullDistances, DiscreteQueuePriorities                                                              uint32
-		PointSizeRange, LineWidthRange                                                                                                                            [2]float32
-		PointSizeGranularity, LineWidthGranularity                                                                                                                float32
-		StrictLines, StandardSampleLocations                                                                                                                      Bool32
-		OptimalBufferCopyOffsetAlignment, OptimalBufferCopyRowPitchAlignment, NonCoherentAtomSize                                                                 uint64
+		MaxImageDimension1D, MaxImageDimension2D, MaxImageDimension3D, MaxImageDimensionCube                                      uint32
+		MaxImageArrayLayers, MaxTexelBufferElements, MaxUniformBufferRange, MaxStorageBufferRange                                 uint32
+		MaxPushConstantsSize, MaxMemoryAllocationCount, MaxSamplerAllocationCount                                                 uint32
+		BufferImageGranularity, SparseAddressSpaceSize                                                                            uint64
+		MaxBoundDescriptorSets, MaxPerStageDescriptorSamplers, MaxPerStageDescriptorUniformBuffers                                uint32
+		MaxPerStageDescriptorStorageBuffers, MaxPerStageDescriptorSampledImages, MaxPerStageDescriptorStorageImages               uint32
+		MaxPerStageDescriptorInputAttachments, MaxPerStageResources, MaxDescriptorSetSamplers                                     uint32
+		MaxDescriptorSetUniformBuffers, MaxDescriptorSetUniformBuffersDynamic, MaxDescriptorSetStorageBuffers                     uint32
+		MaxDescriptorSetStorageBuffersDynamic, MaxDescriptorSetSampledImages, MaxDescriptorSetStorageImages                       uint32
+		MaxDescriptorSetInputAttachments, MaxVertexInputAttributes, MaxVertexInputBindings, MaxVertexInputAttributeOffset         uint32
+		MaxVertexInputBindingStride, MaxVertexOutputComponents, MaxTessellationGenerationLevel                                    uint32
+		MaxTessellationPatchSize, MaxTessellationControlPerVertexInputComponents, MaxTessellationControlPerVertexOutputComponents uint32
+		MaxTessellationControlPerPatchOutputComponents, MaxTessellationControlTotalOutputComponents                               uint32
+		MaxTessellationEvaluationInputComponents, MaxTessellationEvaluationOutputComponents, MaxGeometryShaderInvocations         uint32
+		MaxGeometryInputComponents, MaxGeometryOutputComponents, MaxGeometryOutputVertices, MaxGeometryTotalOutputComponents      uint32
+		MaxFragmentInputComponents, MaxFragmentOutputAttachments, MaxFragmentDualSrcAttachments                                   uint32
+		MaxFragmentCombinedOutputResources, MaxComputeSharedMemorySize                                                            uint32
+		MaxComputeWorkGroupCount                                                                                                  [3]uint32
+		MaxComputeWorkGroupInvocations                                                                                            uint32
+		MaxComputeWorkGroupSize                                                                                                   [3]uint32
+		SubPixelPrecisionBits, SubTexelPrecisionBits, MipmapPrecisionBits, MaxDrawIndexedIndexValue                               uint32
+		MaxDrawIndirectCount                                                                                                      uint32
+		MaxSamplerLodBias, MaxSamplerAnisotropy                                                                                   float32
+		MaxViewports                                                                                                              uint32
+		MaxViewportDimensions                                                                                                     [2]uint32
+		ViewportBoundsRange                                                                                                       [2]float32
+		ViewportSubPixelBits                                                                                                      uint32
+		MinMemoryMapAlignment                                                                                                     uintptr
+		MinTexelBufferOffsetAlignment, MinUniformBufferOffsetAlignment, MinStorageBufferOffsetAlignment                           uint64
+		MinTexelOffset                                                                                                            int32
+		MaxTexelOffset                                                                                                            uint32
+		MinTexelGatherOffset                                                                                                      int32
+		MaxTexelGatherOffset                                                                                                      uint32
+		MinInterpolationOffset, MaxInterpolationOffset                                                                            float32
+		SubPixelInterpolationOffsetBits, MaxFramebufferWidth, MaxFramebufferHeight, MaxFramebufferLayers                          uint32
+		FramebufferColorSampleCounts, FramebufferDepthSampleCounts, FramebufferStencilSampleCounts                                uint32
+		FramebufferNoAttachmentsSampleCounts, MaxColorAttachments, SampledImageColorSampleCounts                                  uint32
+		SampledImageIntegerSampleCounts, SampledImageDepthSampleCounts, SampledImageStencilSampleCounts                           uint32
+		StorageImageSampleCounts, MaxSampleMaskWords                                                                              uint32
+		TimestampComputeAndGraphics                                                                                               Bool32
+		TimestampPeriod                                                                                                           float32
+		MaxClipDistances, MaxCullDistances, MaxCombinedClipAndCullDistances, DiscreteQueuePriorities                              uint32
+		PointSizeRange, LineWidthRange                                                                                            [2]float32
+		PointSizeGranularity, LineWidthGranularity                                                                                float32
+		StrictLines, StandardSampleLocations                                                                                      Bool32
+		OptimalBufferCopyOffsetAlignment, OptimalBufferCopyRowPitchAlignment, NonCoherentAtomSize                                 uint64
 	}
 	PhysicalDeviceSparseProperties struct {
-		ResidencyStandard2DBlockShape, ResidencyStandard2DMultisampleBlockShape, ResidencyStandard3DBlockShape, ResidencyAlignedMipSize Bool32
-		ResidencyNonResidentStrict                                                                                                      Bool32
+		ResidencyStandard2DBlockShape, ResidencyStandard2DMultisampleBlockShape, ResidencyStandard3DBlockShape Bool32
+		ResidencyAlignedMipSize, ResidencyNonResidentStrict                                                    Bool32
 	}
 	PhysicalDeviceVulkan11Properties struct {
 		Base
@@ -114,56 +120,64 @@ type (
 	}
 	PhysicalDeviceShaderIntegerDotProductProperties struct {
 		Base
-		IntegerDotProduct8BitUnsignedAccelerated, IntegerDotProduct8BitSignedAccelerated, IntegerDotProduct8BitMixedSignednessAccelerated                         Bool32
-		IntegerDotProduct4x8BitPackedUnsignedAccelerated, IntegerDotProduct4x8BitPackedSignedAccelerated, IntegerDotProduct4x8BitPackedMixedSignednessAccelerated Bool32
-		IntegerDotProduct16BitUnsignedAccelerated, IntegerDotProduct16BitSignedAccelerated, IntegerDotProduct16BitMixedSignednessAccelerated                      Bool32
-		IntegerDotProduct32BitUnsignedAccelerated, IntegerDotProduct32BitSignedAccelerated, IntegerDotProduct32BitMixedSignednessAccelerated                      Bool32
-		IntegerDotProduct64BitUnsignedAccelerated, IntegerDotProduct64BitSignedAccelerated, IntegerDotProduct64BitMixedSignednessAccelerated                      Bool32
-		IntegerDotProductAccumulatingSaturating8BitUnsignedAccelerated, IntegerDotProductAccumulatingSaturating8BitSignedAccelerated                              Bool32
-		IntegerDotProductAccumulatingSaturating8BitMixedSignednessAccelerated, IntegerDotProductAccumulatingSaturating4x8BitPackedUnsignedAccelerated             Bool32
-		IntegerDotProductAccumulatingSaturating4x8BitPackedSignedAccelerated, IntegerDotProductAccumulatingSaturating4x8BitPackedMixedSignednessAccelerated       Bool32
-		IntegerDotProductAccumulatingSaturating16BitUnsignedAccelerated, IntegerDotProductAccumulatingSaturating16BitSignedAccelerated                            Bool32
-		IntegerDotProductAccumulatingSaturating16BitMixedSignednessAccelerated, IntegerDotProductAccumulatingSaturating32BitUnsignedAccelerated                   Bool32
-		IntegerDotProductAccumulatingSaturating32BitSignedAccelerated, IntegerDotProductAccumulatingSaturating32BitMixedSignednessAccelerated                     Bool32
-		IntegerDotProductAccumulatingSaturating64BitUnsignedAccelerated, IntegerDotProductAccumulatingSaturating64BitSignedAccelerated                            Bool32
-		IntegerDotProductAccumulatingSaturating64BitMixedSignednessAccelerated                                                                                    Bool32
+		IntegerDotProduct8BitUnsignedAccelerated, IntegerDotProduct8BitSignedAccelerated, IntegerDotProduct8BitMixedSignednessAccelerated                   Bool32
+		IntegerDotProduct4x8BitPackedUnsignedAccelerated, IntegerDotProduct4x8BitPackedSignedAccelerated                                                    Bool32
+		IntegerDotProduct4x8BitPackedMixedSignednessAccelerated, IntegerDotProduct16BitUnsignedAccelerated                                                  Bool32
+		IntegerDotProduct16BitSignedAccelerated, IntegerDotProduct16BitMixedSignednessAccelerated                                                           Bool32
+		IntegerDotProduct32BitUnsignedAccelerated, IntegerDotProduct32BitSignedAccelerated, IntegerDotProduct32BitMixedSignednessAccelerated                Bool32
+		IntegerDotProduct64BitUnsignedAccelerated, IntegerDotProduct64BitSignedAccelerated, IntegerDotProduct64BitMixedSignednessAccelerated                Bool32
+		IntegerDotProductAccumulatingSaturating8BitUnsignedAccelerated, IntegerDotProductAccumulatingSaturating8BitSignedAccelerated                        Bool32
+		IntegerDotProductAccumulatingSaturating8BitMixedSignednessAccelerated, IntegerDotProductAccumulatingSaturating4x8BitPackedUnsignedAccelerated       Bool32
+		IntegerDotProductAccumulatingSaturating4x8BitPackedSignedAccelerated, IntegerDotProductAccumulatingSaturating4x8BitPackedMixedSignednessAccelerated Bool32
+		IntegerDotProductAccumulatingSaturating16BitUnsignedAccelerated, IntegerDotProductAccumulatingSaturating16BitSignedAccelerated                      Bool32
+		IntegerDotProductAccumulatingSaturating16BitMixedSignednessAccelerated, IntegerDotProductAccumulatingSaturating32BitUnsignedAccelerated             Bool32
+		IntegerDotProductAccumulatingSaturating32BitSignedAccelerated, IntegerDotProductAccumulatingSaturating32BitMixedSignednessAccelerated               Bool32
+		IntegerDotProductAccumulatingSaturating64BitUnsignedAccelerated, IntegerDotProductAccumulatingSaturating64BitSignedAccelerated                      Bool32
+		IntegerDotProductAccumulatingSaturating64BitMixedSignednessAccelerated                                                                              Bool32
 	}
 	PhysicalDeviceFeatures2 struct {
 		Base
 		Features PhysicalDeviceFeatures
 	}
 	PhysicalDeviceFeatures struct {
-		RobustBufferAccess, FullDrawIndexUint32, ImageCubeArray, IndependentBlend, GeometryShader, TessellationShader, SampleRateShading       Bool32
-		DualSrcBlend, LogicOp, MultiDrawIndirect, DrawIndirectFirstInstance, DepthClamp, DepthBiasClamp, FillModeNonSolid                      Bool32
-		DepthBounds, WideLines, LargePoints, AlphaToOne, MultiViewport, SamplerAnisotropy, TextureCompressionETC2, TextureCompressionASTC_LDR  Bool32
-		TextureCompressionBC, OcclusionQueryPrecise, PipelineStatisticsQuery, VertexPipelineStoresAndAtomics, FragmentStoresAndAtomics         Bool32
-		ShaderTessellationAndGeometryPointSize, ShaderImageGatherExtended, ShaderStorageImageExtendedFormats, ShaderStorageImageMultisample    Bool32
-		ShaderStorageImageReadWithoutFormat, ShaderStorageImageWriteWithoutFormat, ShaderUniformBufferArrayDynamicIndexing                     Bool32
-		ShaderSampledImageArrayDynamicIndexing, ShaderStorageBufferArrayDynamicIndexing, ShaderStorageImageArrayDynamicIndexing                Bool32
-		ShaderClipDistance, ShaderCullDistance, ShaderFloat64, ShaderInt64, ShaderInt16, ShaderResourceResidency, ShaderResourceMinLod         Bool32
-		SparseBinding, SparseResidencyBuffer, SparseResidencyImage2D, SparseResidencyImage3D, SparseResidency2Samples, SparseResidency4Samples Bool32
-		SparseResidency8Samples, SparseResidency16Samples, SparseResidencyAliased, VariableMultisampleRate, InheritedQueries                   Bool32
+		RobustBufferAccess, FullDrawIndexUint32, ImageCubeArray, IndependentBlend, GeometryShader                             Bool32
+		TessellationShader, SampleRateShading, DualSrcBlend, LogicOp, MultiDrawIndirect, DrawIndirectFirstInstance            Bool32
+		DepthClamp, DepthBiasClamp, FillModeNonSolid, DepthBounds, WideLines, LargePoints, AlphaToOne                         Bool32
+		MultiViewport, SamplerAnisotropy, TextureCompressionETC2, TextureCompressionASTC_LDR                                  Bool32
+		TextureCompressionBC, OcclusionQueryPrecise, PipelineStatisticsQuery, VertexPipelineStoresAndAtomics                  Bool32
+		FragmentStoresAndAtomics, ShaderTessellationAndGeometryPointSize, ShaderImageGatherExtended                           Bool32
+		ShaderStorageImageExtendedFormats, ShaderStorageImageMultisample, ShaderStorageImageReadWithoutFormat                 Bool32
+		ShaderStorageImageWriteWithoutFormat, ShaderUniformBufferArrayDynamicIndexing, ShaderSampledImageArrayDynamicIndexing Bool32
+		ShaderStorageBufferArrayDynamicIndexing, ShaderStorageImageArrayDynamicIndexing, ShaderClipDistance                   Bool32
+		ShaderCullDistance, ShaderFloat64, ShaderInt64, ShaderInt16, ShaderResourceResidency                                  Bool32
+		ShaderResourceMinLod, SparseBinding, SparseResidencyBuffer, SparseResidencyImage2D, SparseResidencyImage3D            Bool32
+		SparseResidency2Samples, SparseResidency4Samples, SparseResidency8Samples, SparseResidency16Samples                   Bool32
+		SparseResidencyAliased, VariableMultisampleRate, InheritedQueries                                                     Bool32
 	}
 	PhysicalDeviceVulkan11Features struct {
 		Base
-		StorageBuffer16BitAccess, UniformAndStorageBuffer16BitAccess, StoragePushConstant16, StorageInputOutput16, Multiview   Bool32
-		MultiviewGeometryShader, MultiviewTessellationShader, VariablePointersStorageBuffer, VariablePointers, ProtectedMemory Bool32
-		SamplerYcbcrConversion, ShaderDrawParameters                                                                           Bool32
+		StorageBuffer16BitAccess, UniformAndStorageBuffer16BitAccess, StoragePushConstant16, StorageInputOutput16 Bool32
+		Multiview, MultiviewGeometryShader, MultiviewTessellationShader, VariablePointersStorageBuffer            Bool32
+		VariablePointers, ProtectedMemory, SamplerYcbcrConversion, ShaderDrawParameters                           Bool32
 	}
 	PhysicalDeviceVulkan12Features struct {
 		Base
-		SamplerMirrorClampToEdge, DrawIndirectCount, StorageBuffer8BitAccess, UniformAndStorageBuffer8BitAccess, StoragePushConstant8                         Bool32
-		ShaderBufferInt64Atomics, ShaderSharedInt64Atomics, ShaderFloat16, ShaderInt8, DescriptorIndexing, ShaderInputAttachmentArrayDynamicIndexing          Bool32
-		ShaderUniformTexelBufferArrayDynamicIndexing, ShaderStorageTexelBufferArrayDynamicIndexing, ShaderUniformBufferArrayNonUniformIndexing                Bool32
-		ShaderSampledImageArrayNonUniformIndexing, ShaderStorageBufferArrayNonUniformIndexing, ShaderStorageImageArrayNonUniformIndexing                      Bool32
-		ShaderInputAttachmentArrayNonUniformIndexing, ShaderUniformTexelBufferArrayNonUniformIndexing, ShaderStorageTexelBufferArrayNonUniformIndexing        Bool32
-		DescriptorBindingUniformBufferUpdateAfterBind, DescriptorBindingSampledImageUpdateAfterBind, DescriptorBindingStorageImageUpdateAfterBind             Bool32
-		DescriptorBindingStorageBufferUpdateAfterBind, DescriptorBindingUniformTexelBufferUpdateAfterBind, DescriptorBindingStorageTexelBufferUpdateAfterBind Bool32
-		DescriptorBindingUpdateUnusedWhilePending, DescriptorBindingPartiallyBound, DescriptorBindingVariableDescriptorCount                                  Bool32
-		RuntimeDescriptorArray, SamplerFilterMinmax, ScalarBlockLayout, ImagelessFramebuffer, UniformBufferStandardLayout                                     Bool32
-		ShaderSubgroupExtendedTypes, SeparateDepthStencilLayouts, HostQueryReset, TimelineSemaphore, BufferDeviceAddress                                      Bool32
-		BufferDeviceAddressCaptureReplay, BufferDeviceAddressMultiDevice, VulkanMemoryModel, VulkanMemoryModelDeviceScope                                     Bool32
-		VulkanMemoryModelAvailabilityVisibilityChains, ShaderOutputViewportIndex, ShaderOutputLayer, SubgroupBroadcastDynamicId                               Bool32
+		SamplerMirrorClampToEdge, DrawIndirectCount, StorageBuffer8BitAccess, UniformAndStorageBuffer8BitAccess                        Bool32
+		StoragePushConstant8, ShaderBufferInt64Atomics, ShaderSharedInt64Atomics, ShaderFloat16                                        Bool32
+		ShaderInt8, DescriptorIndexing, ShaderInputAttachmentArrayDynamicIndexing, ShaderUniformTexelBufferArrayDynamicIndexing        Bool32
+		ShaderStorageTexelBufferArrayDynamicIndexing, ShaderUniformBufferArrayNonUniformIndexing                                       Bool32
+		ShaderSampledImageArrayNonUniformIndexing, ShaderStorageBufferArrayNonUniformIndexing                                          Bool32
+		ShaderStorageImageArrayNonUniformIndexing, ShaderInputAttachmentArrayNonUniformIndexing                                        Bool32
+		ShaderUniformTexelBufferArrayNonUniformIndexing, ShaderStorageTexelBufferArrayNonUniformIndexing                               Bool32
+		DescriptorBindingUniformBufferUpdateAfterBind, DescriptorBindingSampledImageUpdateAfterBind                                    Bool32
+		DescriptorBindingStorageImageUpdateAfterBind, DescriptorBindingStorageBufferUpdateAfterBind                                    Bool32
+		DescriptorBindingUniformTexelBufferUpdateAfterBind, DescriptorBindingStorageTexelBufferUpdateAfterBind                         Bool32
+		DescriptorBindingUpdateUnusedWhilePending, DescriptorBindingPartiallyBound, DescriptorBindingVariableDescriptorCount           Bool32
+		RuntimeDescriptorArray, SamplerFilterMinmax, ScalarBlockLayout, ImagelessFramebuffer                                           Bool32
+		UniformBufferStandardLayout, ShaderSubgroupExtendedTypes, SeparateDepthStencilLayouts                                          Bool32
+		HostQueryReset, TimelineSemaphore, BufferDeviceAddress, BufferDeviceAddressCaptureReplay                                       Bool32
+		BufferDeviceAddressMultiDevice, VulkanMemoryModel, VulkanMemoryModelDeviceScope, VulkanMemoryModelAvailabilityVisibilityChains Bool32
+		ShaderOutputViewportIndex, ShaderOutputLayer, SubgroupBroadcastDynamicId                                                       Bool32
 	}
 	PhysicalDeviceSubgroupSizeControlFeatures struct {
 		Base
