@@ -307,7 +307,7 @@ func fields(s *types.Struct) (out []*types.Var) {
 
 func TestStructuresAreTheRegistrys(t *testing.T) {
 	r, b := readRegistry(t), readBinding(t)
-	checked, ours := 0, []string{"Error", "Prepared", "Commands"}
+	checked, ours := 0, []string{"Instance", "Device", "Error", "Prepared", "Commands"}
 	for _, name := range b.pkg.Scope().Names() {
 		s, ok := b.pkg.Scope().Lookup(name).Type().Underlying().(*types.Struct)
 		if _, isType := b.pkg.Scope().Lookup(name).(*types.TypeName); !ok || !isType || name == "Base" {
