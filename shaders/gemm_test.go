@@ -45,7 +45,7 @@ type gemmWeights struct {
 	packed []byte
 }
 
-// newGEMMWeights makes a random matrix; its rows repeat after 37.
+// newGEMMWeights makes a random matrix; its rows repeat after 11.
 func newGEMMWeights(g *gpu, f format.Format, rows, cols int, seed uint64) gemmWeights {
 	g.tb.Helper()
 	l, ok := layout.For(f, rows, cols)
@@ -58,8 +58,8 @@ func newGEMMWeights(g *gpu, f format.Format, rows, cols int, seed uint64) gemmWe
 	for r := range rows {
 		row, values := file[r*size:][:size], m.values[r*cols:][:cols]
 		switch {
-		case r >= 37:
-			copy(row, file[(r-37)*size:])
+		case r >= 11:
+			copy(row, file[(r-11)*size:])
 		case f == format.Q5_K:
 			randomQ5_K(row, seed+uint64(r))
 		default:
@@ -143,9 +143,9 @@ func gemmWidths(f format.Format) []int {
 // gemmTiles are the heights of tiles to try. Pipelines take a CPU device long to compile, so most formats get one.
 func gemmTiles(f format.Format, form shaders.GEMMForm) []int {
 	switch {
-	case form == shaders.GEMMHalf:
+	case form == shaders.GEMMHalf, f == format.F32:
 		return []int{16, 32, 64}
-	case f == format.Q8_0 || f == format.F32 || form == shaders.GEMMCoop:
+	case form == shaders.GEMMCoop, f == format.Q8_0 && form == shaders.GEMMDot:
 		return []int{16, 32, 64, 128}
 	}
 	return []int{32}
