@@ -21,7 +21,7 @@ import (
 // DeviceNone is the Options.Device of a run without a device.
 const DeviceNone = "none"
 
-// accelerator is an executor on a device: what this package needs of *gpu.Executor. What its ops, or Finish, fail of is the device's
+// accelerator is an executor on a device: what this package needs of *gpu.Executor. What its ops, Flush and Finish fail of is the device's
 // failure: the layers go back to the CPU.
 type accelerator interface {
 	ops.Executor
@@ -32,7 +32,10 @@ type accelerator interface {
 	Bytes(m *ops.Matrix) int64
 	// Load copies weights to the device, all or nothing; progress is told the bytes done since it was last called.
 	Load(ctx context.Context, name string, ms []*ops.Matrix, vs []*ops.Vector, experts ops.ExpertSet, progress func(int64)) (freer, error)
-	// Finish ends what was recorded: after it the host has the rows of layer state that the device wrote.
+	// Flush ends what was recorded. Rows of layer state may still be on their way to the host then, a copy that the next step need not wait
+	// for: nobody reads them there while the device works, and before it says that it failed they have arrived.
+	Flush() error
+	// Finish does what Flush does, and waits for the rows.
 	Finish() error
 	// Release frees the device's copies of layer states.
 	Release(kvs ...*ops.KV) error
@@ -62,7 +65,6 @@ type binding struct {
 	n      int
 	head   bool  // on the card too; n is then the number of layers
 	bytes  int64 // of weights planned for the card
-	busy   bool  // a step on the card did not come to its end: rows of layer state may be on their way to the host
 	loaded []freer
 }
 
@@ -336,18 +338,14 @@ func (m *Model) detach() error {
 	return c.Close()
 }
 
-// settle ends what a step that was cancelled has left behind: nothing is written to layer state on the host any more.
+// settle waits until the host has all rows of layer state that the device wrote. What a cancelled step has left behind is not computed.
 func (m *Model) settle() error {
-	b := &m.binding
-	if b.card == nil {
+	c := m.binding.card
+	if c == nil {
 		return nil
 	}
-	b.card.Reset()
-	if !b.busy {
-		return nil
-	}
-	b.busy = false
-	return b.card.Finish()
+	c.Reset()
+	return c.Finish()
 }
 
 // giveUp detaches a device that has failed.

@@ -22,23 +22,24 @@ type fakeDevice struct {
 	inner *cpu.Executor
 	card  card
 
-	failOp     int // the op that fails, from 1 on; 0: none
-	failLoad   int // likewise
-	failFinish int
-	lacks      format.Format // it has no form for
-	poison     bool          // it computes NaN
+	failOp    int // the op that fails, from 1 on; 0: none
+	failLoad  int // likewise
+	failFlush int
+	lacks     format.Format // it has no form for
+	poison    bool          // it computes NaN
 
 	routed  func(layer int, ids []int32)
 	chosen  []func()
 	dead    error
 	ops     int
 	loads   int
-	finish  int
+	flushes int
 	argmax  int
 	closed  int
 	held    map[any]bool // *ops.Matrix, *ops.Vector and ops.ExpertSet
 	mirrors map[*ops.KV]*ops.KV
-	pending []func()
+	pending []func() // rows that the step has written, as they come to the host
+	under   []func() // those of earlier steps that have not arrived
 	stats   gpu.Stats
 }
 
@@ -69,6 +70,7 @@ func (f *fakeDevice) step() {
 		f.dead = fmt.Errorf("op %d: %w", f.ops, device.ErrLost)
 	}
 	if f.dead != nil {
+		f.arrive()
 		panic(&ops.Failure{Err: f.dead})
 	}
 }
@@ -160,10 +162,14 @@ func (f *fakeDevice) StoreKV(kv []*ops.KV, k, v *ops.Tensor, places []ops.Place)
 	for r, p := range places {
 		host, copied := kv[p.Seq], f.mirrors[kv[p.Seq]]
 		copied.Put(p.Pos, in(k).Row(r), in(v).Row(r))
+		k, v := slices.Clone(in(k).Row(r)), slices.Clone(in(v).Row(r))
 		f.pending = append(f.pending, func() {
-			host.Put(p.Pos, copied.K[p.Pos*copied.Spec.KWidth:][:copied.Spec.KWidth], copied.V[p.Pos*copied.Spec.VWidth:][:copied.Spec.VWidth])
-			host.Mark = p.Pos + 1
+			mark := host.Mark
+			host.Put(p.Pos, k, v)
+			host.Mark = mark
 		})
+		host.Grow(p.Pos + 1)
+		host.Mark = p.Pos + 1
 	}
 }
 
@@ -244,18 +250,33 @@ func (f *fakeDevice) Load(ctx context.Context, _ string, ms []*ops.Matrix, vs []
 	return l, ctx.Err()
 }
 
-func (f *fakeDevice) Finish() error {
-	if f.finish++; f.finish == f.failFinish {
-		f.dead = fmt.Errorf("finish %d: %w", f.finish, device.ErrLost)
+func (f *fakeDevice) Flush() error {
+	if f.flushes++; f.flushes == f.failFlush {
+		f.dead = fmt.Errorf("flush %d: %w", f.flushes, device.ErrLost)
 	}
 	if f.dead != nil {
 		return f.dead
 	}
-	for _, do := range slices.Concat(f.pending, f.chosen) {
+	for _, do := range f.chosen {
 		do()
 	}
+	f.under = append(f.under, f.pending...)
 	f.pending, f.chosen = nil, nil
 	return nil
+}
+
+func (f *fakeDevice) Finish() error {
+	err := f.Flush()
+	f.arrive()
+	return err
+}
+
+// arrive brings the rows that are under way to the host.
+func (f *fakeDevice) arrive() {
+	for _, do := range f.under {
+		do()
+	}
+	f.under = nil
 }
 
 func (f *fakeDevice) Release(kvs ...*ops.KV) error {
@@ -290,6 +311,7 @@ func (f *fakeDevice) Times() []device.Timing { return nil }
 
 func (f *fakeDevice) Close() error {
 	f.closed++
+	f.arrive()
 	clear(f.mirrors)
 	return f.dead
 }

@@ -110,8 +110,8 @@ func TestDeviceFails(t *testing.T) {
 			run(fmt.Sprintf("op %d, layers %s", at, layers), layers, 0, func(f *fakeDevice) { f.failOp = at })
 		}
 	}
-	for at := range total.finish {
-		run(fmt.Sprintf("finish %d", at+1), "all", 0, func(f *fakeDevice) { f.failFinish = at + 1 })
+	for at := range total.flushes {
+		run(fmt.Sprintf("flush %d", at+1), "all", 0, func(f *fakeDevice) { f.failFlush = at + 1 })
 	}
 	// Where the CPU's experts stream, those of the lost layers do so too.
 	run("streaming", "2", 200_000, func(f *fakeDevice) { f.failOp = total.ops / 4 })

@@ -122,10 +122,6 @@ func (v *vulkan) Load(ctx context.Context, name string, ms []*ops.Matrix, vs []*
 	return l, nil
 }
 
-// Finish ends a step. Rows of layer state may still be on their way to the host: a copy of some 50 µs that the next step need not wait
-// for. Nobody reads them there while the device works, and where it fails the executor waits for them first.
-func (v *vulkan) Finish() error { return v.Flush() }
-
 // Close frees what is on the device, ends its actors, and closes it.
 func (v *vulkan) Close() error {
 	var err error

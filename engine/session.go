@@ -64,9 +64,7 @@ func (s *Session) Truncate(n int) {
 	if n >= len(s.tokens) {
 		return
 	}
-	if s.m.binding.busy {
-		_ = s.m.settle() // the next step fails of the same, and goes to the CPU
-	}
+	_ = s.m.settle() // if it fails, so does the next step, which goes to the CPU
 	s.tokens = s.tokens[:n]
 	for _, layer := range s.step.State {
 		for _, kv := range layer {
@@ -253,10 +251,9 @@ func (s *Session) try(ctx context.Context, ids []int32, from int, greedy bool, o
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer recoverStep(&err, func() bool { return exec != ops.Executor(m.exec) })
 	m.exec.Reset()
-	if err := m.settle(); err != nil {
-		return output{}, &deviceError{err}
+	if m.binding.card != nil {
+		m.binding.card.Reset()
 	}
-	m.binding.busy = m.binding.card != nil
 	st.Tokens, st.Observe = ids, observe
 	st.Places, s.all = st.Places[:0], s.all[:0]
 	for r := range ids {
@@ -288,10 +285,9 @@ func (s *Session) try(ctx context.Context, ids []int32, from int, greedy bool, o
 		}
 	}
 	if m.binding.card != nil {
-		if err := m.binding.card.Finish(); err != nil {
+		if err := m.binding.card.Flush(); err != nil {
 			return output{}, &deviceError{err}
 		}
-		m.binding.busy = false
 	}
 	return out, nil
 }
@@ -317,6 +313,9 @@ func recoverStep(err *error, onDevice func() bool) {
 // wrongly: it is not used any more, and the repetition is the step.
 func (s *Session) locate(ctx context.Context, ids []int32, from int) (output, error) {
 	var first *NonFiniteError
+	if err := s.m.settle(); err != nil {
+		s.m.abandon(err)
+	}
 	bound := s.m.binding
 	s.m.binding = binding{}
 	out, err := s.try(ctx, ids, from, false, func(name string, layer, _, _ int, data []float32) {
