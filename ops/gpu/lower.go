@@ -16,6 +16,7 @@ type cores struct {
 	subgroup int
 	dot      bool // packed dot products
 	coop     bool // cooperative matrices, int8
+	half     bool // and float16
 	units    int  // workgroups that fill the device
 	speed    speed
 }
@@ -33,8 +34,10 @@ func coresOf(i device.Info) cores {
 	f := i.Features
 	c := cores{
 		subgroup: i.Subgroup, dot: f.IntegerDot && f.IntegerDotAccelerated,
-		coop:  f.CoopS8 && i.MinSubgroup <= coopSubgroup && coopSubgroup <= i.MaxSubgroup,
 		units: 64, speed: speed{100e9, 10e9},
+	}
+	if i.MinSubgroup <= coopSubgroup && coopSubgroup <= i.MaxSubgroup {
+		c.coop, c.half = f.CoopS8, f.CoopF16
 	}
 	switch i.Type {
 	case device.Discrete:
@@ -240,7 +243,7 @@ func (l *lowering) matmul(u unit) {
 func (l *lowering) gemm(p shaders.GEMMPush, s shaders.GEMMSpec, label string, flops float64, reads, writes []span) {
 	s.Form = l.form(s.Format)
 	emit(l, shaders.GEMMLaunch(p, s), p, label, flops, reads, writes)
-	if s.Form == shaders.GEMMCoop {
+	if s.Form == shaders.GEMMCoop || s.Form == shaders.GEMMHalf {
 		l.out[len(l.out)-1].subgroup = coopSubgroup
 	}
 }
@@ -248,6 +251,8 @@ func (l *lowering) gemm(p shaders.GEMMPush, s shaders.GEMMSpec, label string, fl
 // form is how a matrix of format f is multiplied in tiles.
 func (l *lowering) form(f format.Format) shaders.GEMMForm {
 	switch {
+	case !integer(f) && l.half:
+		return shaders.GEMMHalf
 	case !integer(f):
 		return shaders.GEMMFloat
 	case l.coop:
