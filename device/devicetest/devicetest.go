@@ -1,5 +1,8 @@
 // Package devicetest opens a Vulkan device for tests: Lavapipe's CPU device unless another is asked for, with the validation layer, whose
 // messages fail the test.
+//
+// The layer's synchronization checks see copies, and not what shaders read and write by address: a barrier missing between two dispatches
+// has to show in results.
 package devicetest
 
 import (
