@@ -143,9 +143,17 @@ func (o *runOptions) run(cmd *cobra.Command, args []string) (err error) {
 	}
 	if text == "" {
 		stop()
-		return o.converse(cmd, a)
+		err = o.converse(cmd, a)
+	} else {
+		err = o.once(ctx, cmd, a, text, loaded)
 	}
-	return o.once(ctx, cmd, a, text, loaded)
+	if w := newDeviceWork(m); w != nil && o.verbose {
+		o.note(cmd, "%s", w.counters())
+	}
+	if !o.quiet {
+		o.place.device.printProfile(cmd.ErrOrStderr(), m)
+	}
+	return err
 }
 
 // check refuses flags that contradict each other before anything is loaded.
@@ -227,12 +235,6 @@ func (o *runOptions) once(ctx context.Context, cmd *cobra.Command, a *assistant,
 	o.note(cmd, "%s", statsLine(res, a.contextSize(), engine.ResidentBytes()))
 	if res.Experts != nil {
 		o.note(cmd, "%s", expertsLine(*res.Experts))
-	}
-	if w := newDeviceWork(a.model); w != nil && o.verbose {
-		o.note(cmd, "%s", w.counters())
-	}
-	if !o.quiet {
-		o.place.device.printProfile(cmd.ErrOrStderr(), a.model)
 	}
 	if interrupted {
 		return exitError(exitInterrupted)
