@@ -201,6 +201,7 @@ func (a *assistant) resize(value string) error {
 	if err != nil {
 		return err
 	}
+	a.session.Close()
 	a.session = session
 	return nil
 }
