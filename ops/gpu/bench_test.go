@@ -23,6 +23,6 @@ func BenchmarkRecord(b *testing.B) {
 		for _, t := range e.tables[:e.tabled] {
 			t.forget()
 		}
-		s.pos--
+		s.at[0]--
 	}
 }

@@ -108,17 +108,23 @@ func newToy(t testing.TB, o toyOptions) *toy {
 	return m
 }
 
-// state is a conversation's.
+// state is that of conversations which take turns: row i of a step belongs to conversation i modulo their number.
 type state struct {
 	kv  [][]*ops.KV // [layer][conversation]
-	pos int
+	pos int         // of the first
+	at  []int       // of each
 }
 
-func (m *toy) state() *state {
-	s := new(state)
+func (m *toy) state() *state { return m.states(1) }
+
+func (m *toy) states(n int) *state {
+	s := &state{at: make([]int, n)}
 	w := m.kvHeads * m.headDim
-	for range m.layers {
-		s.kv = append(s.kv, []*ops.KV{ops.NewKV(ops.StateSpec{KWidth: w, VWidth: w})})
+	for il := range m.layers {
+		s.kv = append(s.kv, nil)
+		for range n {
+			s.kv[il] = append(s.kv[il], ops.NewKV(ops.StateSpec{KWidth: w, VWidth: w}))
+		}
 	}
 	return s
 }
@@ -127,7 +133,7 @@ func (s *state) truncate(n int) {
 	for _, l := range s.kv {
 		l[0].Truncate(n)
 	}
-	s.pos = n
+	s.pos, s.at[0] = n, n
 }
 
 // step runs tokens through the model and returns the logits tensor of the last; watch is called with intermediates, as a trace would.
@@ -137,7 +143,9 @@ func (m *toy) step(e ops.Executor, s *state, tokens []int, watch func(t *ops.Ten
 	var places []ops.Place
 	var rows []float32
 	for i, id := range tokens {
-		places = append(places, ops.Place{Pos: s.pos + i})
+		seq := i % len(s.at)
+		places = append(places, ops.Place{Pos: s.at[seq], Seq: seq})
+		s.at[seq]++
 		rows = append(rows, m.embed[id*m.hidden:(id+1)*m.hidden]...)
 	}
 	emit := func(t *ops.Tensor) *ops.Tensor {
@@ -201,7 +209,7 @@ func (m *toy) step(e ops.Executor, s *state, tokens []int, watch func(t *ops.Ten
 	e.RMSNorm(norm, last, ops.Norm{Weight: m.norm, Eps: 1e-5})
 	logits := e.New("logits", -1, 1, m.vocab)
 	e.MatMul(norm, ops.Projection{Dst: logits, W: m.head})
-	s.pos += n
+	s.pos = s.at[0]
 	return logits
 }
 
@@ -292,6 +300,24 @@ func TestLayers(t *testing.T) {
 				t.Errorf("work: %d matmuls, %d pairs; apart %d, %d", s.MatMuls, s.Pairs, a.MatMuls, a.Pairs)
 			}
 		})
+	}
+}
+
+// TestConversations: rows of several conversations share a step.
+func TestConversations(t *testing.T) {
+	for name, o := range toys {
+		m := newToy(t, o)
+		e, want := open(t, Options{}), reference()
+		s, ws := m.states(3), m.states(3)
+		for _, n := range []int{3, 7, 25, 2, 3} {
+			near(t, fmt.Sprintf("%s, %d rows", name, n), m.logits(t, e, s, prompt(n)...), m.logits(t, want, ws, prompt(n)...), 1e-2)
+		}
+		for il := range m.layers {
+			for c := range 3 {
+				near(t, "host keys", s.kv[il][c].K, ws.kv[il][c].K, 1e-2)
+				near(t, "host values", s.kv[il][c].V, ws.kv[il][c].V, 1e-2)
+			}
+		}
 	}
 }
 
