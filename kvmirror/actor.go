@@ -3,6 +3,9 @@ package kvmirror
 import (
 	"errors"
 	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
 
 	"github.com/coli-moe/coli/messages"
 )
@@ -44,9 +47,7 @@ func (a *Actor) Receive(msg messages.Message) {
 		}
 		m.Done()
 	case *messages.KVWrote:
-		for _, c := range m.Copies {
-			copy(c.Dst, c.Src)
-		}
+		copyRows(m.Copies)
 		m.Done()
 	case *messages.KVRelease:
 		a.free(a.machine.Release(m.IDs...))
@@ -57,6 +58,37 @@ func (a *Actor) Receive(msg messages.Message) {
 			panic(err)
 		}
 	}
+}
+
+// A prompt's rows are a hundred megabytes, which one core copies slower than the device computes the next ones.
+const (
+	copiers  = 4
+	copyMany = 1 << 20 // float32 values from which more than one copies
+)
+
+// copyRows copies rows to the caches.
+func copyRows(all []messages.KVCopy) {
+	values := 0
+	for _, c := range all {
+		values += len(c.Src)
+	}
+	n := min(copiers, runtime.GOMAXPROCS(0), len(all))
+	if values < copyMany || n < 2 {
+		for _, c := range all {
+			copy(c.Dst, c.Src)
+		}
+		return
+	}
+	var next atomic.Int32
+	var wg sync.WaitGroup
+	for range n {
+		wg.Go(func() {
+			for i := int(next.Add(1)) - 1; i < len(all); i = int(next.Add(1)) - 1 {
+				copy(all[i].Dst, all[i].Src)
+			}
+		})
+	}
+	wg.Wait()
 }
 
 // ready makes a cache's copy ready and fills in where it is.

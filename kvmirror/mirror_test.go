@@ -314,3 +314,17 @@ func ExampleConfig_Rows() {
 	fmt.Println(c.Rows(1), c.Rows(256), c.Rows(257), c.Rows(2049))
 	// Output: 256 256 512 3000
 }
+
+// TestALongPrompt: the rows of a long prompt, which several cores copy, are all there.
+func TestALongPrompt(t *testing.T) {
+	m, mirror := start(t, kvmirror.Config{Context: 1 << 20})
+	d := &device{t: t, memory: m, mirror: mirror, rng: rand.New(rand.NewPCG(3, 4))}
+	kv := ops.NewKV(ops.StateSpec{KWidth: 512, VWidth: 640})
+	for first := range 2 {
+		d.step(kv, 1500*first, 1500)
+		d.check(kv)
+	}
+	if err := mirror.Release(kv); err != nil {
+		t.Fatal(err)
+	}
+}
