@@ -38,9 +38,6 @@ func BenchmarkModel(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer m.Close()
-	if m.LayersWhy != "" {
-		b.Log(m.LayersWhy)
-	}
 	if n, _ := m.LayersOnDevice(); n == 0 && *benchDevice != DeviceNone {
 		b.Fatalf("no layer is on the device: %s", m.LayersWhy)
 	}
@@ -50,12 +47,6 @@ func BenchmarkModel(b *testing.B) {
 			continue
 		}
 		b.Run(fmt.Sprint(prompt), func(b *testing.B) { benchmark(b, m, prompt, answer) })
-	}
-	if n, _ := m.LayersOnDevice(); n > 0 {
-		b.Logf("on the device: %+v", m.Stats().Device)
-	}
-	for _, t := range m.DeviceTimes() {
-		b.Logf("%+v", t)
 	}
 }
 
@@ -99,4 +90,10 @@ func benchmark(b *testing.B, m *Model, prompt, answer int) {
 	b.ReportMetric(prefill[len(prefill)/2], "prefill-tok/s")
 	b.ReportMetric(decode[len(decode)/2], "decode-tok/s")
 	b.ReportMetric(0, "ns/op")
+	if n, _ := m.LayersOnDevice(); n > 0 {
+		b.Logf("%s; since it was loaded: %+v", m.LayersWhy, m.Stats().Device)
+	}
+	for _, t := range m.DeviceTimes() {
+		b.Logf("%+v", t)
+	}
 }
