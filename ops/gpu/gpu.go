@@ -81,27 +81,28 @@ type Executor struct {
 	err  error // the failure, once there was one
 	core cores
 
-	nodes  []node
-	frames []*frame // most recently used first
-	points []device.Point
+	nodes  []node         // recorded, and not run
+	frames []*frame       // most recently used first
+	points []device.Point // of what was submitted and not waited for
 
 	arena  arena
 	params bump // what the host writes for the device
 	stage  bump // what the device writes for the host, by step
 
+	// Tensors, routes and tables are handed out in order, the same ones in every step.
 	tensors []*ops.Tensor
-	used    int
+	used    int // tensors of the step
 	routes  []*ops.Routes
-	routed  int
+	routed  int       // routes of the step
 	asked   []*chosen // routes of the list, for Options.Routed
 	worked  []*chosen // those of them that experts were computed for
 	seen    []bool    // scratch, by expert
 
 	places placeSlot
 	tables []*cacheTable
-	tabled int
-	needs  []kvmirror.Need
-	wrote  []kvmirror.Rows
+	tabled int                  // tables of the step
+	needs  []kvmirror.Need      // scratch
+	wrote  []kvmirror.Rows      // scratch
 	rows   [kvmirror.Slots]bump // rows of caches on their way to the host
 	slot   int                  // which of them the list uses
 	mirror *mirror
@@ -279,7 +280,8 @@ func (e *Executor) New(name string, layer, rows, cols int) *ops.Tensor {
 	}
 	t := e.tensors[e.used]
 	t.Name, t.Layer, t.Rows, t.Cols = name, layer, rows, cols
-	*t.Aux.(*tensor) = tensor{operand: operand{at: p.at(), id: int32(e.used), rows: int32(rows), cols: int32(cols)}, layer: layer, epoch: epoch}
+	o := operand{at: p.at(), id: int32(e.used), rows: int32(rows), cols: int32(cols)}
+	*t.Aux.(*tensor) = tensor{operand: o, layer: layer, epoch: epoch}
 	e.used++
 	return t
 }

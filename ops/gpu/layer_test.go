@@ -88,7 +88,8 @@ func newToy(t testing.TB, o toyOptions) *toy {
 	for il := range 3 {
 		l := toyLayer{
 			in: vector(m.hidden), post: vector(m.hidden), qNorm: vector(q), kNorm: vector(kv), q: matrix(o.dense, q, m.hidden),
-			k: matrix(o.dense, kv, m.hidden), v: matrix(o.dense, kv, m.hidden), o: matrix(o.dense, m.hidden, q), gate: matrix(format.F32, 6, m.hidden),
+			k: matrix(o.dense, kv, m.hidden), v: matrix(o.dense, kv, m.hidden), o: matrix(o.dense, m.hidden, q),
+			gate: matrix(format.F32, 6, m.hidden),
 		}
 		if o.perHead {
 			l.qNorm, l.kNorm = vector(m.headDim), vector(m.headDim)
@@ -280,7 +281,7 @@ func TestLayers(t *testing.T) {
 				}
 			}
 			s, a := fused.Stats(), apart.Stats()
-			for _, f := range []fusion{fuseNormQuantize, fuseAttendQuantize, fuseGLUQuantize, fusePost, fuseMatMulAdd, fuseExpertsAdd, fuseDownload} {
+			for f := fusion(0); f < fusions; f++ {
 				integers := integer(o.dense)
 				fires := map[fusion]bool{
 					fuseNormQuantize: integers, fuseAttendQuantize: integers, fuseGLUQuantize: integers && o.mlp,
@@ -481,7 +482,8 @@ func TestLoad(t *testing.T) {
 	for n := 1; n < 14; n += 3 {
 		e.dev.Inject(device.Faults{Alloc: n})
 		var de *DeviceError
-		if _, err := e.Load(t.Context(), "layer 0", ms, vs, &l.experts, nil); !errors.As(err, &de) || !errors.Is(err, device.ErrNoMemory) || held() != 0 {
+		_, err := e.Load(t.Context(), "layer 0", ms, vs, &l.experts, nil)
+		if !errors.As(err, &de) || !errors.Is(err, device.ErrNoMemory) || held() != 0 {
 			t.Errorf("allocation %d: %v, %d bytes are left", n, err, held())
 		}
 	}

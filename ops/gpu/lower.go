@@ -157,7 +157,8 @@ func (l *lowering) unit(u unit) {
 		l.elementwise(label, shaders.OpGLU, n.dst, n.x, n.y, 0)
 	case opRope:
 		p := shaders.RopePush{
-			Q: n.dst.at, Table: n.host, Places: n.places, Rows: uint32(n.dst.rows), QHeads: uint32(n.dst.cols) / n.n[0], HeadDim: n.n[0], Dim: n.n[1],
+			Q: n.dst.at, Table: n.host, Places: n.places,
+			Rows: uint32(n.dst.rows), QHeads: uint32(n.dst.cols) / n.n[0], HeadDim: n.n[0], Dim: n.n[1],
 		}
 		emit(l, shaders.RopeLaunch(p), p, label, 0, []span{n.dst.f32()}, []span{n.dst.f32()})
 	case opStore:
@@ -198,7 +199,8 @@ func (l *lowering) quantize(label string, x, up operand, act uint32) {
 func (l *lowering) norm(u unit) {
 	n := u.node
 	p := shaders.NormPush{
-		X: n.x.at, W: n.vec.at(), Y: n.dst.at, Rows: uint32(n.x.rows), Cols: uint32(n.x.cols), Segment: n.n[0], Eps: float(n.n[1]), Flags: shaders.NormOut,
+		X: n.x.at, W: n.vec.at(), Y: n.dst.at,
+		Rows: uint32(n.x.rows), Cols: uint32(n.x.cols), Segment: n.n[0], Eps: float(n.n[1]), Flags: shaders.NormOut,
 	}
 	writes := []span{n.dst.f32()}
 	if u.quantize != nil {
@@ -331,7 +333,8 @@ func (l *lowering) route(n *node) {
 	if r.bias != nil {
 		p.Flags |= shaders.RouteBias
 	}
-	emit(l, shaders.RouteLaunch(p, router.Gating(r.gating)), p, n.op.String(), 0, []span{n.x.f32(), r.bias.span()}, []span{r.span(r.ids), r.span(r.weights)})
+	emit(l, shaders.RouteLaunch(p, router.Gating(r.gating)), p, n.op.String(), 0,
+		[]span{n.x.f32(), r.bias.span()}, []span{r.span(r.ids), r.span(r.weights)})
 }
 
 // allow says which fusions there are kernels for.

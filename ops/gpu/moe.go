@@ -122,7 +122,8 @@ func (m *moe) gateUp() {
 	g := m.n.set.groups[gate][0]
 	x, xd, in := m.n.x.input(g.layout.Format)
 	p := shaders.GateUpPush{
-		Table: g.table, IDs: m.n.route.ids, X: x, XD: xd, Pairs: uint32(m.h.rows), Experts: uint32(m.n.set.n), TopK: uint32(m.topK), Act: activation(m.n.act),
+		Table: g.table, IDs: m.n.route.ids, X: x, XD: xd,
+		Pairs: uint32(m.h.rows), Experts: uint32(m.n.set.n), TopK: uint32(m.topK), Act: activation(m.n.act),
 	}
 	p.SetMatrix(g.layout)
 	var out span
@@ -140,8 +141,8 @@ func (m *moe) down() {
 	g := m.n.set.groups[down][0]
 	x, xd, in := m.h.input(g.layout.Format)
 	p := shaders.DownPush{
-		Table: g.table, IDs: m.n.route.ids, Weights: m.n.route.weights, X: x, XD: xd, Y: m.dst.at, Rows: uint32(m.rows), Experts: uint32(m.n.set.n),
-		TopK: uint32(m.topK), Add: m.adds(1),
+		Table: g.table, IDs: m.n.route.ids, Weights: m.n.route.weights, X: x, XD: xd, Y: m.dst.at,
+		Rows: uint32(m.rows), Experts: uint32(m.n.set.n), TopK: uint32(m.topK), Add: m.adds(1),
 	}
 	p.SetMatrix(g.layout)
 	emit(m.lowering, shaders.DownLaunch(p, g.layout.Format, m.dot, m.subgroup), p, "experts down", m.flops(g, 1),
@@ -201,7 +202,8 @@ func (m *moe) plan() {
 func (m *moe) tiled(kind uint32, g group, x, y operand, gated bool) {
 	src, xd, in := x.input(g.layout.Format)
 	p := shaders.GEMMPush{
-		W: g.table, X: src, XD: xd, Y: y.at, Tiles: m.tiles.lo, Pairs: m.sorted.lo, Rows: uint32(y.rows), Matrix: kind, Divide: uint32(y.rows / x.rows),
+		W: g.table, X: src, XD: xd, Y: y.at, Tiles: m.tiles.lo, Pairs: m.sorted.lo,
+		Rows: uint32(y.rows), Matrix: kind, Divide: uint32(y.rows / x.rows),
 	}
 	p.SetMatrix(g.layout)
 	label, matrices := "experts down", 1

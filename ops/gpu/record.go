@@ -241,8 +241,9 @@ func (e *Executor) Route(logits *ops.Tensor, p router.Params) *ops.Routes {
 	host := e.from(&e.stage, 4*pairs)
 	*c = chosen{
 		route: route{
-			ids: ids.at(), weights: weights.at(), rows: int32(logits.Rows), topK: int32(p.TopK), experts: int32(logits.Cols), gating: uint32(p.Gating),
-			normalize: p.Normalize, scale: math.Float32bits(p.Scale), groups: int32(p.Groups), topKGroups: int32(p.TopKGroups),
+			ids: ids.at(), weights: weights.at(), rows: int32(logits.Rows), topK: int32(p.TopK), experts: int32(logits.Cols),
+			gating: uint32(p.Gating), normalize: p.Normalize, scale: math.Float32bits(p.Scale),
+			groups: int32(p.Groups), topKGroups: int32(p.TopKGroups),
 		},
 		layer: logits.Layer, ids: values[int32](host.bytes()),
 	}
@@ -283,7 +284,8 @@ func (e *Executor) Experts(dst, x *ops.Tensor, routes *ops.Routes, experts ops.E
 	scratch, _ := e.take(e.aux(dst).layer, set.workspace(x.Rows, routes.TopK).size)
 	e.worked = append(e.worked, c)
 	e.add(node{
-		op: opExperts, act: act, x: in.operand, dst: e.write(dst).operand, set: set, route: c.route, scratch: scratch.at(), layer: int32(dst.Layer),
+		op: opExperts, act: act, x: in.operand, dst: e.write(dst).operand, set: set, route: c.route, scratch: scratch.at(),
+		layer: int32(dst.Layer),
 	})
 }
 

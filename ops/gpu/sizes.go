@@ -66,7 +66,8 @@ func (s Sizes) layer() int64 {
 	}
 	t := func(cols int) int64 { return s.tensor(s.Rows, cols) }
 	n := 3*t(s.Hidden) + s.quant(s.Rows, s.Hidden) + 2*t(s.Q) + 2*t(s.KV) + s.quant(s.Rows, s.Q)
-	n += aligned(shaders.AttentionScratch(min(s.Rows, gemvRows-1), s.Heads, s.HeadDim, shaders.AttentionSplits(s.Heads, max(1, s.KV/s.HeadDim), s.HeadDim, 1<<20)))
+	splits := shaders.AttentionSplits(s.Heads, max(1, s.KV/s.HeadDim), s.HeadDim, 1<<20)
+	n += aligned(shaders.AttentionScratch(min(s.Rows, gemvRows-1), s.Heads, s.HeadDim, splits))
 	if s.Inter > 0 {
 		n += 2*t(s.Inter) + s.quant(s.Rows, s.Inter)
 	}

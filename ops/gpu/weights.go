@@ -76,7 +76,10 @@ type weights struct {
 }
 
 func newWeights(dev *device.Device) weights {
-	return weights{dev: dev, loads: map[*Loaded]bool{}, matrices: map[*ops.Matrix]*weight{}, vectors: map[*float32]*vector{}, sets: map[*ops.Matrix]*experts{}}
+	return weights{
+		dev: dev, loads: map[*Loaded]bool{},
+		matrices: map[*ops.Matrix]*weight{}, vectors: map[*float32]*vector{}, sets: map[*ops.Matrix]*experts{},
+	}
 }
 
 // free frees everything, also what was loaded by Load and not freed.
@@ -218,7 +221,8 @@ func (u *upload) matrix(m *ops.Matrix) (*device.Buffer, layout.Layout, error) {
 func layoutOf(m *ops.Matrix) (layout.Layout, error) {
 	l, ok := layout.For(m.Format, m.Rows, m.Cols)
 	if !ok {
-		return l, fmt.Errorf("%s [%d, %d]: %s has no form on the device; leave its layer on the CPU (--gpu-layers)", m.Name, m.Rows, m.Cols, m.Format)
+		return l, fmt.Errorf("%s [%d, %d]: %s has no form on the device; leave its layer on the CPU (--gpu-layers)",
+			m.Name, m.Rows, m.Cols, m.Format)
 	}
 	return l, nil
 }
