@@ -54,18 +54,20 @@ type freer interface{ Free() }
 // card is an open device with what is known of it before anything is on it.
 type card struct {
 	accelerator
-	name  string
-	free  int64 // bytes of its memory that may be used, a reserve not among them
-	fixed int64 // bytes that a run takes beside layers
+	name   string
+	free   int64 // bytes of its memory that may be used, a reserve not among them
+	fixed  int64 // bytes that a run takes beside layers
+	shared bool  // its memory is the CPU's
 }
 
 // binding says where layers run: the first n on the card, the others on the CPU. The zero value is the CPU alone.
 type binding struct {
 	card   *card
 	n      int
-	head   bool  // on the card too; n is then the number of layers
-	bytes  int64 // of weights planned for the card
+	head   bool // on the card too; n is then the number of layers
 	loaded []freer
+
+	bytes, weights int64 // planned for the card, of all and of weights
 }
 
 // at returns the executor of layer il; il = Layers() is the head.
@@ -116,53 +118,71 @@ func (m *Model) plan(opt Options) error {
 	if c == nil {
 		return nil
 	}
-	var weights, costs []int64
-	limit := ""
-	for il := range layers {
-		w, err := m.weigh(c, il)
-		if err != nil {
-			limit = err.Error()
-			break
-		}
-		weights, costs = append(weights, w), append(costs, w+m.stateBytes(il, opt))
-	}
-	tail, tailErr := m.weigh(c, layers)
-	n, head := planLayers(c.free, c.fixed, costs, tail, want)
-	head = head && n == layers && tailErr == nil
-	switch {
-	case n == len(costs) && n < want: // limit says why
-	case n < want:
-		left := c.free - c.fixed
-		for _, bytes := range costs[:n] {
-			left -= bytes
-		}
-		limit = fmt.Sprintf("layer %d needs %s of the %s left", n, ledger.FormatSize(costs[n]), ledger.FormatSize(max(left, 0)))
-	case n < layers:
-		limit = "as asked"
-	case tailErr != nil:
-		limit = tailErr.Error()
-	case !head:
-		limit = fmt.Sprintf("the head needs %s", ledger.FormatSize(tail))
-	}
+	d := m.demand(c, opt)
+	n, head := planLayers(c.free, c.fixed, d.layers, d.head, want)
+	head = head && n == layers && d.headLacks == nil
+	limit := d.limit(c, n, want, layers, head)
 	if n == 0 {
 		m.LayersWhy = fmt.Sprintf("all layers on the CPU, none on %s: %s", c.name, limit)
 		return c.Close()
 	}
-	m.binding, m.deviceName = binding{card: c, n: n, head: head}, c.name
-	bytes := c.fixed
+	m.binding, m.deviceName = binding{card: c, n: n, head: head, bytes: c.fixed}, c.name
 	for il := range n {
-		bytes += costs[il]
-		m.binding.bytes += weights[il]
+		m.binding.bytes += d.layers[il]
+		m.binding.weights += d.weights[il]
 	}
 	if head {
-		bytes += tail
-		m.binding.bytes += tail
+		m.binding.bytes += d.head
+		m.binding.weights += d.head
 	}
 	if limit != "" {
 		limit = "; " + limit
 	}
-	m.LayersWhy = fmt.Sprintf("%s (%s of %s free%s)", m.where(), ledger.FormatSize(bytes), ledger.FormatSize(c.free), limit)
+	m.LayersWhy = fmt.Sprintf("%s (%s of %s free%s)", m.where(), ledger.FormatSize(m.binding.bytes), ledger.FormatSize(c.free), limit)
 	return nil
+}
+
+// demand is what a model's layers, up to the first that has no form on the device, and its head need there, in bytes.
+type demand struct {
+	weights   []int64
+	layers    []int64 // weights and layer state
+	head      int64
+	lacks     error // why there are not all layers
+	headLacks error // why there is no head
+}
+
+func (m *Model) demand(c *card, opt Options) (d demand) {
+	for il := range m.net.Layers() {
+		w, err := m.weigh(c, il)
+		if err != nil {
+			d.lacks = err
+			break
+		}
+		d.weights, d.layers = append(d.weights, w), append(d.layers, w+m.stateBytes(il, opt))
+	}
+	d.head, d.headLacks = m.weigh(c, m.net.Layers())
+	return d
+}
+
+// limit says why only n of the layers, or no head, go to the device where want were wanted; "" where everything goes.
+func (d *demand) limit(c *card, n, want, layers int, head bool) string {
+	switch {
+	case n == len(d.layers) && n < want:
+		return d.lacks.Error()
+	case n < want:
+		left := c.free - c.fixed
+		for _, bytes := range d.layers[:n] {
+			left -= bytes
+		}
+		return fmt.Sprintf("layer %d needs %s of the %s left", n, ledger.FormatSize(d.layers[n]), ledger.FormatSize(max(left, 0)))
+	case n < layers:
+		return "as asked"
+	case d.headLacks != nil:
+		return d.headLacks.Error()
+	case !head:
+		return "the head needs " + ledger.FormatSize(d.head)
+	}
+	return ""
 }
 
 // where says what runs on the device.
@@ -224,7 +244,7 @@ func (m *Model) upload(ctx context.Context, progress func(done, total int64)) (d
 	if b.card == nil {
 		return 0, nil
 	}
-	total, rest := b.bytes, m.cpuTensors()
+	total, rest := b.weights, m.cpuTensors()
 	for _, t := range m.Checkpoint.Tensors() {
 		if rest(t) {
 			total += t.Size

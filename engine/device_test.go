@@ -13,6 +13,7 @@ import (
 	"github.com/coli-moe/coli/device"
 	"github.com/coli-moe/coli/engine/sampler"
 	"github.com/coli-moe/coli/internal/sharedtest"
+	"github.com/coli-moe/coli/ledger"
 )
 
 // moves is a run with everything that moves layer state: a prompt in chunks, tokens after it, a return to an earlier place, other tokens,
@@ -184,6 +185,29 @@ func TestDeviceFit(t *testing.T) {
 		}
 		if k < layers {
 			free += costs[k]
+		}
+	}
+}
+
+// TestSharedMemory: what a device takes of the CPU's memory is not given to experts, and more than there is is refused with the number.
+func TestSharedMemory(t *testing.T) {
+	dir := sharedtest.Testdata("oracles", "olmoe")
+	for _, tt := range []struct {
+		shared bool
+		fails  bool
+	}{{false, false}, {true, true}} {
+		opt := Options{GPULayers: "2"}
+		f := fake(t, &opt)
+		f.card.shared, f.card.fixed, f.card.free = tt.shared, 1<<50, 1<<51
+		m, err := Load(t.Context(), dir, opt)
+		if failed := err != nil; failed != tt.fails {
+			t.Errorf("shared %v: error %v", tt.shared, err)
+		}
+		if err == nil {
+			err = m.Close()
+		}
+		if tt.fails && (!errors.Is(err, ledger.ErrNoRoom) || !strings.Contains(err.Error(), "layers on fake") || !strings.Contains(err.Error(), "--gpu-layers")) {
+			t.Errorf("shared %v: error %v", tt.shared, err)
 		}
 	}
 }

@@ -152,7 +152,7 @@ func (m *Model) load(ctx context.Context, opt Options) error {
 		return err
 	}
 	planned := m.binding.n
-	p, err := m.place(opt) // before the long part, since it may refuse
+	p, err := m.place(opt, true) // before the long part, since it may refuse
 	if err != nil {
 		return err
 	}
@@ -164,7 +164,7 @@ func (m *Model) load(ctx context.Context, opt Options) error {
 		return err
 	}
 	if m.binding.n < planned {
-		if p, err = m.place(opt); err != nil {
+		if p, err = m.place(opt, false); err != nil {
 			return err
 		}
 	}
@@ -172,10 +172,16 @@ func (m *Model) load(ctx context.Context, opt Options) error {
 	return m.start(ctx, opt, p, done)
 }
 
-func (m *Model) place(opt Options) (place, error) {
+// place decides what the CPU's memory is used for. What a device that shares it is going to take is set aside before anything is uploaded.
+func (m *Model) place(opt Options, before bool) (p place, err error) {
 	ram, err := ledger.New(ledger.System())
 	if err != nil {
-		return place{}, err
+		return p, err
+	}
+	if b := &m.binding; before && b.card != nil && b.card.shared {
+		if _, err := ram.Grant("layers on "+b.card.name, b.bytes); err != nil {
+			return p, fmt.Errorf("%w or give fewer --gpu-layers", err)
+		}
 	}
 	return m.decide(opt, ram)
 }

@@ -44,11 +44,11 @@ func (m *Model) open(opt Options, asked bool) (*card, error) {
 	if err := m.sizes().Check(); err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
-	c := &card{name: info.Name}
+	c := &card{name: info.Name, shared: info.Type != device.Discrete}
 	onDevice, onHost := gpu.Fixed(m.sizes(), m.stateTokens(opt))
 	c.fixed = onDevice + slack
 	var ram *ledger.Ledger
-	if info.Type != device.Discrete { // its memory is the CPU's
+	if c.shared {
 		c.fixed += onHost
 		if ram, err = ledger.New(ledger.System()); err != nil {
 			return nil, errors.Join(err, d.Close())
