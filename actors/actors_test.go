@@ -623,3 +623,41 @@ func BenchmarkStartDelay(b *testing.B) {
 		})
 	}
 }
+
+// TestStopOne: an actor stops alone, after what is queued; the others go on, and stop with the runtime.
+func TestStopOne(t *testing.T) {
+	b := start(t, Spec{})
+	l := &log{}
+	other, err := b.Spawn(Spec{Name: "other", New: func() (Receiver, error) { return &worker{l, 1}, nil }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	queued, late, elsewhere := newJob(1, ""), newJob(2, ""), newJob(3, "")
+	b.send(queued)
+	for range 2 {
+		if err := b.ref.Stop(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	b.send(late)
+	other.Send(elsewhere)
+	if got := [3]string{b.outcome(queued), b.outcome(late), b.outcome(elsewhere)}; got[0] != "<nil>" || got[2] != "<nil>" ||
+		!strings.Contains(got[1], messages.ErrStopped.Error()) {
+		t.Errorf("queued before, sent after, sent to another: %q", got)
+	}
+	if b.log.String() != "1:1 close1" || l.String() != "1:3" {
+		t.Errorf("the actor did %q, the other %q", b.log, l)
+	}
+}
+
+// TestOwnEvents: an actor's events go where it says, instead of to the runtime's listener.
+func TestOwnEvents(t *testing.T) {
+	own := &log{}
+	b := start(t, Spec{Policy: GiveUp, OnEvent: func(e Event) { own.add("%s", e.Failure.Actor) }})
+	b.send(newJob(1, "panic"))
+	<-b.ref.Dead()
+	b.stop(t)
+	if own.String() != "tier" || b.events.String() != "" {
+		t.Errorf("the actor's listener heard %q, the runtime's %q", own, b.events)
+	}
+}

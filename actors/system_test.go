@@ -523,3 +523,38 @@ func BenchmarkStep(b *testing.B) {
 		}
 	}
 }
+
+// TestSharedRuntime: what happens to actors of others is no matter of the pipeline's, and they stop with it, after it.
+func TestSharedRuntime(t *testing.T) {
+	others := &log{}
+	rt := Start(Options{OnEvent: func(e Event) { others.add("%s", e.Failure.Actor) }})
+	stays := &log{}
+	if _, err := rt.Spawn(Spec{Name: "stays", New: func() (Receiver, error) { return &worker{stays, 1}, nil }}); err != nil {
+		t.Fatal(err)
+	}
+	fails, err := rt.Spawn(Spec{Name: "fails", Policy: GiveUp, New: func() (Receiver, error) { return &worker{&log{}, 1}, nil }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := newRig(t, 1, allInMemory, nil).run()
+	r := newRig(t, 2, 8, func(c *SystemConfig) { c.Runtime = rt })
+	fails.Send(newJob(1, "panic"))
+	<-fails.Dead()
+	if !slices.Equal(r.run(), want) || len(r.failed) > 0 || r.notes.String() != "" {
+		t.Errorf("errors %v, lines %q, or other logits", r.failed, r.notes.String())
+	}
+	before := slices.Clone(r.sys.Counts())
+	r.sys.Count(1, []int32{3, 3, 5})
+	before[r.experts+3] += 2
+	before[r.experts+5]++
+	if !slices.Equal(r.sys.Counts(), before) {
+		t.Error("pairs computed elsewhere are not counted")
+	}
+	if stays.String() != "" {
+		t.Errorf("an actor of others did %q", stays)
+	}
+	r.close()
+	if stays.String() != "close1" || others.String() != "fails" {
+		t.Errorf("an actor of others did %q; the runtime heard of %q", stays, others)
+	}
+}
