@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -35,7 +34,7 @@ type Options struct {
 	Select string
 
 	Validation bool              // with the Khronos validation layer, synchronization checks included; an error if it is not installed
-	Message    func(text string) // gets the layer's warnings and errors, on any goroutine
+	Message    func(text string) // gets the layer's warnings and errors about any device of the process that has it, on any goroutine
 
 	Profile  bool          // take the time of every dispatch (Frame.Times)
 	MaxWait  time.Duration // how long a wait may take before the device counts as lost; 0 for 10 s, or 2 min on a CPU device
@@ -85,23 +84,36 @@ type Device struct {
 
 	lost   atomic.Pointer[error]
 	closed atomic.Bool
+
+	endMessages func() // to Options.Message
 }
 
 // Open opens a device.
 func Open(o Options) (*Device, error) {
-	inst, err := newInstance(&o)
+	end := o.listen()
+	inst, err := openInstance(o.Validation)
 	if err != nil {
+		end()
 		return nil, err
 	}
 	d, err := inst.open(o)
 	if err != nil {
-		inst.close()
+		end()
 		return nil, err
 	}
+	d.endMessages = end
 	return d, nil
 }
 
-// open opens the device that is asked for. When it fails the instance is still the caller's.
+// listen begins to send messages to Options.Message.
+func (o *Options) listen() (end func()) {
+	if !o.Validation || o.Message == nil {
+		return func() {}
+	}
+	return vk.Listen(o.Message)
+}
+
+// open opens the device that is asked for.
 func (i *instance) open(o Options) (*Device, error) {
 	all, err := i.list(&o)
 	if err != nil {
@@ -217,6 +229,7 @@ func (d *Device) Close() error {
 	if d.closed.Load() {
 		return nil
 	}
+	defer d.endMessages()
 	err := d.Idle()
 	d.closed.Store(true)
 	if err != nil {
@@ -235,7 +248,6 @@ func (d *Device) Close() error {
 		d.pipelines.save(d)
 	}
 	d.destroyObjects()
-	d.instance.close()
 	return nil
 }
 
@@ -258,111 +270,21 @@ func (d *Device) destroyObjects() {
 // List describes the devices of this machine in the order of their indices: discrete cards, then integrated, virtual and CPU devices.
 // Where there is none the error wraps ErrNoLoader or ErrNoDevice and says what to try.
 func List(o Options) ([]Info, error) {
-	inst, err := newInstance(&o)
+	defer o.listen()()
+	inst, err := openInstance(o.Validation)
 	if err != nil {
 		return nil, err
 	}
-	defer inst.close()
 	all, err := inst.list(&o)
 	if err != nil {
 		return nil, err
 	}
 	if len(all) == 0 {
-		return nil, fmt.Errorf("%w: %s", ErrNoDevice, noDevice())
+		return nil, errNoCard()
 	}
 	out := make([]Info, len(all))
 	for i := range all {
 		out[i] = all[i].Info
 	}
 	return out, nil
-}
-
-// instance is Vulkan with the options' layers.
-type instance struct {
-	*vk.Instance
-	messenger vk.DebugUtilsMessengerEXT
-	forget    func() // ends the messages
-}
-
-const (
-	validationLayer = "VK_LAYER_KHRONOS_validation"
-	debugUtils      = "VK_EXT_debug_utils"
-	portability     = "VK_KHR_portability_enumeration"
-)
-
-func newInstance(o *Options) (*instance, error) {
-	name := vk.CString("coli")
-	app := &vk.ApplicationInfo{PApplicationName: name, PEngineName: name, ApiVersion: vk.Version13}
-	vk.Chain(app)
-	info := &vk.InstanceCreateInfo{PApplicationInfo: app}
-	chain := []vk.Extensible{info}
-	have, err := vk.InstanceExtensions("")
-	if err != nil {
-		return nil, explainLoader(err)
-	}
-	var layers, extensions []string
-	if slices.Contains(have, portability) {
-		extensions = append(extensions, portability)
-		info.Flags |= vk.InstanceCreateEnumeratePortabilityBitKHR
-	}
-	inst := new(instance)
-	var messages *vk.DebugUtilsMessengerCreateInfoEXT
-	if o.Validation {
-		installed, err := vk.LayerNames()
-		if err != nil {
-			return nil, err
-		}
-		if !slices.Contains(installed, validationLayer) {
-			return nil, fmt.Errorf("%s is not installed (package vulkan-validationlayers)", validationLayer)
-		}
-		layers = append(layers, validationLayer)
-		extensions = append(extensions, debugUtils, "VK_EXT_validation_features")
-		enable := new(uint32)
-		*enable = vk.ValidationFeatureEnableSynchronizationValidationEXT
-		chain = append(chain, &vk.ValidationFeaturesEXT{EnabledValidationFeatureCount: 1, PEnabledValidationFeatures: enable})
-		sink := o.Message
-		if sink == nil {
-			sink = func(string) {}
-		}
-		messages, inst.forget = vk.MessengerInfo(sink)
-		chain = append(chain, messages)
-	}
-	info.EnabledLayerCount, info.PpEnabledLayerNames = uint32(len(layers)), vk.CStrings(layers)
-	info.EnabledExtensionCount, info.PpEnabledExtensionNames = uint32(len(extensions)), vk.CStrings(extensions)
-	vk.Chain(chain...)
-	if inst.Instance, err = vk.CreateInstance(info); err != nil {
-		if inst.forget != nil {
-			inst.forget()
-		}
-		return nil, explainLoader(err)
-	}
-	if messages != nil {
-		messages.Next = nil
-		if inst.messenger, err = inst.CreateMessenger(messages); err != nil {
-			inst.close()
-			return nil, err
-		}
-	}
-	return inst, nil
-}
-
-func (i *instance) close() {
-	if i.messenger != 0 {
-		i.DestroyMessenger(i.messenger)
-	}
-	i.Destroy()
-	if i.forget != nil {
-		i.forget()
-	}
-}
-
-func explainLoader(err error) error {
-	switch {
-	case errors.Is(err, ErrNoLoader):
-		return fmt.Errorf("%w; install the Vulkan loader and the driver of your card (Debian, Ubuntu: libvulkan1 and mesa-vulkan-drivers or "+
-			"NVIDIA's driver; macOS: MoltenVK), or name the loader with %s", err, vk.LoaderEnv)
-	case errors.Is(err, vk.ErrorIncompatibleDriver): // the loader found no driver
-		return fmt.Errorf("%w: %s", ErrNoDevice, noDevice())
-	}
-	return err
 }

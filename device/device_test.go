@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -398,6 +399,9 @@ func TestValidationMessagesArrive(t *testing.T) {
 		t.Skip("COLI_TEST_VALIDATION=0")
 	}
 	d := devicetest.Open(t) // skips without Vulkan
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
 	d, err := device.Open(device.Options{Select: d.Info().Name, Validation: true, Message: func(text string) {
 		mu.Lock()
 		defer mu.Unlock()
@@ -552,16 +556,50 @@ func TestSubmittingAllocatesNothing(t *testing.T) {
 	}
 }
 
-func TestNoVulkan(t *testing.T) {
-	devicetest.Open(t) // skips where the drivers are missing anyway
-	t.Run("no driver", func(t *testing.T) {
-		t.Setenv("VK_DRIVER_FILES", filepath.Join(t.TempDir(), "none.json"))
-		t.Setenv("VK_ICD_FILENAMES", filepath.Join(t.TempDir(), "none.json"))
+func TestDevicesAreOpenedOftenAndAtOnce(t *testing.T) {
+	name := devicetest.Open(t).Info().Name // skips without Vulkan
+	var wg sync.WaitGroup
+	for range 3 {
+		wg.Go(func() {
+			for range 20 { // drivers that are loaded again each time give up after some forty times
+				if all, err := device.List(device.Options{}); err != nil || len(all) == 0 {
+					t.Errorf("the list is %v (%v)", all, err)
+				}
+				d, err := device.Open(device.Options{Select: name})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if err := d.Close(); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func TestNoDriver(t *testing.T) {
+	const inner = "COLI_TEST_NO_DRIVER" // in a process of its own, since one that has found drivers keeps them
+	if os.Getenv(inner) == "1" {
 		_, err := device.Open(device.Options{})
-		if !errors.Is(err, device.ErrNoDevice) || !strings.Contains(err.Error(), "VK_DRIVER_FILES") && !strings.Contains(err.Error(), "render") {
+		if !errors.Is(err, device.ErrNoDevice) || !strings.Contains(err.Error(), "no driver") ||
+			!strings.Contains(err.Error(), "VK_DRIVER_FILES") && !strings.Contains(err.Error(), "render") {
 			t.Errorf("opening gives %v", err)
 		}
-	})
+		return
+	}
+	devicetest.Open(t) // skips without Vulkan
+	none := filepath.Join(t.TempDir(), "none.json")
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestNoDriver$", "-test.v")
+	cmd.Env = append(os.Environ(), inner+"=1", "VK_DRIVER_FILES="+none, "VK_ICD_FILENAMES="+none)
+	if out, err := cmd.CombinedOutput(); err != nil || !bytes.Contains(out, []byte("--- PASS: TestNoDriver")) {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+func TestNoVulkan(t *testing.T) {
+	devicetest.Open(t) // skips without Vulkan
 	t.Run("no loader", func(t *testing.T) {
 		missing := filepath.Join(t.TempDir(), "libvulkan.so.1")
 		t.Setenv("COLI_VK_LOADER", missing)

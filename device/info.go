@@ -120,7 +120,7 @@ const (
 func (i *instance) list(o *Options) ([]candidate, error) {
 	physical, err := i.PhysicalDevices()
 	if err != nil {
-		return nil, fmt.Errorf("listing Vulkan devices: %w", err)
+		return nil, explain(fmt.Errorf("listing Vulkan devices: %w", err))
 	}
 	var all []candidate
 	for _, p := range physical {
@@ -386,7 +386,7 @@ func (i *instance) createDevice(c *candidate) (*vk.Device, error) {
 // choose finds the device that was asked for.
 func choose(all []candidate, selected string) (*candidate, error) {
 	if len(all) == 0 {
-		return nil, fmt.Errorf("%w: %s", ErrNoDevice, noDevice())
+		return nil, errNoCard()
 	}
 	if selected == "" {
 		if all[0].Type == CPU {

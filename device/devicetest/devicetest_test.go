@@ -28,7 +28,9 @@ func (r *recorder) end() {
 }
 
 func TestLeaksAndMessagesFailATest(t *testing.T) {
-	Open(t) // skips without Vulkan
+	if err := Open(t).Close(); err != nil { // skips without Vulkan
+		t.Fatal(err)
+	}
 	for name, tt := range map[string]struct {
 		do   func(d *device.Device, b *device.Buffer)
 		want string // empty for a test that passes

@@ -12,7 +12,7 @@ type Instance struct {
 
 	destroyInstance, getDeviceProcAddr, enumeratePhysicalDevices, enumerateDeviceExtensionProperties, getPhysicalDeviceProperties2,
 	getPhysicalDeviceFeatures2, getPhysicalDeviceMemoryProperties2, getPhysicalDeviceQueueFamilyProperties, createDevice,
-	createDebugUtilsMessengerEXT, destroyDebugUtilsMessengerEXT, getPhysicalDeviceCooperativeMatrixPropertiesKHR proc
+	createDebugUtilsMessengerEXT, getPhysicalDeviceCooperativeMatrixPropertiesKHR proc
 }
 
 // global are the functions that need no instance.

@@ -1,67 +1,74 @@
 package vk
 
 import (
+	"maps"
+	"slices"
 	"sync"
 	"unsafe"
 
 	"github.com/ebitengine/purego"
 )
 
-// Messages of the validation layer come through one C callback for the whole process, which only a limited number of can be made; the
-// messenger's user data says whose they are.
+// messengers is where the validation layer's messages go. They come through one C callback for the whole process, which only a limited
+// number of can be made, and a message does not always name its device: everybody who listens gets all.
 var messengers struct {
 	sync.Mutex
 	callback uintptr
-	last     uintptr
-	sinks    map[uintptr]func(text string)
+	sinks    map[*func(text string)]struct{}
 }
 
-// MessengerInfo describes a messenger whose warnings and errors go to sink, which is called on any thread, also by several at once, and
-// must not call Vulkan. It is for the chain of InstanceCreateInfo and for CreateMessenger; forget ends it.
-func MessengerInfo(sink func(text string)) (info *DebugUtilsMessengerCreateInfoEXT, forget func()) {
+// Listen sends the warnings and errors of all instances with a messenger to sink, which is called on any thread, also by several at once,
+// and must not call Vulkan; end stops that.
+func Listen(sink func(text string)) (end func()) {
+	m := &messengers
+	m.Lock()
+	defer m.Unlock()
+	if m.sinks == nil {
+		m.sinks = map[*func(string)]struct{}{}
+	}
+	key := &sink
+	m.sinks[key] = struct{}{}
+	return func() {
+		m.Lock()
+		defer m.Unlock()
+		delete(m.sinks, key)
+	}
+}
+
+// MessengerInfo describes the messenger for those who listen. It is for the chain of InstanceCreateInfo, and for CreateMessenger.
+func MessengerInfo() *DebugUtilsMessengerCreateInfoEXT {
 	m := &messengers
 	m.Lock()
 	defer m.Unlock()
 	if m.callback == 0 {
 		m.callback = purego.NewCallback(onMessage)
-		m.sinks = map[uintptr]func(string){}
 	}
-	m.last++
-	id := m.last
-	m.sinks[id] = sink
-	info = &DebugUtilsMessengerCreateInfoEXT{
+	info := &DebugUtilsMessengerCreateInfoEXT{
 		MessageSeverity: DebugUtilsMessageSeverityWarningBitEXT | DebugUtilsMessageSeverityErrorBitEXT,
 		MessageType:     DebugUtilsMessageTypeGeneralBitEXT | DebugUtilsMessageTypeValidationBitEXT,
 		PfnUserCallback: m.callback,
-		PUserData:       id,
 	}
 	Chain(info)
-	return info, func() {
-		m.Lock()
-		defer m.Unlock()
-		delete(m.sinks, id)
-	}
+	return info
 }
 
-func onMessage(severity, types uint32, data *DebugUtilsMessengerCallbackDataEXT, id uintptr) uintptr {
+func onMessage(_, _ uint32, data *DebugUtilsMessengerCallbackDataEXT, _ uintptr) uintptr {
+	if data == nil {
+		return 0
+	}
 	messengers.Lock()
-	sink := messengers.sinks[id]
+	sinks := slices.Collect(maps.Keys(messengers.sinks))
 	messengers.Unlock()
-	if sink != nil && data != nil {
-		sink(goString(data.PMessage))
+	text := goString(data.PMessage)
+	for _, sink := range sinks {
+		(*sink)(text)
 	}
 	return 0 // the call that caused the message goes on
 }
 
-// CreateMessenger begins to carry messages.
-func (i *Instance) CreateMessenger(info *DebugUtilsMessengerCreateInfoEXT) (DebugUtilsMessengerEXT, error) {
+// CreateMessenger begins to carry messages, until the instance ends.
+func (i *Instance) CreateMessenger(info *DebugUtilsMessengerCreateInfoEXT) error {
 	h := new(DebugUtilsMessengerEXT)
-	err := check("vkCreateDebugUtilsMessengerEXT",
+	return check("vkCreateDebugUtilsMessengerEXT",
 		call(i.createDebugUtilsMessengerEXT, i.h, uintptr(unsafe.Pointer(info)), 0, uintptr(unsafe.Pointer(h))))
-	return *h, err
-}
-
-// DestroyMessenger ends a messenger.
-func (i *Instance) DestroyMessenger(m DebugUtilsMessengerEXT) {
-	call(i.destroyDebugUtilsMessengerEXT, i.h, uintptr(m), 0)
 }
