@@ -127,6 +127,19 @@ const everything = shaders.AttentionOut | shaders.AttentionSink | shaders.Attent
 
 func TestAttention(t *testing.T) {
 	g := openGPU(t)
+	t.Run("attention", func(t *testing.T) {
+		testAttention(t, g, func(p shaders.AttentionPush, headDim int) shaders.Launch {
+			return shaders.AttentionLaunch(p, headDim, attentionSplits, g.subgroup)
+		})
+	})
+	t.Run("few", func(t *testing.T) {
+		testAttention(t, g, func(p shaders.AttentionPush, headDim int) shaders.Launch {
+			return shaders.AttentionFewLaunch(p, headDim, attentionSplits)
+		})
+	})
+}
+
+func testAttention(t *testing.T, g *gpu, launch func(p shaders.AttentionPush, headDim int) shaders.Launch) {
 	for _, c := range []attentionCase{
 		{2, 2, 128, 0, shaders.AttentionOut, run(0, 0, 1)},
 		{2, 2, 128, 0, shaders.AttentionOut, run(0, 40, 1)},
@@ -145,7 +158,7 @@ func TestAttention(t *testing.T) {
 			if c.headDim%32 == 0 {
 				in.push.Flags |= shaders.AttentionQ8
 			}
-			l := shaders.AttentionLaunch(in.push, c.headDim, attentionSplits, g.subgroup)
+			l := launch(in.push, c.headDim)
 			dispatch(g, in.push, l)
 			got := fetch[float32](in.o)
 			near(t, "o", got, in.want(), 3e-6)
@@ -165,7 +178,7 @@ func TestAttention(t *testing.T) {
 				one.Q, one.O, one.Gate = one.Q+uint64(4*r*width), one.O+uint64(4*r*width), one.Gate+uint64(4*r*width)
 				one.Places += uint64(8 * r)
 				one.Flags &^= shaders.AttentionQ8
-				dispatch(g, one, shaders.AttentionLaunch(one, c.headDim, attentionSplits, g.subgroup))
+				dispatch(g, one, launch(one, c.headDim))
 			}
 			equal(t, "alone", fetch[float32](in.o), got)
 		})

@@ -45,10 +45,11 @@ type Module struct {
 
 // pushes maps each source to the struct of its push constants. A test compares them with the modules.
 var pushes = map[string]any{
-	"gemv":    GEMVPush{},
-	"expert":  ExpertPush{},
-	"gate_up": GateUpPush{},
-	"down":    DownPush{},
+	"gemv":       GEMVPush{},
+	"expert":     ExpertPush{},
+	"gate_up":    GateUpPush{},
+	"down":       DownPush{},
+	"down_ranks": DownPush{},
 
 	"gemm":       GEMMPush{},
 	"gemm_float": GEMMPush{},
@@ -59,6 +60,7 @@ var pushes = map[string]any{
 	"argmax":          ArgMaxPush{},
 	"attention":       AttentionPush{},
 	"attention_block": AttentionPush{},
+	"attention_few":   AttentionPush{},
 	"elementwise":     ElementwisePush{},
 	"gather":          GatherPush{},
 	"qkv_post":        QKVPush{},
