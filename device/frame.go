@@ -22,6 +22,7 @@ type Frame struct {
 
 	began, ended bool
 	bound        *Pipeline
+	order        order
 
 	stamps     stamps
 	submission submission
@@ -39,13 +40,6 @@ var (
 	errFrameFreed = errors.New("the frame is freed")
 )
 
-// What a barrier orders, inside a frame and at its beginning after the frames before it.
-const (
-	stages = vk.PipelineStageComputeShaderBit | vk.PipelineStageTransferBit
-	writes = vk.AccessShaderWriteBit | vk.AccessTransferWriteBit
-	reads  = vk.AccessShaderReadBit | vk.AccessTransferReadBit
-)
-
 // begin starts the recording when the first command comes, and says whether commands can be recorded.
 func (f *Frame) begin() bool {
 	if f.err == nil && f.ended {
@@ -58,7 +52,7 @@ func (f *Frame) begin() bool {
 		return false
 	}
 	f.began = true
-	f.cb.Barrier(stages, stages, writes, reads|writes)
+	f.order.begin()
 	f.stamp("")
 	return true
 }
@@ -127,6 +121,7 @@ func (f *Frame) Dispatch(p *Pipeline, push []byte, x, y, z uint32, label string)
 	if len(push) > 0 {
 		f.cb.PushConstants(p.layout, push)
 	}
+	f.behind(dispatches)
 	f.cb.Dispatch(x, y, z)
 	f.stamp(label)
 }
@@ -134,8 +129,22 @@ func (f *Frame) Dispatch(p *Pipeline, push []byte, x, y, z uint32, label string)
 // Barrier makes what was recorded before it visible to what is recorded after it.
 func (f *Frame) Barrier() {
 	if f.begin() {
-		f.cb.Barrier(stages, stages, writes, reads|writes)
+		f.order.barrier()
 	}
+}
+
+// behind records the barrier that the next command, which is of kind k, needs.
+func (f *Frame) behind(k kind) {
+	if wait := f.order.command(k); wait != 0 {
+		f.barrier(wait, k.stage())
+	}
+}
+
+// barrier records that commands of some stages see, and do not disturb, what those of others before them do.
+func (f *Frame) barrier(from, to uint32) {
+	_, written := access(from)
+	reads, writes := access(to)
+	f.cb.Barrier(from, to, written, reads|writes)
 }
 
 // Copy records a copy of n bytes.
@@ -150,8 +159,17 @@ func (f *Frame) Copy(dst *Buffer, dstOff int64, src *Buffer, srcOff, n int64) {
 
 func (f *Frame) copy(dst vk.Buffer, dstOff int64, src vk.Buffer, srcOff, n int64) {
 	if f.begin() {
+		f.behind(copies)
 		f.cb.CopyBuffer(dst, uint64(dstOff), src, uint64(srcOff), uint64(n))
 		f.stamp("copy")
+	}
+}
+
+// zero records the filling of n bytes with zeros.
+func (f *Frame) zero(b vk.Buffer, n int64) {
+	if f.begin() {
+		f.behind(copies)
+		f.cb.FillBuffer(b, 0, uint64(n))
 	}
 }
 
@@ -160,7 +178,10 @@ func (f *Frame) End() error {
 	if !f.begin() {
 		return f.err
 	}
-	f.cb.Barrier(stages, vk.PipelineStageHostBit, writes, vk.AccessHostReadBit)
+	if used := f.order.used; used != 0 {
+		_, written := access(used)
+		f.cb.Barrier(used, vk.PipelineStageHostBit, written, vk.AccessHostReadBit)
+	}
 	if err := f.cb.End(); err != nil {
 		f.err = f.d.failed(err)
 		return f.err

@@ -364,11 +364,7 @@ func newChunk(d *Device, use Use, kind uint32, size int64) (c chunk, err error) 
 			return c, nil
 		}
 	}
-	return c, d.once(func(f *Frame) {
-		if f.begin() {
-			f.cb.FillBuffer(c.buffer, 0, uint64(size))
-		}
-	})
+	return c, d.once(func(f *Frame) { f.zero(c.buffer, size) })
 }
 
 func (c *chunk) destroy(d *Device) {
