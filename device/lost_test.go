@@ -1,0 +1,121 @@
+package device
+
+import (
+	"cmp"
+	"errors"
+	"os"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/ebitengine/purego"
+
+	"github.com/coli-moe/coli/device/internal/vk"
+)
+
+// replace makes the driver's function with the field's name in vk.Device be f, until restore is called.
+func replace(d *Device, field string, f any) (restore func()) {
+	p := (*uintptr)(unsafe.Pointer(reflect.ValueOf(d.vk).Elem().FieldByName(field).UnsafeAddr()))
+	old := *p
+	*p = purego.NewCallback(f)
+	return func() { *p = old }
+}
+
+// openUnchecked opens the test device without the validation layer, which the replaced functions would confuse.
+func openUnchecked(t *testing.T) *Device {
+	t.Helper()
+	d, err := Open(Options{Select: cmp.Or(os.Getenv("COLI_TEST_DEVICE"), "llvmpipe"), Spin: -1})
+	if err != nil {
+		if os.Getenv("COLI_CI") == "1" {
+			t.Fatalf("no device to test on: %v", err)
+		}
+		t.Skipf("no device to test on: %v", err)
+	}
+	return d
+}
+
+// TestALossThatTheDriverReports lets every function that can report the loss of a device do so, and vkDeviceWaitIdle after it, as NVIDIA's
+// driver does. Nothing is waited for, and nothing is left.
+func TestALossThatTheDriverReports(t *testing.T) {
+	result := vk.ErrorDeviceLost // as the functions return it
+	lost := uintptr(uint32(result))
+	for field, call := range map[string]any{
+		"queueSubmit":              func(_, _, _, _ uintptr) uintptr { return lost },
+		"getSemaphoreCounterValue": func(_, _, _ uintptr) uintptr { return lost },
+		"waitSemaphores":           func(_, _, _ uintptr) uintptr { return lost },
+	} {
+		t.Run(field, func(t *testing.T) {
+			d := openUnchecked(t)
+			b, err := d.Alloc(DeviceOnly, 1<<20, "numbers")
+			if err != nil {
+				t.Fatal(err)
+			}
+			copying := func() *Frame {
+				f := d.NewFrame()
+				f.Copy(b, 0, b, 1<<19, 1<<18)
+				return f
+			}
+			pending, failing := copying(), copying()
+			if err := pending.End(); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := pending.Submit(); err != nil {
+				t.Fatal(err)
+			}
+			idle := d.vk.WaitIdle // of the driver
+			restore := replace(d, field, call)
+			if field == "waitSemaphores" { // only asked where the timeline has not come far enough
+				replace(d, "getSemaphoreCounterValue", func(_, _, _ uintptr) uintptr { return 0 })
+			}
+			err = failing.End()
+			if err == nil {
+				err = failing.Run(t.Context())
+			}
+			if !errors.Is(err, ErrLost) || !errors.Is(err, vk.ErrorDeviceLost) || !errors.Is(d.Lost(), ErrLost) {
+				t.Errorf("a frame of the lost device: %v", err)
+			}
+			restore()
+			if err := idle(); err != nil { // so that what is destroyed is not in use
+				t.Fatal(err)
+			}
+			waits := 0
+			replace(d, "deviceWaitIdle", func(_ uintptr) uintptr { waits++; return lost })
+			began := time.Now()
+			pending.Free()
+			failing.Free()
+			failing.Free()
+			b.Free()
+			if err := d.Close(); err != nil || waits != 1 {
+				t.Errorf("closing the lost device: %v, after %d calls of vkDeviceWaitIdle", err, waits)
+			}
+			if took := time.Since(began); took > closeWait/2 {
+				t.Errorf("that took %v", took)
+			}
+			if pending.pool != 0 || failing.pool != 0 {
+				t.Error("frames are left")
+			}
+		})
+	}
+}
+
+// TestCloseDoesNotHang closes a device whose driver does not come back.
+func TestCloseDoesNotHang(t *testing.T) {
+	if testing.Short() {
+		t.Skip("waits for closeWait")
+	}
+	d := openUnchecked(t)
+	hanging := make(chan struct{})
+	replace(d, "deviceWaitIdle", func(_ uintptr) uintptr { <-hanging; return 0 })
+	loss := d.lose(errors.New("no answer"))
+	began := time.Now()
+	if err := d.Close(); !errors.Is(err, ErrLost) || !strings.Contains(err.Error(), loss.Error()) {
+		t.Errorf("closing: %v, want %v", err, loss)
+	}
+	if took := time.Since(began); took > 2*closeWait {
+		t.Errorf("closing took %v", took)
+	}
+	close(hanging)
+	d.destroyObjects()
+}
