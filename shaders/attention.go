@@ -78,8 +78,8 @@ func AttentionLaunch(p AttentionPush, headDim, splits, subgroup int) Launch {
 }
 
 // AttentionFewLaunch is the dispatch of attention_few.comp, which does what attention.comp does with the same scratch and counters, and asks
-// for all of a block of positions at once: of many threads each has ahead·8 positions' eighths at a time.
-func AttentionFewLaunch(p AttentionPush, headDim, splits int) Launch {
+// for all of a block of positions at once.
+func AttentionFewLaunch(p AttentionPush, headDim, splits, subgroup int) Launch {
 	per, chunks := attentionHeads(int(p.Heads), int(p.KVHeads), headDim)
 	ahead := uint32(2)
 	if headDim > 128 || per > 2 {
@@ -87,7 +87,7 @@ func AttentionFewLaunch(p AttentionPush, headDim, splits int) Launch {
 	}
 	return Launch{
 		Kernel:    "attention_few",
-		Constants: []uint32{threads, uint32(headDim), uint32(per), uint32(chunks), attentionPart, ahead},
+		Constants: []uint32{uint32(min(threads, 8*subgroup)), uint32(headDim), uint32(per), uint32(chunks), attentionPart, ahead},
 		X:         p.KVHeads * uint32(chunks), Y: p.Rows, Z: uint32(splits),
 	}
 }

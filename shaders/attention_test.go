@@ -134,7 +134,7 @@ func TestAttention(t *testing.T) {
 	})
 	t.Run("few", func(t *testing.T) {
 		testAttention(t, g, func(p shaders.AttentionPush, headDim int) shaders.Launch {
-			return shaders.AttentionFewLaunch(p, headDim, attentionSplits)
+			return shaders.AttentionFewLaunch(p, headDim, attentionSplits, g.subgroup)
 		})
 	})
 }

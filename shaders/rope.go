@@ -42,6 +42,39 @@ func StoreKVLaunch(p StoreKVPush) Launch {
 	}
 }
 
+// KVPiece is a tensor whose rows kv_out.comp copies.
+type KVPiece struct {
+	From  uint64 // KVPieceK, KVPieceV: the layer's table as StoreKVPush.Mirrors; KVPieceRows: 32-bit values [Rows, Width]
+	To    uint64 // 32-bit values [Rows, Width]
+	Width uint32
+	Which uint32
+}
+
+// The values of KVPiece.Which.
+const (
+	KVPieceK    uint32 = iota // the rows at their places in the mirrors of K
+	KVPieceV                  // or of V
+	KVPieceRows               // rows as they are
+)
+
+// KVOutPush is the push-constant block of kv_out.comp: copies the rows that a frame has added to the mirrors of all layers, and others that
+// the host wants, to its memory in one dispatch. A store to the host's memory takes longer than most stages: as the last of a frame it
+// delays none of them.
+type KVOutPush struct {
+	Pieces uint64 // [pieces] of KVPiece
+	Places uint64 // int32 pairs (pos, seq) [Rows]
+
+	Rows uint32
+}
+
+// KVOutLaunch is the dispatch of kv_out.comp for so many pieces, of which the widest has width values a row.
+func KVOutLaunch(p KVOutPush, pieces, width int) Launch {
+	return Launch{
+		Kernel: "kv_out", Constants: []uint32{threads},
+		X: groups(width, 4*threads), Y: p.Rows, Z: uint32(pieces),
+	}
+}
+
 // QKVPush is the push-constant block of qkv_post.comp, everything between the q, k and v projections and attention in one stage: the norm
 // of q and k, the clamp of all three, the rotation of q and k, the rows of k and v in the mirror and the staging rows. K and V keep what
 // the projection wrote; only Q is written in place.

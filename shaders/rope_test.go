@@ -112,6 +112,42 @@ func TestStoreKV(t *testing.T) {
 	}
 }
 
+// The rows that store_kv.comp leaves in the mirrors, without staging, are those that kv_out.comp copies.
+func TestKVOut(t *testing.T) {
+	g := openGPU(t)
+	rows := len(somePlaces)
+	places := upload(g, flat(somePlaces)).Addr
+	var pieces []shaders.KVPiece
+	var want [][]float32
+	var got []buffer
+	piece := func(from uint64, which uint32, width int, x []float32) {
+		to := g.alloc(4 * rows * width)
+		pieces = append(pieces, shaders.KVPiece{From: from, To: to.Addr, Width: uint32(width), Which: which})
+		want, got = append(want, x), append(got, to)
+	}
+	for i, c := range [][2]int{{256, 256}, {192, 128}, {10, 6}, {4100, 4100}} {
+		kw, vw := c[0], c[1]
+		k, v := normal(rows*kw, uint64(i)), normal(rows*vw, uint64(10+i))
+		table, _ := mirrors(g, kw, vw)
+		p := shaders.StoreKVPush{
+			K: upload(g, k).Addr, V: upload(g, v).Addr, Places: places, Mirrors: table.Addr,
+			Rows: uint32(rows), KWidth: uint32(kw), VWidth: uint32(vw),
+		}
+		dispatch(g, p, shaders.StoreKVLaunch(p))
+		piece(table.Addr, shaders.KVPieceK, kw, k)
+		piece(table.Addr, shaders.KVPieceV, vw, v)
+	}
+	for _, width := range []int{1, 8, 6} {
+		x := normal(rows*width, uint64(20+width))
+		piece(upload(g, x).Addr, shaders.KVPieceRows, width, x)
+	}
+	p := shaders.KVOutPush{Pieces: upload(g, pieces).Addr, Places: places, Rows: uint32(rows)}
+	dispatch(g, p, shaders.KVOutLaunch(p, len(pieces), 4100))
+	for i := range pieces {
+		equal(t, fmt.Sprint("piece ", i), fetch[float32](got[i]), want[i])
+	}
+}
+
 func TestQKVPost(t *testing.T) {
 	g := openGPU(t)
 	rows := len(somePlaces)
@@ -177,6 +213,13 @@ func TestQKVPost(t *testing.T) {
 			equal(t, "k", fetch[float32](bk), k)
 			near(t, "staged k", fetch[float32](sk), wantK, 3e-6)
 			near(t, "staged v", fetch[float32](sv), wantV, 0)
+			stored(t, "k", kv, 0, kw, wantK, 3e-6)
+			stored(t, "v", kv, 1, kw, wantV, 0)
+
+			// Without staging rows the mirrors get the same.
+			table, kv = mirrors(g, kw, kw)
+			p.Q, p.Mirrors, p.StageK, p.StageV = upload(g, q).Addr, table.Addr, 0, 0
+			dispatch(g, p, shaders.QKVLaunch(p))
 			stored(t, "k", kv, 0, kw, wantK, 3e-6)
 			stored(t, "v", kv, 1, kw, wantV, 0)
 		})

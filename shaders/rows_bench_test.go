@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/coli-moe/coli/device"
 	"github.com/coli-moe/coli/ops"
 	"github.com/coli-moe/coli/router"
 	"github.com/coli-moe/coli/shaders"
@@ -108,14 +109,48 @@ func BenchmarkQKVPost(b *testing.B) {
 		places, _ := placesOf(g, rows, rows)
 		p := shaders.QKVPush{
 			Q: g.space(n), K: g.space(n), V: g.space(n), QW: g.space(4 * olmoeHidden), KW: g.space(4 * olmoeHidden), Places: places,
-			Table: upload(g, tableOf(ops.NewRope(olmoeHeadDim, olmoeHeadDim, 10000), rows)).Addr, StageK: g.space(n), StageV: g.space(n),
+			Table: upload(g, tableOf(ops.NewRope(olmoeHeadDim, olmoeHeadDim, 10000), rows)).Addr,
 			Rows: uint32(rows), Heads: olmoeHeads, KVHeads: olmoeHeads, HeadDim: olmoeHeadDim, Dim: olmoeHeadDim, Eps: 1e-5,
 			Flags: shaders.QKVNorm | shaders.QKVWhole,
 		}
-		stages(b, g, 3*n, shaders.QKVLaunch(p), func(stage int) shaders.QKVPush {
+		push := func(stage int) shaders.QKVPush {
 			p.Mirrors = tables[stage%olmoeLayers]
 			return p
-		})
+		}
+		b.Run("mirrors", func(b *testing.B) { stages(b, g, 3*n, shaders.QKVLaunch(p), push) })
+		host := g.host(2 * n)
+		p.StageK, p.StageV = host, host+uint64(n)
+		b.Run("mirrors+host", func(b *testing.B) { stages(b, g, 3*n, shaders.QKVLaunch(p), push) })
+	})
+}
+
+// host is memory of the host that the device writes.
+func (g *gpu) host(n int64) uint64 {
+	g.tb.Helper()
+	m, err := g.d.Alloc(device.HostReads, n, "benchmark")
+	if err != nil {
+		g.tb.Fatal(err)
+	}
+	g.tb.Cleanup(m.Free)
+	return m.Addr
+}
+
+// BenchmarkKVOut copies the new rows of all layers to the host's memory.
+func BenchmarkKVOut(b *testing.B) {
+	g := openBench(b)
+	rowsOf(b, func(b *testing.B, rows int) {
+		g := &gpu{b, g.d, g.subgroup}
+		places, _ := placesOf(g, rows, rows)
+		n := int64(4 * rows * olmoeHidden)
+		host := g.host(2 * olmoeLayers * n)
+		var pieces []shaders.KVPiece
+		for _, table := range layerMirrors(g, rows) {
+			for which := range shaders.KVPieceRows {
+				pieces = append(pieces, shaders.KVPiece{From: table, To: host + uint64(len(pieces))*uint64(n), Width: olmoeHidden, Which: which})
+			}
+		}
+		p := shaders.KVOutPush{Pieces: upload(g, pieces).Addr, Places: places, Rows: uint32(rows)}
+		stages(b, g, int64(len(pieces))*n, shaders.KVOutLaunch(p, len(pieces), olmoeHidden), func(int) shaders.KVOutPush { return p })
 	})
 }
 
@@ -154,7 +189,7 @@ func BenchmarkAttention(b *testing.B) {
 			}
 			for _, splits := range []int{16, 33, 64} {
 				b.Run(fmt.Sprint("few/splits=", splits), func(b *testing.B) {
-					l := shaders.AttentionFewLaunch(p, olmoeHeadDim, splits)
+					l := shaders.AttentionFewLaunch(p, olmoeHeadDim, splits, g.subgroup)
 					stages(b, g, bytes, l, push)
 					// Threads, fewest positions of a part, and positions of eight threads in a block.
 					for _, c := range [][3]uint32{

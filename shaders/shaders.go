@@ -63,6 +63,7 @@ var pushes = map[string]any{
 	"attention_few":   AttentionPush{},
 	"elementwise":     ElementwisePush{},
 	"gather":          GatherPush{},
+	"kv_out":          KVOutPush{},
 	"qkv_post":        QKVPush{},
 	"quantize":        QuantizePush{},
 	"rmsnorm":         NormPush{},

@@ -8,6 +8,7 @@ var others = []Variant{
 	{Name: "attention_few", Source: "attention_few"},
 	{Name: "elementwise", Source: "elementwise"},
 	{Name: "gather", Source: "gather"},
+	{Name: "kv_out", Source: "kv_out"},
 	{Name: "qkv_post", Source: "qkv_post"},
 	{Name: "quantize", Source: "quantize"},
 	{Name: "rmsnorm", Source: "rmsnorm"},
