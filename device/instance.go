@@ -13,8 +13,8 @@ import (
 // instance is Vulkan, with the validation layer or without.
 type instance struct{ *vk.Instance }
 
-// instances are kept for the process: the loader unloads the drivers with the last instance, and NVIDIA's does not bear being loaded some
-// forty times, since not all of its thread-local storage comes back. Devices are looked for anew by every List and Open.
+// instances are kept for the process: the loader unloads the drivers with the last instance, and NVIDIA's was no longer found after some
+// forty loads in one process. Devices are looked for anew by every List and Open.
 var instances struct {
 	sync.Mutex
 	all map[instanceKind]*instance

@@ -2,7 +2,7 @@ package device
 
 import "github.com/coli-moe/coli/device/internal/vk"
 
-// kind tells dispatches and copies apart: a barrier between dispatches only costs less than one for both.
+// kind tells dispatches and copies apart, so that barriers name only the stages that have something to wait for.
 type kind uint8
 
 const (
