@@ -7,6 +7,7 @@ import (
 
 	"github.com/coli-moe/coli/router"
 	"github.com/coli-moe/coli/shaders"
+	"github.com/coli-moe/coli/weights/format"
 )
 
 var (
@@ -92,6 +93,84 @@ func TestRouteIsTheRouters(t *testing.T) {
 					}
 				}
 			}
+		})
+	}
+}
+
+// Logits are the product's, and the choice is that of route.comp.
+func TestRouter(t *testing.T) {
+	g := openGPU(t)
+	for _, c := range []struct {
+		f          format.Format
+		cols, rows int
+		experts    int
+		bias       bool // of the product
+		p          router.Params
+	}{
+		{format.F32, 2048, 1, 64, false, router.Params{Gating: router.SoftmaxTopK, TopK: 8}},
+		{format.F32, 100, 15, 5, true, router.Params{Gating: router.TopKSoftmax, TopK: 2}},
+		{format.F32, 257, 3, 33, false, router.Params{Gating: router.SoftmaxTopK, TopK: 4, Normalize: true}},
+		{format.BF16, 2880, 4, 32, true, router.Params{Gating: router.TopKSoftmax, TopK: 4}},
+		{format.BF16, 63, 2, 7, false, router.Params{Gating: router.SoftmaxTopK, TopK: 7}},
+		{format.F16, 36, 9, 256, true, router.Params{Gating: router.Sigmoid, TopK: 8, Normalize: true, Scale: 2.5, Bias: normal(256, 9), Groups: 8, TopKGroups: 4}},
+		{format.F16, 4100, 2, 300, false, router.Params{Gating: router.SqrtSoftplus, TopK: 6, Normalize: true, Scale: 1.5, Bias: normal(300, 9)}},
+		{format.F32, 16384, 1, 16, false, router.Params{Gating: router.Sigmoid, TopK: 3}},
+	} {
+		t.Run(fmt.Sprintf("%s %dx%dx%d gating %d", c.f, c.rows, c.cols, c.experts, c.p.Gating), func(t *testing.T) {
+			g.tb = t
+			if !shaders.RouterFits(c.f, c.experts) {
+				t.Fatal("the kernel does not take it")
+			}
+			m, a := newMatrix(g, c.f, c.experts, c.cols, 0.05, 1), newActivations(g, c.f, c.rows, c.cols, 2)
+			added := make([]float32, c.experts)
+			bias := upload(g, append([]float32{0}, c.p.Bias...)).Addr + 4
+			n := c.rows * c.p.TopK
+			ids, weights, host := g.alloc(4*n), g.alloc(4*n), g.alloc(4*n)
+			logits, count := g.alloc(4*c.rows*c.experts), upload(g, make([]int32, c.rows))
+			p := shaders.RouterPush{
+				X: a.x, Logits: logits.Addr, Count: count.Addr, Bias: bias, IDs: ids.Addr, Weights: weights.Addr, Host: host.Addr,
+				Rows: uint32(c.rows), Flags: shaders.RouteHost,
+			}
+			if c.bias {
+				added = normal(c.experts, 3)
+				p.WBias = upload(g, added).Addr
+			}
+			p.SetMatrix(m.buf.Addr, m.Layout)
+			p.SetParams(c.p)
+			dispatch(g, p, shaders.RouterLaunch(p, c.f, c.p.Gating))
+
+			var want []float32
+			for r := range c.rows {
+				for e := range c.experts {
+					want = append(want, float32(dot(m, e, a, r))+added[e])
+				}
+			}
+			got := fetch[float32](logits)
+			near(t, "logits", got, want, exact)
+			wantIDs, wantWeights := g.alloc(4*n), g.alloc(4*n)
+			q := shaders.RoutePush{
+				Logits: logits.Addr, Bias: bias, IDs: wantIDs.Addr, Weights: wantWeights.Addr, Rows: uint32(c.rows), Experts: uint32(c.experts),
+			}
+			q.SetParams(c.p)
+			dispatch(g, q, shaders.RouteLaunch(q, c.p.Gating))
+			check := func(what string) {
+				t.Helper()
+				equal(t, what+" ids", fetch[int32](ids), fetch[int32](wantIDs))
+				equal(t, what+" ids of the host", fetch[int32](host), fetch[int32](wantIDs))
+				near(t, what+" weights", fetch[float32](weights), fetch[float32](wantWeights), 1e-6)
+				equal(t, what+" counters", fetch[int32](count), make([]int32, c.rows))
+			}
+			check("first")
+
+			// Each row for itself has the same bits.
+			for r := range c.rows {
+				one := p
+				one.X, one.Logits, one.Rows = p.X+uint64(4*r*c.cols), p.Logits+uint64(4*r*c.experts), 1
+				one.IDs, one.Weights, one.Host = p.IDs+uint64(4*r*c.p.TopK), p.Weights+uint64(4*r*c.p.TopK), p.Host+uint64(4*r*c.p.TopK)
+				dispatch(g, one, shaders.RouterLaunch(one, c.f, c.p.Gating))
+			}
+			check("alone")
+			equal(t, "logits alone", fetch[float32](logits), got)
 		})
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"github.com/coli-moe/coli/ops"
 	"github.com/coli-moe/coli/router"
 	"github.com/coli-moe/coli/shaders"
+	"github.com/coli-moe/coli/shaders/layout"
+	"github.com/coli-moe/coli/weights/format"
 )
 
 // The benchmarks below take the steps of OLMoE-1B-7B between its products: hidden size 2048, 16 heads of 128, 64 experts of which a row
@@ -70,6 +72,37 @@ func BenchmarkRoute(b *testing.B) {
 	})
 }
 
+// BenchmarkRouter takes the product of the router and the choice in one stage; BenchmarkGEMV's router and BenchmarkRoute take two.
+func BenchmarkRouter(b *testing.B) {
+	g := openBench(b)
+	const copies = 16
+	for _, f := range []format.Format{format.F32, format.BF16} {
+		b.Run(f.String(), func(b *testing.B) {
+			g := &gpu{b, g.d, g.subgroup}
+			l, _ := layout.For(f, olmoeExperts, olmoeHidden)
+			w := g.space(copies * l.Bytes)
+			p := shaders.RouterPush{
+				X: g.space(4 * olmoeHidden), Logits: g.space(4 * olmoeExperts), Count: upload(g, make([]int32, 1)).Addr,
+				IDs: g.space(4 * olmoeTopK), Weights: g.space(4 * olmoeTopK), Rows: 1,
+			}
+			p.SetMatrix(w, l)
+			p.SetParams(router.Params{TopK: olmoeTopK})
+			push := func(stage int) shaders.RouterPush {
+				p := p
+				p.SetMatrix(w+uint64(stage%copies)*uint64(l.Bytes), l)
+				return p
+			}
+			base := shaders.RouterLaunch(p, f, router.SoftmaxTopK)
+			stages(b, g, l.Bytes, base, push)
+			for _, c := range [][2]uint32{{64, 8}, {256, 2}} { // threads, pieces at once
+				base.Constants = append([]uint32{c[0]}, base.Constants[1:]...)
+				base.Constants[4] = c[1]
+				stages(b, g, l.Bytes, base, push)
+			}
+		})
+	}
+}
+
 func BenchmarkArgMax(b *testing.B) {
 	g := openBench(b)
 	p := shaders.ArgMaxPush{
@@ -110,7 +143,7 @@ func BenchmarkQKVPost(b *testing.B) {
 		p := shaders.QKVPush{
 			Q: g.space(n), K: g.space(n), V: g.space(n), QW: g.space(4 * olmoeHidden), KW: g.space(4 * olmoeHidden), Places: places,
 			Table: upload(g, tableOf(ops.NewRope(olmoeHeadDim, olmoeHeadDim, 10000), rows)).Addr,
-			Rows: uint32(rows), Heads: olmoeHeads, KVHeads: olmoeHeads, HeadDim: olmoeHeadDim, Dim: olmoeHeadDim, Eps: 1e-5,
+			Rows:  uint32(rows), Heads: olmoeHeads, KVHeads: olmoeHeads, HeadDim: olmoeHeadDim, Dim: olmoeHeadDim, Eps: 1e-5,
 			Flags: shaders.QKVNorm | shaders.QKVWhole,
 		}
 		push := func(stage int) shaders.QKVPush {

@@ -69,6 +69,7 @@ var pushes = map[string]any{
 	"rmsnorm":         NormPush{},
 	"rope":            RopePush{},
 	"route":           RoutePush{},
+	"router":          RouterPush{},
 	"store_kv":        StoreKVPush{},
 }
 

@@ -14,5 +14,6 @@ var others = []Variant{
 	{Name: "rmsnorm", Source: "rmsnorm"},
 	{Name: "rope", Source: "rope"},
 	{Name: "route", Source: "route"},
+	{Name: "router", Source: "router"},
 	{Name: "store_kv", Source: "store_kv"},
 }
