@@ -110,7 +110,7 @@ func (a *arena) take(layer int, size int64) (piece, int32, error) {
 }
 
 // check panics if what was taken for a layer has been given to another.
-func (a *arena) check(name string, layer int, epoch int32) {
+func (a *arena) check(name string, layer, epoch int32) {
 	if layer >= 0 && a.epoch[layer&1] != epoch {
 		panic(fmt.Sprintf("gpu: %s of layer %d is used after layer %d began", name, layer, a.layer[layer&1]))
 	}

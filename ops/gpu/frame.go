@@ -16,6 +16,7 @@ const mostFrames = 16
 // frame is a list of nodes with what it was compiled to.
 type frame struct {
 	nodes     []node
+	next      *frame          // of the list that came after it last time
 	slices    []*device.Frame // one submission each
 	swallowed []int32
 	fired     [fusions]int
@@ -32,7 +33,7 @@ func (f *frame) free() {
 // flush runs what was recorded, and waits for it.
 func (e *Executor) flush() {
 	e.ok()
-	if len(e.nodes) == 0 {
+	if len(e.nodes)+e.same == 0 {
 		return
 	}
 	e.begin()
@@ -48,7 +49,11 @@ func (e *Executor) flush() {
 	for _, id := range f.swallowed {
 		e.tensors[id].Aux.(*tensor).gone = true
 	}
-	e.nodes = e.nodes[:0]
+	if e.last != nil {
+		e.last.next = f
+	}
+	e.last = f
+	e.list()
 	e.end()
 	e.account(f)
 	for _, b := range e.retired {
@@ -60,14 +65,19 @@ func (e *Executor) flush() {
 
 // find returns the frame of the list, and makes it the most recent; nil if there is none.
 func (e *Executor) find() *frame {
-	for i, f := range e.frames {
-		if slices.Equal(f.nodes, e.nodes) {
-			copy(e.frames[1:i+1], e.frames[:i])
-			e.frames[0] = f
-			return f
-		}
+	is := func(f *frame) bool { return f == e.guess }
+	if e.guess == nil || e.same < len(e.guess.nodes) {
+		e.differ()
+		is = func(f *frame) bool { return slices.Equal(f.nodes, e.nodes) }
 	}
-	return nil
+	i := slices.IndexFunc(e.frames, is)
+	if i < 0 {
+		return nil
+	}
+	f := e.frames[i]
+	copy(e.frames[1:i+1], e.frames[:i])
+	e.frames[0] = f
+	return f
 }
 
 func (e *Executor) submit(f *device.Frame) {
@@ -120,7 +130,7 @@ func (e *Executor) compile() *frame {
 		e.submit(s)
 	}
 	if n := len(e.frames); n > mostFrames {
-		e.frames[n-1].free()
+		e.forget(e.frames[n-1])
 		e.frames = e.frames[:n-1]
 	}
 	e.stats.Recorded++
@@ -150,12 +160,23 @@ func (e *Executor) record(f *frame, s *device.Frame, stages [][]int, all []comma
 	}
 }
 
+// forget frees a frame that is not the last.
+func (e *Executor) forget(f *frame) {
+	f.free()
+	for _, o := range e.frames {
+		if o.next == f {
+			o.next = nil
+		}
+	}
+}
+
 // dropFrames forgets what was recorded: it refers to memory that goes.
 func (e *Executor) dropFrames() {
+	e.differ()
 	for _, f := range e.frames {
 		f.free()
 	}
-	e.frames = nil
+	e.frames, e.last = nil, nil
 }
 
 // account counts what a frame did.
@@ -171,7 +192,7 @@ func (e *Executor) account(f *frame) {
 	}
 	for _, c := range e.worked {
 		distinct := int64(0)
-		e.seen = slices.Grow(e.seen[:0], int(c.route.experts))[:c.route.experts]
+		e.seen = slices.Grow(e.seen[:0], c.experts)[:c.experts]
 		clear(e.seen)
 		for _, id := range c.ids {
 			if !e.seen[id] {

@@ -2,6 +2,7 @@ package gpu
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -26,7 +27,7 @@ func script(t *testing.T, list string) (nodes []node) {
 	weights := map[bool]*weight{}
 	for f, isInt := range map[format.Format]bool{format.Q8_0: true, format.F32: false} {
 		l, _ := layout.For(f, 64, 64)
-		weights[isInt] = &weight{layout: l}
+		weights[isInt] = &weight{layout: l, integer: isInt}
 	}
 	for word := range strings.FieldsSeq(list) {
 		name, rest, _ := strings.Cut(word, ":")
@@ -39,11 +40,11 @@ func script(t *testing.T, list string) (nodes []node) {
 		case "float":
 			n.op, n.w = opMatMul, weights[false]
 		case "rope":
-			n.op, n.n = opRope, [6]uint32{64, 64}
+			n.op, n.n = opRope, [7]uint32{64, 64}
 		case "norm":
-			n.op, n.n = opNorm, [6]uint32{64, 1}
+			n.op, n.n = opNorm, [7]uint32{64, 1}
 		case "clamp":
-			n.op, n.n = opClamp, [6]uint32{0, 5}
+			n.op, n.n = opClamp, [7]uint32{0, 5}
 		default:
 			var ok bool
 			if n.op, ok = byName[name]; !ok {
@@ -129,5 +130,57 @@ func TestFuseLayer(t *testing.T) {
 	}
 	if got := fmt.Sprint(f.fired[fuseNormQuantize], f.fired[fuseAttendQuantize], f.fired[fusePost], f.fired[fuseMatMulAdd]); got != "2 1 1 1" {
 		t.Errorf("counted %s", got)
+	}
+}
+
+// TestGuess: a list is what was recorded, however far it begins like the one that was expected.
+func TestGuess(t *testing.T) {
+	list := make([]node, 5)
+	for i := range list {
+		list[i] = node{op: opAdd, host: uint64(i)}
+	}
+	for same := range len(list) + 1 {
+		for more := range 3 {
+			f := &frame{nodes: list}
+			e := Executor{last: &frame{next: f}, frames: []*frame{f}}
+			e.list()
+			want := slices.Clone(list[:same])
+			for i := range more {
+				want = append(want, node{op: opClamp, host: uint64(i)})
+			}
+			for i := range want {
+				e.add(&want[i])
+			}
+			known := e.find() != nil
+			if known != (same == len(list) && more == 0) {
+				t.Errorf("%d as expected, %d more: known %t", same, more, known)
+			}
+			if !known && !slices.Equal(e.nodes, want) {
+				t.Errorf("%d as expected, %d more: %d nodes, or other ones", same, more, len(e.nodes))
+			}
+		}
+	}
+}
+
+// TestNodePlain: nodes are compared as bytes only if they have neither padding nor fields that compare otherwise.
+func TestNodePlain(t *testing.T) {
+	var bytes func(x reflect.Type) uintptr
+	bytes = func(x reflect.Type) (n uintptr) {
+		switch x.Kind() {
+		case reflect.Struct:
+			for i := range x.NumField() {
+				n += bytes(x.Field(i).Type)
+			}
+		case reflect.Array:
+			return uintptr(x.Len()) * bytes(x.Elem())
+		case reflect.Pointer, reflect.Int32, reflect.Uint32, reflect.Uint64:
+			return x.Size()
+		default:
+			t.Errorf("a field of type %s", x)
+		}
+		return n
+	}
+	if x := reflect.TypeFor[node](); bytes(x) != x.Size() {
+		t.Errorf("%d bytes in fields, %d in all", bytes(x), x.Size())
 	}
 }

@@ -82,6 +82,9 @@ type Executor struct {
 	core cores
 
 	nodes  []node         // recorded, and not run
+	guess  *frame         // whose list nodes begins like, instead of nodes; nil once it did not
+	same   int            // how many nodes of the guess were recorded
+	last   *frame         // of the list before
 	frames []*frame       // most recently used first
 	points []device.Point // of what was submitted and not waited for
 
@@ -201,7 +204,6 @@ func integer(f format.Format) bool { return kernels.For(f).Form == kernels.FormQ
 // tensor is what the executor keeps beside an ops.Tensor.
 type tensor struct {
 	operand
-	layer int
 	epoch int32
 	gone  bool      // swallowed: it has no values
 	quant bool      // the integer form is that of the values
@@ -254,15 +256,53 @@ func (e *Executor) from(b *bump, size int64) piece {
 	return p
 }
 
-// add records a node.
-func (e *Executor) add(n node) {
+// add records a node. Lists follow each other as they did before: as long as the nodes are those of the guess they are only counted.
+func (e *Executor) add(n *node) {
 	e.ok()
-	e.nodes = append(e.nodes, n)
+	if next := e.next(); next != nil && *next == *n {
+		e.same++
+		return
+	}
+	e.differ()
+	e.nodes = append(e.nodes, *n)
+}
+
+// next is the node that is expected, nil if nothing is.
+func (e *Executor) next() *node {
+	if e.guess == nil || e.same == len(e.guess.nodes) {
+		return nil
+	}
+	return &e.guess.nodes[e.same]
+}
+
+// weighted is the next node but for making an integer form, which the weights that an op names are looked for in first.
+func (e *Executor) weighted() *node {
+	n := e.next()
+	if n != nil && n.op == opQuantize && e.same+1 < len(e.guess.nodes) {
+		n = &e.guess.nodes[e.same+1]
+	}
+	return n
+}
+
+// differ gives the guess up.
+func (e *Executor) differ() {
+	if e.guess != nil {
+		e.nodes = append(e.nodes[:0], e.guess.nodes[:e.same]...)
+	}
+	e.guess, e.same = nil, 0
+}
+
+// list begins a list, which is taken for the one that followed the last.
+func (e *Executor) list() {
+	e.nodes, e.guess, e.same = e.nodes[:0], nil, 0
+	if e.last != nil {
+		e.guess = e.last.next
+	}
 }
 
 // Reset recycles every tensor. What was recorded and not run is forgotten.
 func (e *Executor) Reset() {
-	e.nodes = e.nodes[:0]
+	e.list()
 	e.arena.reset()
 	e.params.reset()
 	e.stage.reset()
@@ -280,8 +320,9 @@ func (e *Executor) New(name string, layer, rows, cols int) *ops.Tensor {
 	}
 	t := e.tensors[e.used]
 	t.Name, t.Layer, t.Rows, t.Cols = name, layer, rows, cols
-	o := operand{at: p.at(), id: int32(e.used), rows: int32(rows), cols: int32(cols)}
-	*t.Aux.(*tensor) = tensor{operand: o, layer: layer, epoch: epoch}
+	x := t.Aux.(*tensor)
+	x.operand = operand{at: p.at(), id: int32(e.used), layer: int32(layer), rows: int32(rows), cols: int32(cols)}
+	x.epoch, x.gone, x.quant, x.host = epoch, false, false, nil
 	e.used++
 	return t
 }

@@ -321,20 +321,17 @@ func (r route) span(addr uint64) span { return at(addr, 4*int64(r.rows)*int64(r.
 func (l *lowering) route(n *node) {
 	r := n.route
 	p := shaders.RoutePush{
-		Logits: n.x.at, Bias: r.bias.at(), IDs: r.ids, Weights: r.weights, Host: n.host, Rows: uint32(r.rows), Experts: uint32(r.experts),
-		TopK: uint32(r.topK), Groups: uint32(r.groups), TopKGroups: uint32(r.topKGroups), Scale: float(r.scale), Flags: shaders.RouteHost,
+		Logits: n.x.at, Bias: n.vec.at(), IDs: r.ids, Weights: r.weights, Host: n.host, Rows: uint32(r.rows), Experts: uint32(n.x.cols),
+		TopK: uint32(r.topK), Groups: n.n[3], TopKGroups: n.n[4], Scale: float(n.n[2]), Flags: shaders.RouteHost,
 	}
-	if r.scale == 0 {
-		p.Scale = 1
-	}
-	if r.normalize {
+	if n.n[1] != 0 {
 		p.Flags |= shaders.RouteNormalize
 	}
-	if r.bias != nil {
+	if n.vec != nil {
 		p.Flags |= shaders.RouteBias
 	}
-	emit(l, shaders.RouteLaunch(p, router.Gating(r.gating)), p, n.op.String(), 0,
-		[]span{n.x.f32(), r.bias.span()}, []span{r.span(r.ids), r.span(r.weights)})
+	emit(l, shaders.RouteLaunch(p, router.Gating(n.n[0])), p, n.op.String(), 0,
+		[]span{n.x.f32(), n.vec.span()}, []span{r.span(r.ids), r.span(r.weights)})
 }
 
 // allow says which fusions there are kernels for.

@@ -1,7 +1,6 @@
 package gpu
 
 import (
-	"github.com/coli-moe/coli/ops"
 	"github.com/coli-moe/coli/shaders"
 )
 
@@ -123,7 +122,7 @@ func (m *moe) gateUp() {
 	x, xd, in := m.n.x.input(g.layout.Format)
 	p := shaders.GateUpPush{
 		Table: g.table, IDs: m.n.route.ids, X: x, XD: xd,
-		Pairs: uint32(m.h.rows), Experts: uint32(m.n.set.n), TopK: uint32(m.topK), Act: activation(m.n.act),
+		Pairs: uint32(m.h.rows), Experts: uint32(m.n.set.n), TopK: uint32(m.topK), Act: activation(m.n.n[0]),
 	}
 	p.SetMatrix(g.layout)
 	var out span
@@ -215,7 +214,7 @@ func (m *moe) tiled(kind uint32, g group, x, y operand, gated bool) {
 	}
 	s := shaders.GEMMSpec{Format: g.layout.Format, TileRows: expertTile(m.rows, m.topK, m.n.set.n), Experts: m.n.set.n}
 	if gated {
-		s.Act = activation(m.n.act)
+		s.Act = activation(m.n.n[0])
 	}
 	m.gemm(p, s, label, m.flops(g, matrices),
 		[]span{in, m.tiles, m.sorted, m.table(g)}, []span{y.f32()})
@@ -230,5 +229,5 @@ func (m *moe) sum() {
 	emit(m.lowering, shaders.MoESumLaunch(p), p, "experts sum", 0, []span{m.y.f32(), m.weights, m.adding()}, []span{m.dst.f32()})
 }
 
-// activation is an activation as kernels number it.
-func activation(a ops.Activation) uint32 { return uint32(a) + 1 }
+// activation is an ops.Activation as kernels number it.
+func activation(a uint32) uint32 { return a + 1 }

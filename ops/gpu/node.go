@@ -1,9 +1,7 @@
 package gpu
 
-import "github.com/coli-moe/coli/ops"
-
 // op says what a node does.
-type op uint8
+type op uint32
 
 const (
 	opUpload     op = iota // dst = host rows at `host`
@@ -17,9 +15,9 @@ const (
 	opAttend               // dst = attention of x over the caches of table; n is heads, KV heads, head dim, scale, widths of the caches' rows
 	opGather               // dst = rows of x, by the numbers at `host`
 	opAdd                  // dst += x
-	opGLU                  // dst = act(x)·y
-	opRoute                // routes = the experts by logits x; the ids go to `host` too
-	opExperts              // dst = Σ weight·down(act(gate x)·up x) over routes
+	opGLU                  // dst = act(x)·y; n[0] is the activation
+	opRoute                // routes = the experts by logits x, with bias vec; n is gating, normalize, scale, groups, groups to keep
+	opExperts              // dst = Σ weight·down(act(gate x)·up x) over routes; n[0] is the activation
 	opArgMax               // host numbers at `host` = where each row of x is largest
 	opCopyRoutes           // host memory at `host` = the weights of routes
 )
@@ -36,17 +34,17 @@ type operand struct {
 	at         uint64 // address of its values
 	q          uint64 // address of its integer form, 0 for none
 	id         int32  // which tensor of the step
+	layer      int32  // whose arena it is in
 	rows, cols int32
 }
 
 func (r operand) set() bool { return r.cols != 0 }
 
-// node is one recorded op. It is plain data without floats or interfaces, so that two lists of nodes can be compared as bytes: a frame is
-// what a list was compiled to, and is valid for every list that is the same. What changes from token to token (places, caches' addresses,
-// host rows) is behind addresses.
+// node is one recorded op. It is plain data without floats, interfaces or padding, so that nodes are compared as bytes, hundreds of them a
+// token: a frame is what a list was compiled to, and is valid for every list that is the same. What changes from token to token (places,
+// caches' addresses, host rows) is behind addresses.
 type node struct {
 	op        op
-	act       ops.Activation
 	layer     int32
 	dst, x, y operand
 	w         *weight
@@ -60,26 +58,19 @@ type node struct {
 	scratch uint64 // device memory; for the values of a store host memory
 	count   uint64 // counters, zero before and after
 	tiles   uint32 // of attention, at host; 0: the form for few rows
-	n       [6]uint32
+	n       [7]uint32
 }
 
-// route is where the experts of rows are, and how they are chosen.
+// route is where the experts of rows are.
 type route struct {
 	ids, weights uint64 // addresses: int32 and float32 [rows, topK]
 	rows, topK   int32
-	experts      int32
-	gating       uint32
-	normalize    bool
-	scale        uint32 // float32 bits
-	bias         *vector
-	groups       int32 // 0 for none
-	topKGroups   int32
 }
 
 // uses calls f with every tensor that the node reads or writes; in place, a tensor comes twice.
 func (n *node) uses(f func(r operand, write bool)) {
 	switch {
-	case n.op == opMatMul && integer(n.w.layout.Format), n.op == opExperts && !n.set.float():
+	case n.op == opMatMul && n.w.integer, n.op == opExperts && !n.set.float():
 		// they read the integer form
 	case n.x.set():
 		f(n.x, false)

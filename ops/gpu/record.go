@@ -1,6 +1,7 @@
 package gpu
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 
@@ -15,7 +16,7 @@ func (e *Executor) Upload(name string, layer, rows, cols int, data []float32) *o
 	t := e.New(name, -1, rows, cols)
 	t.Layer = layer
 	src := e.hosted(octets(data))
-	e.add(node{op: opUpload, dst: e.write(t).operand, host: src.at(), layer: int32(layer)})
+	e.add(&node{op: opUpload, dst: e.write(t).operand, host: src.at(), layer: int32(layer)})
 	return t
 }
 
@@ -32,7 +33,7 @@ func (e *Executor) Download(t *ops.Tensor) []float32 {
 	if x.host == nil {
 		e.read(t)
 		dst := e.from(&e.stage, 4*int64(t.Rows)*int64(t.Cols))
-		e.add(node{op: opDownload, x: x.operand, host: dst.at(), layer: int32(t.Layer)})
+		e.add(&node{op: opDownload, x: x.operand, host: dst.at(), layer: int32(t.Layer)})
 		e.flush()
 		x.host = values[float32](dst.bytes())
 	}
@@ -45,7 +46,7 @@ func (e *Executor) ArgMax(t *ops.Tensor) []int32 {
 	x := e.read(t)
 	scratch, _ := e.take(-1, shaders.ArgMaxScratch(t.Rows, t.Cols))
 	dst := e.from(&e.stage, 4*int64(t.Rows))
-	e.add(node{op: opArgMax, x: x.operand, host: dst.at(), scratch: scratch.at(), count: e.counters(4 * int64(t.Rows)), layer: int32(t.Layer)})
+	e.add(&node{op: opArgMax, x: x.operand, host: dst.at(), scratch: scratch.at(), count: e.counters(4 * int64(t.Rows)), layer: int32(t.Layer)})
 	e.flush()
 	return values[int32](dst.bytes())
 }
@@ -84,9 +85,9 @@ func (e *Executor) RMSNorm(dst, x *ops.Tensor, p ops.Norm) {
 	}
 	check(dst.Rows == x.Rows && dst.Cols == x.Cols && x.Cols%seg == 0 && len(p.Weight.Data) == seg, "RMSNorm", dst, x)
 	in := e.read(x).operand
-	e.add(node{
+	e.add(&node{
 		op: opNorm, x: in, dst: e.write(dst).operand, vec: e.vector(p.Weight), layer: int32(dst.Layer),
-		n: [6]uint32{uint32(seg), math.Float32bits(p.Eps)},
+		n: [7]uint32{uint32(seg), math.Float32bits(p.Eps)},
 	})
 }
 
@@ -94,17 +95,17 @@ func (e *Executor) RMSNorm(dst, x *ops.Tensor, p ops.Norm) {
 func (e *Executor) MatMul(x *ops.Tensor, out ...ops.Projection) {
 	in := e.read(x)
 	for _, p := range out {
-		check(p.W.Cols == x.Cols && p.Dst.Rows == x.Rows && p.Dst.Cols == p.W.Rows && p.Dst != x, "MatMul "+p.W.Name, p.Dst, x)
+		check(p.W.Cols == x.Cols && p.Dst.Rows == x.Rows && p.Dst.Cols == p.W.Rows && p.Dst != x, "MatMul", p.Dst, x)
+		check(p.Bias == nil || len(p.Bias.Data) == p.W.Rows, "a bias", p.Dst, x)
 		w := e.matrix(p.W)
-		if integer(p.W.Format) {
+		if w.integer {
 			e.quantize(in)
 		}
-		check(p.Bias == nil || len(p.Bias.Data) == p.W.Rows, "the bias of "+p.W.Name, p.Dst, x)
 		n := node{op: opMatMul, x: in.operand, w: w, layer: int32(p.Dst.Layer), dst: e.write(p.Dst).operand}
 		if p.Bias != nil {
 			n.vec = e.vector(p.Bias)
 		}
-		e.add(n)
+		e.add(&n)
 	}
 }
 
@@ -114,11 +115,11 @@ func (e *Executor) quantize(x *tensor) {
 		return
 	}
 	if x.q == 0 {
-		p, _ := e.take(x.layer, quantBytes(int(x.rows), int(x.cols)))
+		p, _ := e.take(int(x.layer), quantBytes(int(x.rows), int(x.cols)))
 		x.q = p.at()
 	}
 	x.quant = true
-	e.add(node{op: opQuantize, x: x.operand, layer: int32(x.layer)})
+	e.add(&node{op: opQuantize, x: x.operand, layer: x.layer})
 }
 
 // blocks is how many blocks of the integer form cols columns have.
@@ -135,7 +136,7 @@ func quantBytes(rows, cols int) int64 {
 // Clamp limits values.
 func (e *Executor) Clamp(x *ops.Tensor, limit float32) {
 	e.read(x)
-	e.add(node{op: opClamp, dst: e.write(x).operand, n: [6]uint32{1: math.Float32bits(limit)}, layer: int32(x.Layer)})
+	e.add(&node{op: opClamp, dst: e.write(x).operand, n: [7]uint32{1: math.Float32bits(limit)}, layer: int32(x.Layer)})
 }
 
 // RoPE rotates heads in place.
@@ -144,8 +145,8 @@ func (e *Executor) RoPE(x *ops.Tensor, places []ops.Place, r *ops.Rope) {
 	e.read(x)
 	at := e.place(places)
 	table := e.rope(r, e.places.end)
-	e.add(node{
-		op: opRope, dst: e.write(x).operand, places: at, host: table, layer: int32(x.Layer), n: [6]uint32{uint32(r.HeadDim), uint32(r.Dim)},
+	e.add(&node{
+		op: opRope, dst: e.write(x).operand, places: at, host: table, layer: int32(x.Layer), n: [7]uint32{uint32(r.HeadDim), uint32(r.Dim)},
 	})
 }
 
@@ -158,7 +159,7 @@ func (e *Executor) StoreKV(kv []*ops.KV, k, v *ops.Tensor, places []ops.Place) {
 	keys, vals := e.from(rows, 4*int64(k.Rows)*int64(k.Cols)), e.from(rows, 4*int64(v.Rows)*int64(v.Cols))
 	table.store(places, values[float32](keys.bytes()), values[float32](vals.bytes()))
 	n.table, n.host, n.scratch = table.at, keys.at(), vals.at()
-	e.add(n)
+	e.add(&n)
 }
 
 // Attention computes causal attention of each row over its conversation's cache.
@@ -171,18 +172,18 @@ func (e *Executor) Attention(dst, q *ops.Tensor, kv []*ops.KV, places []ops.Plac
 	table := e.table(kv, dst.Layer)
 	table.read(places)
 	n.table = table.at
-	n.n = [6]uint32{
+	n.n = [7]uint32{
 		uint32(p.Heads), uint32(p.KVHeads), uint32(p.HeadDim), math.Float32bits(p.Scale), uint32(kv[0].Spec.KWidth), uint32(kv[0].Spec.VWidth),
 	}
 	if q.Rows < gemvRows {
 		splits := e.core.splits(p)
-		scratch, _ := e.take(e.aux(dst).layer, shaders.AttentionScratch(q.Rows, p.Heads, p.HeadDim, splits))
+		scratch, _ := e.take(int(e.aux(dst).layer), shaders.AttentionScratch(q.Rows, p.Heads, p.HeadDim, splits))
 		n.scratch, n.count = scratch.at(), e.counters(shaders.AttentionCounters(q.Rows, p.Heads))
 	} else {
 		n.host, n.tiles = e.tiles()
 	}
 	n.dst = e.write(dst).operand
-	e.add(n)
+	e.add(&n)
 }
 
 // Gather copies rows.
@@ -194,7 +195,7 @@ func (e *Executor) Gather(name string, x *ops.Tensor, rows []int) *ops.Tensor {
 	for i, r := range rows {
 		values[int32](index.bytes())[i] = int32(r)
 	}
-	e.add(node{op: opGather, x: in, dst: e.write(t).operand, host: index.at(), layer: int32(x.Layer)})
+	e.add(&node{op: opGather, x: in, dst: e.write(t).operand, host: index.at(), layer: int32(x.Layer)})
 	return t
 }
 
@@ -204,16 +205,16 @@ func (e *Executor) Add(dst, x *ops.Tensor) {
 	e.read(dst)
 	n := node{op: opAdd, x: e.read(x).operand, layer: int32(dst.Layer)}
 	n.dst = e.write(dst).operand
-	e.add(n)
+	e.add(&n)
 }
 
 // GLU computes the gated unit.
 func (e *Executor) GLU(dst, gate, up *ops.Tensor, act ops.Activation) {
 	check(dst.Rows == gate.Rows && dst.Cols == gate.Cols && up.Cols == gate.Cols && up.Rows == gate.Rows, "GLU", dst, gate)
 	known(act)
-	n := node{op: opGLU, act: act, x: e.read(gate).operand, y: e.read(up).operand, layer: int32(dst.Layer)}
+	n := node{op: opGLU, n: [7]uint32{uint32(act)}, x: e.read(gate).operand, y: e.read(up).operand, layer: int32(dst.Layer)}
 	n.dst = e.write(dst).operand
-	e.add(n)
+	e.add(&n)
 }
 
 func known(act ops.Activation) {
@@ -241,32 +242,35 @@ func (e *Executor) Route(logits *ops.Tensor, p router.Params) *ops.Routes {
 	host := e.from(&e.stage, 4*pairs)
 	*c = chosen{
 		route: route{
-			ids: ids.at(), weights: weights.at(), rows: int32(logits.Rows), topK: int32(p.TopK), experts: int32(logits.Cols),
-			gating: uint32(p.Gating), normalize: p.Normalize, scale: math.Float32bits(p.Scale),
-			groups: int32(p.Groups), topKGroups: int32(p.TopKGroups),
+			ids: ids.at(), weights: weights.at(), rows: int32(logits.Rows), topK: int32(p.TopK),
 		},
-		layer: logits.Layer, ids: values[int32](host.bytes()),
+		layer: logits.Layer, experts: logits.Cols, ids: values[int32](host.bytes()),
+	}
+	n := node{
+		op: opRoute, x: x.operand, route: c.route, host: host.at(), layer: int32(logits.Layer),
+		n: [7]uint32{uint32(p.Gating), bit(p.Normalize), math.Float32bits(cmp.Or(p.Scale, 1)), uint32(p.Groups), uint32(p.TopKGroups)},
 	}
 	if p.Bias != nil {
-		c.route.bias = e.vector(&ops.Vector{Name: "e_score_correction_bias", Data: p.Bias})
+		n.vec = e.vector(&ops.Vector{Name: "e_score_correction_bias", Data: p.Bias})
 	}
-	e.add(node{op: opRoute, x: x.operand, route: c.route, host: host.at(), layer: int32(logits.Layer)})
+	e.add(&n)
 	e.asked = append(e.asked, c)
 	return r
 }
 
 // chosen is what the executor keeps beside routes.
 type chosen struct {
-	route route
-	layer int
-	ids   []int32 // host memory, valid when the frame has run
+	route
+	layer   int
+	experts int     // of the layer
+	ids     []int32 // host memory, valid when the frame has run
 }
 
 // Chosen runs what was recorded and returns the ids and weights of routes. They are valid until Reset.
 func (e *Executor) Chosen(r *ops.Routes) (ids []int32, weights []float32) {
 	c := r.Aux.(*chosen)
 	dst := e.from(&e.stage, 4*int64(r.Rows)*int64(r.TopK))
-	e.add(node{op: opCopyRoutes, route: c.route, host: dst.at(), layer: int32(c.layer)})
+	e.add(&node{op: opCopyRoutes, route: c.route, host: dst.at(), layer: int32(c.layer)})
 	e.flush()
 	return c.ids, values[float32](dst.bytes())
 }
@@ -278,19 +282,27 @@ func (e *Executor) Experts(dst, x *ops.Tensor, routes *ops.Routes, experts ops.E
 	c := routes.Aux.(*chosen)
 	set := e.experts(experts)
 	in := e.read(x)
-	if set.wants(gate, up) {
+	if set.input {
 		e.quantize(in)
 	}
-	scratch, _ := e.take(e.aux(dst).layer, set.workspace(x.Rows, routes.TopK).size)
+	scratch, _ := e.take(int(e.aux(dst).layer), set.workspace(x.Rows, routes.TopK).size)
 	e.worked = append(e.worked, c)
-	e.add(node{
-		op: opExperts, act: act, x: in.operand, dst: e.write(dst).operand, set: set, route: c.route, scratch: scratch.at(),
+	e.add(&node{
+		op: opExperts, n: [7]uint32{uint32(act)}, x: in.operand, dst: e.write(dst).operand, set: set, route: c.route, scratch: scratch.at(),
 		layer: int32(dst.Layer),
 	})
 }
 
 // Release frees the device's copies of caches whose conversation is over.
 func (e *Executor) Release(kvs ...*ops.KV) error { return e.mirror.Release(kvs...) }
+
+// bit is 1 for true.
+func bit(b bool) uint32 {
+	if b {
+		return 1
+	}
+	return 0
+}
 
 func check(ok bool, op string, dst, x *ops.Tensor) {
 	if !ok {

@@ -17,15 +17,20 @@ import (
 
 // weight is a matrix on the device.
 type weight struct {
-	layout layout.Layout
-	buf    *device.Buffer
-	off    int64 // in the buffer
+	of      *ops.Matrix
+	integer bool // multiplies the integer form of activations
+	layout  layout.Layout
+	buf     *device.Buffer
+	off     int64 // in the buffer
 }
 
 func (w *weight) at() uint64 { return w.buf.Addr + uint64(w.off) }
 
 // vector is a float32 vector on the device.
-type vector struct{ buf *device.Buffer }
+type vector struct {
+	of  *float32 // the first value
+	buf *device.Buffer
+}
 
 func (v *vector) at() uint64 {
 	if v == nil {
@@ -36,10 +41,12 @@ func (v *vector) at() uint64 {
 
 // experts are the routed experts of a layer on the device.
 type experts struct {
+	of            *ops.Matrix // the first gate
 	n             int
 	hidden, inter int
 	// groups are the formats that the gate, up and down matrices come in; a mixed set has several.
 	groups [3][]group
+	input  bool // gate or up matrices multiply the integer form
 }
 
 // group is the matrices of one kind that have one format.
@@ -184,7 +191,7 @@ func (u *upload) add(ms []*ops.Matrix, vs []*ops.Vector, set ops.ExpertSet) erro
 		if err != nil {
 			return err
 		}
-		w.matrices[m] = &weight{layout: l, buf: buf}
+		w.matrices[m] = &weight{of: m, integer: integer(m.Format), layout: l, buf: buf}
 		u.loaded.matrices = append(u.loaded.matrices, m)
 		u.pack(m, w.matrices[m])
 	}
@@ -239,7 +246,7 @@ func (u *upload) vector(name string, data []float32) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
-	w.vectors[&data[0]] = &vector{buf}
+	w.vectors[&data[0]] = &vector{&data[0], buf}
 	u.loaded.vectors = append(u.loaded.vectors, &data[0])
 	return nil
 }
@@ -251,7 +258,7 @@ func (u *upload) experts(set ops.ExpertSet) error {
 	if w.sets[key] != nil {
 		return nil
 	}
-	x := &experts{n: set.Len(), hidden: down.Rows, inter: key.Rows}
+	x := &experts{of: key, n: set.Len(), hidden: down.Rows, inter: key.Rows}
 	var tables [3][][]uint64 // by kind and group
 	for i := range x.n {
 		var l [3]layout.Layout
@@ -274,7 +281,7 @@ func (u *upload) experts(set ops.ExpertSet) error {
 		}
 		off := int64(0)
 		for k, m := range of {
-			at := &weight{layout: l[k], buf: buf, off: off}
+			at := &weight{of: m, integer: integer(m.Format), layout: l[k], buf: buf, off: off}
 			off += aligned(l[k].Bytes)
 			u.pack(m, at)
 			g := slices.IndexFunc(x.groups[k], func(g group) bool { return g.layout == l[k] })
@@ -289,6 +296,7 @@ func (u *upload) experts(set ops.ExpertSet) error {
 	if err := u.tables(x, tables); err != nil {
 		return err
 	}
+	x.input = x.wants(gate, up)
 	w.sets[key] = x
 	u.loaded.sets = append(u.loaded.sets, key)
 	return nil
@@ -419,6 +427,9 @@ func (e *Executor) load(name string, ms []*ops.Matrix, vs []*ops.Vector, set ops
 }
 
 func (e *Executor) matrix(m *ops.Matrix) *weight {
+	if n := e.weighted(); n != nil && n.w != nil && n.w.of == m {
+		return n.w
+	}
 	if e.weights.matrices[m] == nil {
 		e.load(m.Name, []*ops.Matrix{m}, nil, nil)
 	}
@@ -426,6 +437,9 @@ func (e *Executor) matrix(m *ops.Matrix) *weight {
 }
 
 func (e *Executor) vector(v *ops.Vector) *vector {
+	if n := e.weighted(); n != nil && n.vec != nil && n.vec.of == &v.Data[0] {
+		return n.vec
+	}
 	if e.weights.vectors[&v.Data[0]] == nil {
 		e.load(v.Name, nil, []*ops.Vector{v}, nil)
 	}
@@ -434,6 +448,9 @@ func (e *Executor) vector(v *ops.Vector) *vector {
 
 func (e *Executor) experts(set ops.ExpertSet) *experts {
 	key, _, _ := set.Expert(0)
+	if n := e.weighted(); n != nil && n.set != nil && n.set.of == key {
+		return n.set
+	}
 	if e.weights.sets[key] == nil {
 		e.load(fmt.Sprintf("the experts of layer %d", set.Layer()), nil, nil, set)
 	}
