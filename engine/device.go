@@ -98,16 +98,16 @@ func (m *Model) cpuLayers() []int {
 	return slices.DeleteFunc(layers, func(il int) bool { return il < m.binding.n })
 }
 
-// plan opens the device that opt asks for and decides, before anything is on it, which layers it will run. That it cannot be used is
-// said, and no error: the CPU runs all layers then.
-func (m *Model) plan(opt Options) error {
+// plan decides which layers the device that was found will run, before anything is on it. That it cannot be used is said, and no error:
+// the CPU runs all layers then.
+func (m *Model) plan(opt Options, found *search) error {
 	layers := m.net.Layers()
 	want, asked, err := opt.GPULayers.count(layers)
 	if err != nil || want == 0 || opt.Device == DeviceNone {
 		return err
 	}
 	asked = asked || opt.Device != ""
-	c, err := m.open(opt, asked)
+	c, err := m.open(opt, found, asked)
 	if errors.Is(err, device.ErrNoMatch) {
 		return fmt.Errorf("--device %s: %w", opt.Device, err)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -165,6 +166,34 @@ func TestVulkanCap(t *testing.T) {
 		agree(t, m.LayersWhy, greedyRun(t, m, ids, 3), want, m.Config.VocabSize)
 		if n, _ := m.LayersOnDevice(); n != k+1 || len(said.take()) > 0 || m.Stats().Device.MatMuls == 0 {
 			t.Errorf("room for %d layers: %s", k+1, m.LayersWhy)
+		}
+	}
+}
+
+// TestVulkanNotTaken: a device that was opened for a model that cannot be loaded is closed.
+func TestVulkanNotTaken(t *testing.T) {
+	leaks(t)
+	dir := sharedtest.Testdata("oracles", "olmoe")
+	for _, tt := range []struct {
+		path string
+		opt  Options
+	}{
+		{filepath.Join(t.TempDir(), "none.gguf"), Options{}},
+		{dir, Options{Threads: maxThreads + 1}},
+	} {
+		found := look(onVulkan(t, tt.opt))
+		if <-found.done; found.err != nil || found.device == nil {
+			t.Fatalf("no device was found: %v", found.err)
+		}
+		d := found.device
+		if err := found.end(); err != nil {
+			t.Errorf("closing it: %v", err)
+		}
+		if _, err := d.Alloc(device.DeviceOnly, 256, "nothing"); err == nil {
+			t.Error("it is still open")
+		}
+		if _, err := Load(t.Context(), tt.path, onVulkan(t, tt.opt)); err == nil {
+			t.Error("a model was loaded")
 		}
 	}
 }

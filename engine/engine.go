@@ -95,20 +95,21 @@ type Model struct {
 }
 
 // Load opens a checkpoint (a file or a directory, see weights.Open), binds it to its architecture and pages its weights in.
-func Load(ctx context.Context, path string, opt Options) (*Model, error) {
+func Load(ctx context.Context, path string, opt Options) (m *Model, err error) {
+	found := look(opt)
+	defer func() { err = errors.Join(err, found.end()) }()
 	c, err := weights.Open(path)
 	if err != nil {
 		return nil, err
 	}
-	m, err := bind(ctx, path, c, opt)
-	if err != nil {
+	if m, err = bind(ctx, path, c, opt, found); err != nil {
 		c.Close()
 		return nil, err
 	}
 	return m, nil
 }
 
-func bind(ctx context.Context, path string, c *weights.Checkpoint, opt Options) (*Model, error) {
+func bind(ctx context.Context, path string, c *weights.Checkpoint, opt Options, found *search) (*Model, error) {
 	if opt.Threads > maxThreads {
 		return nil, fmt.Errorf("--threads %d: at most %d are useful; 0 takes the physical cores", opt.Threads, maxThreads)
 	}
@@ -140,15 +141,15 @@ func bind(ctx context.Context, path string, c *weights.Checkpoint, opt Options) 
 		threads, m.ThreadsWhy = defaultThreads()
 	}
 	m.exec = cpu.New(threads)
-	if err := m.load(ctx, opt); err != nil {
+	if err := m.load(ctx, opt, found); err != nil {
 		return nil, errors.Join(err, m.stop())
 	}
 	return m, nil
 }
 
 // load brings the weights to where they are used: layers to the device, as far as they fit, and into memory what the CPU needs.
-func (m *Model) load(ctx context.Context, opt Options) error {
-	if err := m.plan(opt); err != nil {
+func (m *Model) load(ctx context.Context, opt Options, found *search) error {
+	if err := m.plan(opt, found); err != nil {
 		return err
 	}
 	planned := m.binding.n

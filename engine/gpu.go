@@ -22,15 +22,58 @@ type vulkan struct {
 	mirror *actors.Ref // owns the copies of layer state
 }
 
-// open opens the device that opt chooses, with an executor; nil if there is none and none was asked for. An integrated device has to be
-// asked for: it reads its weights from the CPU's memory, in a copy of its own, and was measured to be slower than the CPU.
-func (m *Model) open(opt Options, asked bool) (*card, error) {
-	if opt.fake != nil {
-		return opt.fake(m)
+// search is a device that is being opened while the checkpoint is read: a driver takes a tenth of a second and more.
+type search struct {
+	done   chan struct{}
+	device *device.Device
+	err    error
+}
+
+// look begins to open the device that opt chooses. It is not looked for where none is wanted, nor, unless it was asked for, where there is
+// no card.
+func look(opt Options) *search {
+	s := &search{done: make(chan struct{}), err: device.ErrNoDevice}
+	if want, asked := opt.wantDevice(); !want || !asked && !cardInSight() {
+		close(s.done)
+		return s
 	}
 	o := opt.DeviceOptions
 	o.Select = opt.Device
-	d, err := device.Open(o)
+	go func() {
+		defer close(s.done)
+		s.device, s.err = device.Open(o)
+	}()
+	return s
+}
+
+// take waits for the device, which is the caller's from here on.
+func (s *search) take() (d *device.Device, err error) {
+	<-s.done
+	d, s.device = s.device, nil
+	return d, s.err
+}
+
+// end closes a device that nobody took.
+func (s *search) end() error {
+	if d, _ := s.take(); d != nil {
+		return d.Close()
+	}
+	return nil
+}
+
+// wantDevice says whether layers may run on a device, and whether somebody asked for it.
+func (opt *Options) wantDevice() (want, asked bool) {
+	n, asked, err := opt.GPULayers.count(1)
+	return err == nil && n > 0 && opt.Device != DeviceNone && opt.fake == nil, asked || opt.Device != ""
+}
+
+// open makes an executor on the device that was found; nil if there is none and none was asked for. An integrated device has to be asked
+// for: it reads its weights from the CPU's memory, in a copy of its own, and was measured to be slower than the CPU.
+func (m *Model) open(opt Options, found *search, asked bool) (*card, error) {
+	if opt.fake != nil {
+		return opt.fake(m)
+	}
+	d, err := found.take()
 	if err != nil {
 		if !asked && (errors.Is(err, device.ErrNoLoader) || errors.Is(err, device.ErrNoDevice)) {
 			err = nil
