@@ -419,6 +419,9 @@ func (s *System) Count(layer int, experts []int32) {
 // Counts are the pairs routed since the start, by layer and expert. For the engine's goroutine.
 func (s *System) Counts() []uint64 { return s.counts }
 
+// Recount sets the counts back to earlier ones, before a step is done again. For the engine's goroutine.
+func (s *System) Recount(counts []uint64) { copy(s.counts, counts) }
+
 // WriteTrace writes the timeline so far; see Runtime.WriteTrace.
 func (s *System) WriteTrace(w io.Writer) error { return s.rt.WriteTrace(w) }
 

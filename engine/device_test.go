@@ -80,7 +80,8 @@ func TestBinding(t *testing.T) {
 // nothing is left on the device.
 func TestDeviceFails(t *testing.T) {
 	dir := sharedtest.Testdata("oracles", "olmoe")
-	want := moves(t, load(t, dir, Options{Threads: 1}))
+	base := load(t, dir, Options{Threads: 1})
+	want := moves(t, base)
 	run := func(what, layers string, ram int64, set func(f *fakeDevice)) *fakeDevice {
 		t.Helper()
 		said := &notes{}
@@ -90,6 +91,9 @@ func TestDeviceFails(t *testing.T) {
 		m := load(t, dir, opt)
 		if !slices.Equal(moves(t, m), want) {
 			t.Errorf("%s: the logits differ", what)
+		}
+		if !slices.Equal(m.Routed(), base.Routed()) {
+			t.Errorf("%s: other pairs count as routed", what)
 		}
 		lines := slices.DeleteFunc(said.take(), func(line string) bool { return strings.HasPrefix(line, "experts are read") })
 		if f.dead != nil {
@@ -345,7 +349,8 @@ func TestGreedyOnDevice(t *testing.T) {
 // error that names the layer (TestNonFiniteNamesLayer), and the device stays.
 func TestDeviceComputesWrongly(t *testing.T) {
 	dir := sharedtest.Testdata("oracles", "olmoe")
-	want := moves(t, load(t, dir, Options{Threads: 1}))
+	base := load(t, dir, Options{Threads: 1})
+	want := moves(t, base)
 	said := &notes{}
 	opt := Options{GPULayers: "3", Note: said.add}
 	f := fake(t, &opt)
@@ -353,6 +358,9 @@ func TestDeviceComputesWrongly(t *testing.T) {
 	m := load(t, dir, opt)
 	if !slices.Equal(moves(t, m), want) {
 		t.Error("the logits differ")
+	}
+	if !slices.Equal(m.Routed(), base.Routed()) {
+		t.Error("other pairs count as routed")
 	}
 	if lines := said.take(); len(lines) != 1 || !strings.Contains(lines[0], "not finite") {
 		t.Errorf("lines %q", lines)

@@ -22,7 +22,8 @@ type Session struct {
 	size   int // context: the most tokens it may hold
 	tokens []int32
 	step   model.Step
-	all    []int // scratch: row numbers of a step
+	all    []int    // scratch: row numbers of a step
+	routed []uint64 // Model.Routed before the step
 }
 
 // NewSession returns an empty session that holds up to size tokens; 0 takes the model's own maximum. A larger size than the model was
@@ -168,6 +169,7 @@ func (s *Session) forward(ctx context.Context, ids []int32, w want, fn func(pos 
 			return &TokenError{id, s.m.Config.VocabSize}
 		}
 	}
+	s.reserve(len(s.tokens) + len(ids))
 	for len(ids) > 0 {
 		n := min(len(ids), s.m.chunk)
 		if w.all && s.m.binding.head {
@@ -189,10 +191,29 @@ func (s *Session) forward(ctx context.Context, ids []int32, w want, fn func(pos 
 	return nil
 }
 
+// reserveStep is what room for layer state is rounded up to, in tokens: a short question does not take room again for each word of its answer.
+const reserveStep = 256
+
+// reserve takes memory for the layer state of n tokens, before any step that writes it: rows of a long prompt, hundreds of megabytes, would
+// be copied again and again if room came with each chunk.
+func (s *Session) reserve(n int) {
+	n = min((n+reserveStep-1)/reserveStep*reserveStep, s.size)
+	for _, layer := range s.step.State {
+		for _, kv := range layer {
+			if kv.Holds(n) {
+				continue
+			}
+			_ = s.m.settle() // rows on their way arrive before the memory moves; if it fails, so does the next step, which goes to the CPU
+			kv.Reserve(n, s.size)
+		}
+	}
+}
+
 // chunk runs one step over ids and hands fn what follows the rows from `from` on.
 func (s *Session) chunk(ctx context.Context, ids []int32, from int, greedy bool, fn func(pos int, p prediction)) error {
 	pos := len(s.tokens)
 	begin := s.m.begin(ctx)
+	s.routed = append(s.routed[:0], s.m.Routed()...)
 	out, err := s.run(ctx, ids, from, greedy, s.Observe)
 	if err == nil && !out.finite() {
 		out, err = s.locate(ctx, ids, from)
@@ -229,9 +250,17 @@ func (s *Session) run(ctx context.Context, ids []int32, from int, greedy bool, o
 	out, err := s.try(ctx, ids, from, greedy, observe)
 	if failure := (*deviceError)(nil); errors.As(err, &failure) {
 		s.m.abandon(failure.err)
+		s.recount()
 		out, err = s.try(ctx, ids, from, greedy, observe)
 	}
 	return out, err
+}
+
+// recount forgets what the step has routed so far: it is done again.
+func (s *Session) recount() {
+	if s.m.system != nil {
+		s.m.system.Recount(s.routed)
+	}
 }
 
 // deviceError is what the device failed of in a step.
@@ -318,6 +347,7 @@ func (s *Session) locate(ctx context.Context, ids []int32, from int) (output, er
 	}
 	bound := s.m.binding
 	s.m.binding = binding{}
+	s.recount()
 	out, err := s.try(ctx, ids, from, false, func(name string, layer, _, _ int, data []float32) {
 		if first == nil && !finite(data) {
 			first = &NonFiniteError{name, layer}

@@ -48,6 +48,21 @@ func (s *KV) Grow(n int) {
 	s.n = n
 }
 
+// Holds says whether there is memory for n positions: growing to them moves nothing then.
+func (s *KV) Holds(n int) bool { return n*s.Spec.KWidth <= cap(s.K) && n*s.Spec.VWidth <= cap(s.V) }
+
+// Reserve takes memory for n positions, at least, and moves what is there. It takes twice as much as there was, as far as that is below
+// most positions, so that a caller who comes for a little more each time does not move all rows each time. The system gives pages when
+// they are written.
+func (s *KV) Reserve(n, most int) {
+	if s.Holds(n) {
+		return
+	}
+	n = max(n, min(2*(cap(s.K)/max(s.Spec.KWidth, 1)), most))
+	s.K = append(make([]float32, 0, n*s.Spec.KWidth), s.K...)
+	s.V = append(make([]float32, 0, n*s.Spec.VWidth), s.V...)
+}
+
 // Put writes the rows of a position, which Len grows to hold.
 func (s *KV) Put(pos int, k, v []float32) {
 	s.Grow(pos + 1)
