@@ -1,5 +1,9 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
+
+layout(constant_id = 3) const uint WHOLE = 1; // 1: columns are whole vectors; only for float32 activations
+
+#define NEAR 0
 #include "rows.glsl"
 #include "experts.glsl"
 
@@ -47,7 +51,7 @@ void main() {
 		for (uint i = gl_SubgroupInvocationID; i < count; i += gl_SubgroupSize) {
 			Weights w[OUTS * UNROLL];
 			[[unroll]] for (uint j = 0; j < OUTS * UNROLL; j++) {
-				w[j] = loadRow(m[j % UNROLL], first + j / UNROLL, i, count);
+				w[j] = loadRow(m[j % UNROLL], first + j / UNROLL, i, count, 0, w[j]);
 			}
 			[[unroll]] for (uint k = 0; k < UNROLL; k++) {
 				uint pair = row * p.topK + min(rank + k, p.topK - 1);

@@ -1,5 +1,8 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
+
+layout(constant_id = 4) const uint WHOLE = 1; // 1: columns are whole vectors; only for float32 activations
+
 #include "rows.glsl"
 #include "experts.glsl"
 
@@ -27,13 +30,14 @@ void main() {
 		acc[o] = 0;
 	}
 	uint count = pieces(m.cols);
-	for (uint at = gl_SubgroupInvocationID; at < count; at += gl_SubgroupSize * UNROLL) {
+	for (uint t = 0; t < turns(count, gl_SubgroupSize); t++) {
 		Weights w[OUTS * UNROLL];
 		[[unroll]] for (uint j = 0; j < OUTS * UNROLL; j++) {
-			w[j] = loadRow(m, first + j / UNROLL, at + j % UNROLL * gl_SubgroupSize, count);
+			uint i = pieceOf(t, gl_SubgroupInvocationID, gl_SubgroupSize, j % UNROLL);
+			w[j] = loadRow(m, first + j / UNROLL, i, count, j % UNROLL, w[max(j, 1) - 1]);
 		}
 		[[unroll]] for (uint u = 0; u < UNROLL; u++) {
-			uint i = at + u * gl_SubgroupSize;
+			uint i = pieceOf(t, gl_SubgroupInvocationID, gl_SubgroupSize, u);
 			Values v = loadX(x, xd, min(i, count - 1), m.cols);
 			[[unroll]] for (uint o = 0; o < OUTS; o++) {
 				float sum = product(acc[o], w[o * UNROLL + u], v, i);

@@ -1,5 +1,8 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
+
+layout(constant_id = 4) const uint WHOLE = 1; // 1: columns are whole vectors; only for float32 activations
+
 #include "rows.glsl"
 #include "experts.glsl"
 #include "q8.glsl"
@@ -35,15 +38,15 @@ void main() {
 		g[o] = u[o] = 0;
 	}
 	uint count = pieces(p.cols);
-	for (uint at = gl_SubgroupInvocationID; at < count; at += gl_SubgroupSize * UNROLL) {
+	for (uint t = 0; t < turns(count, gl_SubgroupSize); t++) {
 		Weights wg[OUTS * UNROLL], wu[OUTS * UNROLL];
 		[[unroll]] for (uint j = 0; j < OUTS * UNROLL; j++) {
-			uint o = first + j / UNROLL, i = at + j % UNROLL * gl_SubgroupSize;
-			wg[j] = loadRow(gate, o, i, count);
-			wu[j] = loadRow(up, o, i, count);
+			uint o = first + j / UNROLL, i = pieceOf(t, gl_SubgroupInvocationID, gl_SubgroupSize, j % UNROLL);
+			wg[j] = loadRow(gate, o, i, count, j % UNROLL, wg[max(j, 1) - 1]);
+			wu[j] = loadRow(up, o, i, count, j % UNROLL, wu[max(j, 1) - 1]);
 		}
 		[[unroll]] for (uint k = 0; k < UNROLL; k++) {
-			uint i = at + k * gl_SubgroupSize;
+			uint i = pieceOf(t, gl_SubgroupInvocationID, gl_SubgroupSize, k);
 			Values v = loadX(x, xd, min(i, count - 1), p.cols);
 			[[unroll]] for (uint o = 0; o < OUTS; o++) {
 				float sg = product(g[o], wg[o * UNROLL + k], v, i), su = product(u[o], wu[o * UNROLL + k], v, i);

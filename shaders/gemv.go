@@ -1,6 +1,7 @@
 package shaders
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/coli-moe/coli/shaders/layout"
@@ -133,15 +134,27 @@ type tile struct {
 	threads int // of a workgroup: constant 0
 	outs    int // weight rows a subgroup computes: constant 1
 	unroll  int // pieces of a weight row a lane loads at once; experts, in down.comp: constant 2
-	rows    int // rows of x multiplied while a piece is at hand: constant 3, only gemv.comp
+	near    int // 1: those pieces are neighbours: constant 3
+	rows    int // rows of x multiplied while a piece is at hand: constant 4, only gemv.comp
+	join    int // 1: a workgroup's subgroups share its rows: constant 5, only gemv.comp
+	ranks   int // experts multiplied at once: constant 4, only down_ranks.comp
 }
 
-func (t tile) launch(kernel string, outs, subgroup, y int) Launch {
-	constants := []uint32{uint32(t.threads), uint32(t.outs), uint32(t.unroll)}
-	if t.rows > 0 {
-		constants = append(constants, uint32(t.rows))
+// launch is the dispatch for so many weight rows of cols columns. The last constant says whether columns are whole vectors of float32.
+func (t tile) launch(kernel string, outs int, cols uint32, subgroup, y int) Launch {
+	constants := []uint32{uint32(t.threads), uint32(t.outs), uint32(t.unroll), uint32(t.near)}
+	perGroup := t.threads / subgroup * t.outs
+	switch {
+	case t.rows > 0:
+		constants = append(constants, uint32(t.rows), uint32(t.join))
+	case t.ranks > 0:
+		constants = append(constants, uint32(t.ranks))
 	}
-	return Launch{Kernel: kernel, Constants: constants, X: groups(outs, t.threads/subgroup*t.outs), Y: uint32(y), Z: 1}
+	if t.join != 0 || t.ranks > 0 {
+		perGroup = t.outs
+	}
+	constants = append(constants, flag(cols%4 == 0, 1))
+	return Launch{Kernel: kernel, Constants: constants, X: groups(outs, perGroup), Y: uint32(y), Z: 1}
 }
 
 // unroll is how many of the pieces that a lane has of a row it loads at once, at most most: what a lane waits for at a time decides how
@@ -185,7 +198,7 @@ func GEMVLaunch(p GEMVPush, f format.Format, dot bool, subgroup int) Launch {
 	for t.rows < min(int(p.Rows), atOnce(f, subgroup, 4)) {
 		t.rows *= 2
 	}
-	l := t.launch(perFormat("gemv", f, dot), int(p.Outs), subgroup, 1)
+	l := t.launch(perFormat("gemv", f, dot), int(p.Outs), p.Cols, subgroup, 1)
 	l.X, l.Y = min(l.X, maxGroups), groups(int(l.X), maxGroups)
 	return l
 }
@@ -193,18 +206,27 @@ func GEMVLaunch(p GEMVPush, f format.Format, dot bool, subgroup int) Launch {
 // ExpertLaunch is the dispatch of expert.comp.
 func ExpertLaunch(p ExpertPush, f format.Format, dot bool, subgroup int) Launch {
 	t := tile{threads: 128, outs: 1, unroll: unroll(f, p.Cols, subgroup, 4)}
-	return t.launch(perFormat("expert", f, dot), int(p.Outs), subgroup, int(p.Pairs))
+	return t.launch(perFormat("expert", f, dot), int(p.Outs), p.Cols, subgroup, int(p.Pairs))
 }
 
 // GateUpLaunch is the dispatch of gate_up.comp. A workgroup computes 32 neighbouring outputs, a block of the integer form.
 func GateUpLaunch(p GateUpPush, f format.Format, dot bool, subgroup int) Launch {
 	t := tile{threads: min(512, 32*subgroup), unroll: 1}
 	t.outs = 32 * subgroup / t.threads
-	return t.launch(perFormat("gate_up", f, dot), int(p.Outs), subgroup, int(p.Pairs))
+	return t.launch(perFormat("gate_up", f, dot), int(p.Outs), p.Cols, subgroup, int(p.Pairs))
 }
 
 // DownLaunch is the dispatch of down.comp.
 func DownLaunch(p DownPush, f format.Format, dot bool, subgroup int) Launch {
 	t := tile{threads: 128, outs: 1, unroll: min(int(p.TopK), atOnce(f, subgroup, 8))}
-	return t.launch(perFormat("down", f, dot), int(p.Outs), subgroup, int(p.Rows))
+	l := t.launch(perFormat("down", f, dot), int(p.Outs), p.Cols, subgroup, int(p.Rows))
+	l.Constants = slices.Delete(l.Constants, 3, 4)
+	return l
+}
+
+// DownRanksLaunch is the dispatch of down_ranks.comp: a subgroup multiplies with an expert's rows and the workgroup sums the experts.
+func DownRanksLaunch(p DownPush, f format.Format, dot bool, subgroup int) Launch {
+	t := tile{outs: atOnce(f, subgroup, 4), unroll: 1, ranks: min(int(p.TopK), 8)}
+	t.threads = t.ranks * subgroup
+	return t.launch(perFormat("down_ranks", f, dot), int(p.Outs), p.Cols, subgroup, int(p.Rows))
 }

@@ -227,21 +227,41 @@ func TestGEMVRowsAreIndependent(t *testing.T) {
 	})
 }
 
-// However the work is cut, a result has the same bits.
+// However the work is cut, a result has the same bits, unless a lane gets other pieces.
 func TestGEMVCuts(t *testing.T) {
 	g := openGPU(t)
 	for _, f := range []format.Format{format.F32, format.Q8_0, format.Q4_K} {
 		const rows, outs, cols = 5, 77, 1280
 		m, a := newMatrix(g, f, outs, cols, 0.1, 5), newActivations(g, f, rows, cols, 6)
 		var first []float32
-		for _, c := range []struct{ threads, outs, unroll, rows int }{{64, 1, 1, 1}, {128, 1, 4, 1}, {64, 2, 2, 2}, {64, 3, 1, 4}, {32, 1, 8, 1}} {
+		want := make([]float32, rows*outs)
+		for i := range want {
+			want[i] = float32(dot(m, i%outs, a, i/outs))
+		}
+		for _, c := range []struct{ threads, outs, unroll, near, rows, join int }{
+			{64, 1, 1, 0, 1, 0},
+			{128, 1, 4, 0, 1, 0},
+			{64, 2, 2, 0, 2, 0},
+			{64, 3, 1, 0, 4, 0},
+			{32, 1, 8, 0, 1, 0},
+			{64, 3, 2, 1, 4, 0},
+			{64, 1, 4, 1, 1, 0},
+			{32, 3, 8, 1, 2, 0},
+			{64, 3, 1, 0, 4, 1},
+			{64, 1, 2, 1, 1, 1},
+			{128, 2, 4, 1, 2, 1},
+		} {
 			y := g.alloc(4 * rows * outs)
 			p := shaders.GEMVPush{X: a.x, XD: a.xd, Y: y.Addr, Rows: rows}
 			p.SetMatrix(m.buf.Addr, m.Layout)
-			l := cut(shaders.GEMVLaunch(p, f, false, g.subgroup), outs, g.subgroup, max(c.threads, g.subgroup), c.outs, c.unroll)
-			l.Constants[3] = uint32(c.rows)
+			l := cutAs(shaders.GEMVLaunch(p, f, false, g.subgroup), outs, g.subgroup, [4]int{max(c.threads, g.subgroup), c.outs, c.unroll, c.near}, c.join == 1)
+			l.Constants[4] = uint32(c.rows)
 			dispatch(g, p, l)
 			got := fetch[float32](y)
+			near(t, fmt.Sprintf("%s cut as %+v", f, c), got, want, exact)
+			if c.near == 1 || c.join == 1 {
+				continue // these have another order of sums
+			}
 			if first == nil {
 				first = got
 			}
@@ -390,38 +410,44 @@ func TestDown(t *testing.T) {
 		rows := pairs / testTopK
 		a := newActivations(g, f, pairs, inter, 7)
 		old := normal(rows*hidden, 8)
-		down := func(add uint32, first, rows int) []float32 {
-			y := upload(g, old[first*hidden:][:rows*hidden])
-			p := shaders.DownPush{
-				Table: ly.table.Addr, IDs: upload(g, testIDs[first*testTopK:]).Addr, Weights: upload(g, testWeights[first*testTopK:]).Addr,
-				X: a.x, XD: a.xd, Y: y.Addr, Rows: uint32(rows), Experts: testExperts, TopK: testTopK, Add: add,
-			}
-			pair := uint64(first * testTopK)
-			if blocks := uint64(inter+31) / 32; shaders.Integer(f) {
-				p.X, p.XD = p.X+pair*32*blocks, p.XD+pair*8*blocks
-			} else {
-				p.X += pair * 4 * uint64(inter)
-			}
-			p.SetMatrix(ly.down[0].Layout)
-			dispatch(g, p, shaders.DownLaunch(p, f, dotted, g.subgroup))
-			return fetch[float32](y)
-		}
-		for _, add := range []uint32{0, 1} {
-			want := make([]float32, rows*hidden)
-			for i := range want {
-				r, o := i/hidden, i%hidden
-				sum := float64(add) * float64(old[i])
-				for rank := range testTopK {
-					if id := testIDs[r*testTopK+rank]; !absent(id) {
-						sum += float64(testWeights[r*testTopK+rank]) * dot(ly.down[id], o, a, r*testTopK+rank)
-					}
+		for _, ranks := range []bool{false, true} {
+			down := func(add uint32, first, rows int) []float32 {
+				y := upload(g, old[first*hidden:][:rows*hidden])
+				p := shaders.DownPush{
+					Table: ly.table.Addr, IDs: upload(g, testIDs[first*testTopK:]).Addr, Weights: upload(g, testWeights[first*testTopK:]).Addr,
+					X: a.x, XD: a.xd, Y: y.Addr, Rows: uint32(rows), Experts: testExperts, TopK: testTopK, Add: add,
 				}
-				want[i] = float32(sum)
+				pair := uint64(first * testTopK)
+				if blocks := uint64(inter+31) / 32; shaders.Integer(f) {
+					p.X, p.XD = p.X+pair*32*blocks, p.XD+pair*8*blocks
+				} else {
+					p.X += pair * 4 * uint64(inter)
+				}
+				p.SetMatrix(ly.down[0].Layout)
+				l := shaders.DownLaunch(p, f, dotted, g.subgroup)
+				if ranks {
+					l = shaders.DownRanksLaunch(p, f, dotted, g.subgroup)
+				}
+				dispatch(g, p, l)
+				return fetch[float32](y)
 			}
-			got := down(add, 0, rows)
-			near(t, fmt.Sprint("add ", add), got, want, exact)
-			for r := range rows {
-				equal(t, fmt.Sprintf("row %d alone", r), got[r*hidden:][:hidden], down(add, r, 1))
+			for _, add := range []uint32{0, 1} {
+				want := make([]float32, rows*hidden)
+				for i := range want {
+					r, o := i/hidden, i%hidden
+					sum := float64(add) * float64(old[i])
+					for rank := range testTopK {
+						if id := testIDs[r*testTopK+rank]; !absent(id) {
+							sum += float64(testWeights[r*testTopK+rank]) * dot(ly.down[id], o, a, r*testTopK+rank)
+						}
+					}
+					want[i] = float32(sum)
+				}
+				got := down(add, 0, rows)
+				near(t, fmt.Sprint("add ", add), got, want, exact)
+				for r := range rows {
+					equal(t, fmt.Sprintf("row %d alone", r), got[r*hidden:][:hidden], down(add, r, 1))
+				}
 			}
 		}
 	})

@@ -1,8 +1,8 @@
 // How a lane reads weights in device layout (package shaders/layout) and multiplies them with activations. One of W_F32, W_F16, W_BF16,
 // W_Q8_0, W_I8ROW, W_Q4_0, W_I4G64, W_MXFP4, W_Q4_K, W_Q5_K and W_Q6_K is defined; DOT chooses packed dot products.
 //
-// A piece is 16 bytes of values of one weight row with their scales: COLS columns. loadW and loadX only load, so that many loads are on
-// their way before the first product waits; product unpacks. All sums are written as fma, to leave the compiler no choice that could
+// A piece is 16 bytes of values of one weight row with their scales: COLS columns. The functions called load only load, so that many loads
+// are on their way before the first product waits; product unpacks. All sums are written as fma, to leave the compiler no choice that could
 // differ between two pipelines of a kernel.
 
 #extension GL_EXT_shader_explicit_arithmetic_types_int64 : require
@@ -49,28 +49,56 @@ struct Weights {
 #endif
 };
 
-// loadW loads piece i of the row whose values and scales are at q and s; cols is the row's width.
-Weights loadW(uint64_t q, uint64_t s, uint i, uint cols) {
+// SHARE is how many neighbouring pieces have what loadScales loads in common.
+#if defined(W_Q4_K) || defined(W_Q5_K)
+#define SHARE 8
+#elif defined(W_Q8_0) || defined(W_MXFP4)
+#define SHARE 4
+#elif defined(W_Q4_0) || defined(W_I4G64)
+#define SHARE 2
+#else
+#define SHARE 1
+#endif
+
+// loadCodes loads what no other piece has of piece i of the row whose values and scales are at q and s.
+Weights loadCodes(uint64_t q, uint64_t s, uint i) {
 	Weights w;
 	w.q = Uvec4s(q).v[i];
-#if defined(W_Q8_0)
-	w.scale = Words(s).v[i >> 2];
-#elif defined(W_Q4_0) || defined(W_I4G64)
-	w.scale = Words(s).v[i >> 1];
-#elif defined(W_MXFP4)
-	w.scale = Words(s).v[i >> 2];
-#elif defined(W_Q4_K)
-	w.head = Uvec4s(s).v[i >> 3];
-#elif defined(W_Q5_K)
-	w.head = Uvec4s(s).v[(i >> 3) * 3];
+#if defined(W_Q5_K)
 	w.high = Words(s).v[(i >> 3) * 12 + 4 + (i & 7)];
 #elif defined(W_Q6_K)
 	uint group = (i >> 3) * 20;
 	w.high = uvec2(Words(s).v[group + 2 * (i & 7)], Words(s).v[group + 2 * (i & 7) + 1]);
-	w.scales = Words(s).v[group + 16 + ((i & 7) >> 1)];
-	w.d = Words(s).v[(cols >> 8) * 20 + (i >> 4)];
 #endif
 	return w;
+}
+
+// loadScales loads the rest of the piece; cols is the row's width.
+void loadScales(inout Weights w, uint64_t s, uint i, uint cols) {
+#if defined(W_Q8_0) || defined(W_MXFP4)
+	w.scale = Words(s).v[i >> 2];
+#elif defined(W_Q4_0) || defined(W_I4G64)
+	w.scale = Words(s).v[i >> 1];
+#elif defined(W_Q4_K)
+	w.head = Uvec4s(s).v[i >> 3];
+#elif defined(W_Q5_K)
+	w.head = Uvec4s(s).v[(i >> 3) * 3];
+#elif defined(W_Q6_K)
+	w.scales = Words(s).v[(i >> 3) * 20 + 16 + ((i & 7) >> 1)];
+	w.d = Words(s).v[(cols >> 8) * 20 + (i >> 4)];
+#endif
+}
+
+// copyScales gives w the scales of another piece.
+void copyScales(inout Weights w, Weights from) {
+#if defined(W_Q4_K) || defined(W_Q5_K)
+	w.head = from.head;
+#elif defined(W_Q6_K)
+	w.scales = from.scales;
+	w.d = from.d;
+#elif defined(INTEGER) && !defined(W_I8ROW)
+	w.scale = from.scale;
+#endif
 }
 
 // Values are the activations of a piece.
@@ -87,7 +115,13 @@ Values loadX(uint64_t x, uint64_t xd, uint i, uint cols) {
 	Values v;
 #if !defined(INTEGER)
 	[[unroll]] for (uint j = 0; j < COLS / 4; j++) {
-		v.x[j] = load4(Floats(x), 0, cols, COLS * i + 4 * j, (cols & 3) == 0);
+		uint c = COLS * i + 4 * j;
+		if (WHOLE != 0) {
+			vec4 four = Vectors(x).v[min(c, cols - 4) / 4]; // without a branch, which would wait for it
+			v.x[j] = c < cols ? four : vec4(0);
+		} else {
+			v.x[j] = load4(Floats(x), 0, cols, c, false);
+		}
 	}
 #elif COLS == 16
 	v.a = Uvec4s(x).v[i];
