@@ -23,6 +23,7 @@ func BenchmarkRecord(b *testing.B) {
 		start := time.Now()
 		m.step(e, s, []int{1}, nil)
 		e.add(&node{op: opDownload, x: e.aux(e.tensors[e.used-1]).operand, host: e.from(&e.stage, 4*77).at(), layer: -1})
+		e.copyOut()
 		e.begin()
 		f := e.find()
 		if f == nil {

@@ -33,6 +33,7 @@ func (f *frame) free() {
 // flush runs what was recorded, and waits for it.
 func (e *Executor) flush() {
 	e.ok()
+	e.copyOut()
 	if len(e.nodes)+e.same == 0 {
 		return
 	}
@@ -121,9 +122,11 @@ func (e *Executor) compile() *frame {
 	for i := range l.out {
 		used[i], cost[i] = l.out[i].touches, l.out[i].cost
 	}
+	stages := schedule(used)
+	delay(stages, used, cost, l.late)
 	// The frame is dropped with the others, whatever happens from here on.
 	e.frames = append([]*frame{f}, e.frames...)
-	for _, run := range slice(schedule(used), cost, watchdog) {
+	for _, run := range slice(stages, cost, watchdog) {
 		s := e.dev.NewFrame()
 		f.slices = append(f.slices, s)
 		e.record(f, s, run, l.out)

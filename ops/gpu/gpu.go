@@ -102,6 +102,7 @@ type Executor struct {
 	seen    []bool    // scratch, by expert
 
 	places placeSlot
+	outs   []outward // of the list, not recorded yet
 	tables []*cacheTable
 	tabled int                  // tables of the step
 	needs  []kvmirror.Need      // scratch
@@ -308,7 +309,7 @@ func (e *Executor) Reset() {
 	e.stage.reset()
 	e.rows[e.slot].reset()
 	e.used, e.routed, e.tabled = 0, 0, 0
-	e.asked, e.worked = e.asked[:0], e.worked[:0]
+	e.asked, e.worked, e.outs = e.asked[:0], e.worked[:0], e.outs[:0]
 	e.places = placeSlot{list: e.places.list[:0]}
 }
 

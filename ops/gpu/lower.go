@@ -72,6 +72,8 @@ type lowering struct {
 	cores
 	iota uint64 // address of int32 0, 1, 2, …
 	out  []command
+	late []int  // which of them only the host waits for
+	news []span // what the host gets of what was written
 }
 
 // emit adds a dispatch. Its estimate is that of its bytes, with flops on top.
@@ -174,6 +176,10 @@ func (l *lowering) unit(u unit) {
 		p := shaders.ArgMaxPush{X: n.x.at, Out: n.host, Partial: n.scratch, Count: n.count, Rows: uint32(rows), Cols: uint32(cols)}
 		scratch, count := at(n.scratch, shaders.ArgMaxScratch(rows, cols)), at(n.count, 4*int64(rows))
 		emit(l, shaders.ArgMaxLaunch(p), p, label, 0, []span{n.x.f32(), count}, []span{scratch, count})
+	case opOut:
+		p := shaders.KVOutPush{Pieces: n.host, Places: n.places, Rows: n.n[0]}
+		l.late = append(l.late, len(l.out))
+		emit(l, shaders.KVOutLaunch(p, int(n.n[1]), int(n.n[2])), p, label, 0, l.news, nil)
 	default:
 		panic(fmt.Sprintf("gpu: no kernel for op %d", n.op))
 	}
@@ -267,10 +273,10 @@ func (l *lowering) form(f format.Format) shaders.GEMMForm {
 
 func (l *lowering) store(u unit) {
 	n := u.node
-	stageK, stageV := n.host, n.scratch
+	l.news = append(l.news, n.cache())
 	if u.post == nil {
 		p := shaders.StoreKVPush{
-			K: n.x.at, V: n.y.at, Places: n.places, Mirrors: n.table, StageK: stageK, StageV: stageV,
+			K: n.x.at, V: n.y.at, Places: n.places, Mirrors: n.table,
 			Rows: uint32(n.x.rows), KWidth: uint32(n.x.cols), VWidth: uint32(n.y.cols),
 		}
 		emit(l, shaders.StoreKVLaunch(p), p, n.op.String(), 0, []span{n.x.f32(), n.y.f32()}, []span{n.cache()})
@@ -280,7 +286,7 @@ func (l *lowering) store(u unit) {
 	headDim := rope.n[0]
 	p := shaders.QKVPush{
 		Q: q.dst.at, K: n.x.at, V: n.y.at, QW: q.vec.at(), KW: k.vec.at(), Table: rope.host, Places: n.places, Mirrors: n.table,
-		StageK: stageK, StageV: stageV, Rows: uint32(n.x.rows), Heads: uint32(q.dst.cols) / headDim, KVHeads: uint32(n.x.cols) / headDim,
+		Rows: uint32(n.x.rows), Heads: uint32(q.dst.cols) / headDim, KVHeads: uint32(n.x.cols) / headDim,
 		HeadDim: headDim, Dim: rope.n[1], Eps: float(q.n[1]), Clamp: float(u.post.clamp), Flags: shaders.QKVNorm,
 	}
 	if q.n[0] != headDim {
@@ -320,9 +326,10 @@ func (r route) span(addr uint64) span { return at(addr, 4*int64(r.rows)*int64(r.
 
 func (l *lowering) route(n *node) {
 	r := n.route
+	l.news = append(l.news, r.span(r.ids))
 	p := shaders.RoutePush{
-		Logits: n.x.at, Bias: n.vec.at(), IDs: r.ids, Weights: r.weights, Host: n.host, Rows: uint32(r.rows), Experts: uint32(n.x.cols),
-		TopK: uint32(r.topK), Groups: n.n[3], TopKGroups: n.n[4], Scale: float(n.n[2]), Flags: shaders.RouteHost,
+		Logits: n.x.at, Bias: n.vec.at(), IDs: r.ids, Weights: r.weights, Rows: uint32(r.rows), Experts: uint32(n.x.cols),
+		TopK: uint32(r.topK), Groups: n.n[3], TopKGroups: n.n[4], Scale: float(n.n[2]),
 	}
 	if n.n[1] != 0 {
 		p.Flags |= shaders.RouteNormalize

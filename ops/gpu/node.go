@@ -11,7 +11,7 @@ const (
 	opMatMul               // dst = x·wᵀ + vec; by x's integer form if w's format wants it
 	opClamp                // dst within ±n[1]
 	opRope                 // dst rotated by `places` with the table at `host`; n is head dim, dim
-	opStore                // rows of x and y into the caches of table, and to host memory at `host` and `scratch`
+	opStore                // rows of x and y into the caches of table
 	opAttend               // dst = attention of x over the caches of table; n is heads, KV heads, head dim, scale, widths of the caches' rows
 	opGather               // dst = rows of x, by the numbers at `host`
 	opAdd                  // dst += x
@@ -20,11 +20,12 @@ const (
 	opExperts              // dst = Σ weight·down(act(gate x)·up x) over routes; n[0] is the activation
 	opArgMax               // host numbers at `host` = where each row of x is largest
 	opCopyRoutes           // host memory at `host` = the weights of routes
+	opOut                  // the pieces at `host` to host memory: new rows of caches, at places, and ids of routes; n is rows, pieces, widest
 )
 
 var opNames = [...]string{
 	"upload", "download", "norm", "quantize", "matmul", "clamp", "rope", "store_kv", "attention", "gather", "add", "glu", "route", "experts",
-	"argmax", "chosen",
+	"argmax", "chosen", "kv_out",
 }
 
 func (o op) String() string { return opNames[o] }
@@ -55,7 +56,7 @@ type node struct {
 	places  uint64 // of the rows: int32 position and conversation each
 	table   uint64 // of the caches: addresses of keys and values, by conversation
 	host    uint64 // host memory, or the rope's table
-	scratch uint64 // device memory; for the values of a store host memory
+	scratch uint64 // device memory
 	count   uint64 // counters, zero before and after
 	tiles   uint32 // of attention, at host; 0: the form for few rows
 	n       [7]uint32

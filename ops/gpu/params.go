@@ -109,6 +109,41 @@ func (t *cacheTable) read(places []ops.Place) {
 	}
 }
 
+// outward is what one dispatch copies to the host: pieces of so many rows, those of caches at places.
+type outward struct {
+	places uint64 // 0: none has any
+	rows   int
+	pieces []shaders.KVPiece
+}
+
+// out notes a piece for the host. No kernel of a layer writes there itself: the stage after it would wait for the way to the host's memory.
+func (e *Executor) out(places uint64, rows int, p shaders.KVPiece) {
+	for i := range e.outs {
+		o := &e.outs[i]
+		if o.rows == rows && (places == 0 || o.places == 0 || o.places == places) {
+			o.places, o.pieces = max(o.places, places), append(o.pieces, p)
+			return
+		}
+	}
+	n := len(e.outs)
+	e.outs = slices.Grow(e.outs, 1)[:n+1]
+	o := &e.outs[n]
+	*o = outward{places, rows, append(o.pieces[:0], p)}
+}
+
+// copyOut records the copy of what was noted.
+func (e *Executor) copyOut() {
+	for _, o := range e.outs {
+		widest := uint32(0)
+		for _, p := range o.pieces {
+			widest = max(widest, p.Width)
+		}
+		pieces := e.hosted(octets(o.pieces))
+		e.add(&node{op: opOut, places: o.places, host: pieces.at(), n: [7]uint32{uint32(o.rows), uint32(len(o.pieces)), widest}, layer: -1})
+	}
+	e.outs = e.outs[:0]
+}
+
 // begin sees to it that the device has the rows that the list needs, and tells the kernels where.
 func (e *Executor) begin() {
 	e.needs = e.needs[:0]

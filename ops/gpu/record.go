@@ -158,8 +158,13 @@ func (e *Executor) StoreKV(kv []*ops.KV, k, v *ops.Tensor, places []ops.Place) {
 	rows := &e.rows[e.slot]
 	keys, vals := e.from(rows, 4*int64(k.Rows)*int64(k.Cols)), e.from(rows, 4*int64(v.Rows)*int64(v.Cols))
 	table.store(places, values[float32](keys.bytes()), values[float32](vals.bytes()))
-	n.table, n.host, n.scratch = table.at, keys.at(), vals.at()
+	n.table = table.at
 	e.add(&n)
+	e.out(n.places, k.Rows, shaders.KVPiece{From: table.at, To: keys.at(), Width: uint32(k.Cols), Which: shaders.KVPieceK})
+	e.out(n.places, v.Rows, shaders.KVPiece{From: table.at, To: vals.at(), Width: uint32(v.Cols), Which: shaders.KVPieceV})
+	if k.Rows >= gemvRows {
+		e.copyOut() // while the device is at the layer
+	}
 }
 
 // Attention computes causal attention of each row over its conversation's cache.
@@ -247,13 +252,14 @@ func (e *Executor) Route(logits *ops.Tensor, p router.Params) *ops.Routes {
 		layer: logits.Layer, experts: logits.Cols, ids: values[int32](host.bytes()),
 	}
 	n := node{
-		op: opRoute, x: x.operand, route: c.route, host: host.at(), layer: int32(logits.Layer),
+		op: opRoute, x: x.operand, route: c.route, layer: int32(logits.Layer),
 		n: [7]uint32{uint32(p.Gating), bit(p.Normalize), math.Float32bits(cmp.Or(p.Scale, 1)), uint32(p.Groups), uint32(p.TopKGroups)},
 	}
 	if p.Bias != nil {
 		n.vec = e.vector(&ops.Vector{Name: "e_score_correction_bias", Data: p.Bias})
 	}
 	e.add(&n)
+	e.out(0, r.Rows, shaders.KVPiece{From: ids.at(), To: host.at(), Width: uint32(r.TopK), Which: shaders.KVPieceRows})
 	e.asked = append(e.asked, c)
 	return r
 }

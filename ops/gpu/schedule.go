@@ -43,6 +43,41 @@ func schedule(ds []touches) (stages [][]int) {
 	return stages
 }
 
+// delay moves the dispatches `late`, whose results only the host waits for, to where they cost least: beside the costliest stage between
+// where they could run and the next of them, or what writes what they read.
+func delay(stages [][]int, ds []touches, cost []float64, late []int) {
+	level := make([]int, len(ds))
+	sum := make([]float64, len(stages))
+	for s, stage := range stages {
+		for _, i := range stage {
+			level[i] = s
+			sum[s] += cost[i]
+		}
+	}
+	for _, i := range late {
+		sum[level[i]] -= cost[i]
+	}
+	for k, i := range late {
+		from, end := level[i], len(stages)
+		if k+1 < len(late) {
+			end = max(level[late[k+1]], from+1)
+		}
+		for j := i + 1; j < len(ds); j++ {
+			if ds[j].conflicts(&ds[i]) {
+				end = min(end, level[j])
+			}
+		}
+		to := from
+		for s := from; s < end; s++ {
+			if sum[s] > sum[to] {
+				to = s
+			}
+		}
+		stages[from] = slices.DeleteFunc(stages[from], func(x int) bool { return x == i })
+		stages[to] = append(stages[to], i)
+	}
+}
+
 // slice cuts stages into runs for one submission each, so that none is estimated to take longer than limit unless it is one dispatch. It
 // cuts between the dispatches of a stage too, where a stage alone is longer. cost is a dispatch's estimate, in any unit.
 func slice(stages [][]int, cost []float64, limit float64) (runs [][][]int) {

@@ -92,6 +92,40 @@ func TestScheduleKeepsOrder(t *testing.T) {
 	}
 }
 
+// TestDelay: what only the host waits for runs beside the costliest stage, after what it reads is written and before that is written again.
+func TestDelay(t *testing.T) {
+	memory := func(name string) (s []span) {
+		for _, c := range name {
+			s = append(s, span{uint64(c), uint64(c) + 1})
+		}
+		return s
+	}
+	for _, c := range []struct {
+		list string // reads>writes, a dispatch a word
+		late []int
+		cost []float64
+		want string
+	}{
+		{">a a>b a> b>c c>d", []int{2}, []float64{9, 1, 1, 3, 2}, "[[0] [1] [3 2] [4]]"},
+		{">a a>b a> b>c c>a", []int{2}, []float64{9, 1, 1, 3, 7}, "[[0] [1] [3 2] [4]]"},
+		{">a a>b a> b>a a>c", []int{2}, []float64{9, 1, 1, 3, 7}, "[[0] [1 2] [3] [4]]"},
+		{">a a>b a> b>c c> c>d d>e", []int{2, 4}, []float64{1, 2, 1, 1, 1, 8, 9}, "[[0] [1 2] [3] [5] [6 4]]"},
+		{">a a>", []int{1}, []float64{1, 1}, "[[0] [1]]"},
+		{">a > a>", []int{1, 2}, []float64{1, 1, 1}, "[[0 1] [2]]"},
+	} {
+		var ds []touches
+		for word := range strings.FieldsSeq(c.list) {
+			r, w, _ := strings.Cut(word, ">")
+			ds = append(ds, touches{memory(r), memory(w)})
+		}
+		stages := schedule(ds)
+		delay(stages, ds, c.cost, c.late)
+		if got := fmt.Sprint(stages); got != c.want {
+			t.Errorf("%s: %s, want %s", c.list, got, c.want)
+		}
+	}
+}
+
 func TestSlice(t *testing.T) {
 	stages := [][]int{{0, 1}, {2}, {3, 4, 5}}
 	cost := []float64{1, 1, 1, 2, 2, 2}

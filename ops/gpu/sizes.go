@@ -84,7 +84,7 @@ func (s Sizes) params() int64 {
 		return 0
 	}
 	rows := int64(s.Rows)
-	return s.tensor(s.Rows, s.Hidden) + 2*aligned(8*rows) + aligned(16*rows) + aligned(4*rows) + align*int64(s.Layers)
+	return s.tensor(s.Rows, s.Hidden) + 2*aligned(8*rows) + aligned(16*rows) + aligned(4*rows) + align*int64(2*s.Layers+1)
 }
 
 // results is what a step's logits and choices take, or the residual on its way to another executor.
