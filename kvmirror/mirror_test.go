@@ -311,8 +311,8 @@ func TestStepsDoNotAllocate(t *testing.T) {
 
 func ExampleConfig_Rows() {
 	c := kvmirror.Config{Context: 3000}
-	fmt.Println(c.Rows(1), c.Rows(256), c.Rows(257), c.Rows(2049))
-	// Output: 256 256 512 3000
+	fmt.Println(c.Rows(1), c.Rows(256), c.Rows(257), c.Rows(2049), c.Rows(3001))
+	// Output: 256 256 512 3000 4096
 }
 
 // TestALongPrompt: the rows of a long prompt, which several cores copy, are all there.

@@ -34,14 +34,15 @@ type Config struct {
 	Budget  int64 // bytes of all copies together; 0: what the device gives
 }
 
-// Rows is how many rows a copy that must hold need rows has room for: a power of two from 256 on, and no more than the context.
+// Rows is how many rows a copy that must hold need rows has room for: a power of two from 256 on, and no more than the context, unless
+// the conversation has more in spite of it.
 func (c Config) Rows(need int) int {
 	rows := leastRows
 	if need > rows {
 		rows = 1 << bits.Len(uint(need-1))
 	}
-	if c.Context > 0 {
-		rows = max(min(rows, c.Context), need)
+	if need <= c.Context {
+		rows = min(rows, c.Context)
 	}
 	return rows
 }
