@@ -89,7 +89,7 @@ func (m *Model) DeviceTimes() []device.Timing {
 	if c := m.binding.card; c != nil {
 		return c.Times()
 	}
-	return nil
+	return m.retiredTimes
 }
 
 // cpuLayers are the layers with routed experts that the CPU runs.
@@ -147,11 +147,13 @@ type demand struct {
 	weights   []int64
 	layers    []int64 // weights and layer state
 	head      int64
+	chunk     int   // rows of a step
 	lacks     error // why there are not all layers
 	headLacks error // why there is no head
 }
 
 func (m *Model) demand(c *card, opt Options) (d demand) {
+	d.chunk = m.chunk
 	for il := range m.net.Layers() {
 		w, err := m.weigh(c, il)
 		if err != nil {
@@ -169,6 +171,9 @@ func (d *demand) limit(c *card, n, want, layers int, head bool) string {
 	switch {
 	case n == len(d.layers) && n < want:
 		return d.lacks.Error()
+	case n < want && c.free <= c.fixed:
+		return fmt.Sprintf("steps of %d rows need %s beside layers, of %s free; a smaller --chunk needs less", d.chunk, ledger.FormatSize(c.fixed),
+			ledger.FormatSize(max(c.free, 0)))
 	case n < want:
 		left := c.free - c.fixed
 		for _, bytes := range d.layers[:n] {
@@ -350,7 +355,7 @@ func (m *Model) detach() error {
 	if c == nil {
 		return nil
 	}
-	m.retired = c.Stats()
+	m.retired, m.retiredTimes = c.Stats(), c.Times()
 	for _, l := range m.binding.loaded {
 		l.Free()
 	}

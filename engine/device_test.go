@@ -103,8 +103,8 @@ func TestDeviceFails(t *testing.T) {
 			if n, head := m.LayersOnDevice(); n > 0 || head || !strings.Contains(m.LayersWhy, "all layers on the CPU") {
 				t.Errorf("%s: %d layers are still on the device: %s", what, n, m.LayersWhy)
 			}
-			if m.Stats().CPU.MatMuls == 0 || !reflect.DeepEqual(m.Stats().Device, f.stats) {
-				t.Errorf("%s: %+v", what, m.Stats())
+			if m.Stats().CPU.MatMuls == 0 || !reflect.DeepEqual(m.Stats().Device, f.stats) || !reflect.DeepEqual(m.DeviceTimes(), f.Times()) {
+				t.Errorf("%s: %+v, %+v", what, m.Stats(), m.DeviceTimes())
 			}
 		}
 		return f
@@ -165,6 +165,14 @@ func TestDeviceFit(t *testing.T) {
 	tail, err := m.weigh(&f.card, layers)
 	if err != nil {
 		t.Fatal(err)
+	}
+	for _, left := range []int64{-f.card.fixed - 5, -1, 0} { // not even what steps need, or just that
+		opt := Options{Chunk: 7}
+		f := fake(t, &opt)
+		f.card.free = f.card.fixed + left
+		if m := load(t, dir, opt); !strings.Contains(m.LayersWhy, "none on fake: steps of 7 rows need ") || !strings.Contains(m.LayersWhy, "--chunk") {
+			t.Errorf("%d bytes free: %q", f.card.free, m.LayersWhy)
+		}
 	}
 	free := f.card.fixed
 	for k := range layers + 1 {

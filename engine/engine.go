@@ -74,12 +74,13 @@ type Model struct {
 	net       model.Model
 	exec      *cpu.Executor
 	binding   binding
-	retired   gpu.Stats // of a device that is not used any more
 	chunk     int
 	tokenizer func() (*tokenizer.Tokenizer, error)
 	template  func() (*chat.Template, error)
 
-	deviceName string
+	deviceName   string
+	retired      gpu.Stats // of a device that is not used any more
+	retiredTimes []device.Timing
 
 	rt           *actors.Runtime // of the device's actors and of system's; nil without either
 	system       *actors.System  // nil without routed experts
