@@ -214,6 +214,9 @@ func (a *assistant) show(w io.Writer, topic string) error {
 		fmt.Fprintf(w, "model         %s\n", a.path)
 		fmt.Fprintf(w, "architecture  %s, %d layers, %d experts of which %d answer\n", c.ModelType, c.NumHiddenLayers, c.NumExperts, c.NumExpertsPerTok)
 		fmt.Fprintf(w, "context       %d of %d tokens used\n", len(a.session.Tokens()), a.session.Size())
+		if why := a.model.LayersWhy; why != "" {
+			fmt.Fprintf(w, "device        %s\n", why)
+		}
 		fmt.Fprintf(w, "threads       %d (%s)\n", a.model.Threads(), a.model.ThreadsWhy)
 		fmt.Fprintf(w, "memory        %d MB resident\n", engine.ResidentBytes()>>20)
 	case "parameters":

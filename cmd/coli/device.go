@@ -151,14 +151,15 @@ func (w *deviceWork) counters() string {
 }
 
 // proven is an error if the device has not done its part: it failed, or has layers and computed nothing, or was asked for and never began.
+// Why that was so has been said.
 func (o *deviceOptions) proven(m *engine.Model) error {
 	switch w := newDeviceWork(m); {
 	case w == nil && o.asked():
-		return fmt.Errorf("nothing was computed on a device, which --device or --gpu-layers asks for: %s", m.LayersWhy)
+		return errors.New("nothing was computed on a device, which --device or --gpu-layers asks for")
 	case w == nil:
 		return nil
 	case w.Failed != "":
-		return errors.New(w.Failed)
+		return fmt.Errorf("%s did not do what it was to do", w.Name)
 	case w.MatMuls == 0:
 		return fmt.Errorf("%d layers are on %s, and it has computed nothing", w.Layers, w.Name)
 	}
