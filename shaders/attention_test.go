@@ -48,25 +48,33 @@ func (c attentionCase) input(g *gpu) *attentionInput {
 		}
 		length[p.Seq] = max(length[p.Seq], p.Pos+1)
 	}
-	var kv []buffer
 	for s, n := range length {
 		in.k, in.v = append(in.k, normal(n*kw, uint64(10+s))), append(in.v, normal(n*kw, uint64(20+s)))
 		// One key stands out, so that the highest score changes late.
 		for i := range in.k[s][(n-1)*kw:] {
 			in.k[s][(n-1)*kw+i] *= 4
 		}
-		kv = append(kv, upload(g, in.k[s]), upload(g, in.v[s]))
 	}
 	in.o, in.xq, in.xd = g.alloc(4*rows*width), g.alloc(rows*width), g.alloc(rows*width/32*8)
 	count := upload(g, make([]byte, shaders.AttentionCounters(rows, c.heads)))
 	in.push = shaders.AttentionPush{
-		Q: upload(g, in.q).Addr, O: in.o.Addr, Mirrors: addresses(g, kv...).Addr, Places: upload(g, flat(c.places)).Addr,
+		Q: upload(g, in.q).Addr, O: in.o.Addr, Places: upload(g, flat(c.places)).Addr,
 		Sinks: upload(g, in.sinks).Addr, Gate: upload(g, in.gate).Addr, XQ: in.xq.Addr, XD: in.xd.Addr,
 		Partial: g.alloc(int(shaders.AttentionScratch(rows, c.heads, c.headDim, attentionSplits))).Addr, Count: count.Addr,
 		Rows: uint32(rows), Heads: uint32(c.heads), KVHeads: uint32(c.kvHeads), KWidth: uint32(kw), VWidth: uint32(kw),
 		Window: uint32(c.window), Flags: c.flags, Scale: in.scale,
 	}
+	in.upload(g)
 	return in
+}
+
+// upload gives the device the keys and values.
+func (in *attentionInput) upload(g *gpu) {
+	var kv []buffer
+	for s := range in.k {
+		kv = append(kv, upload(g, in.k[s]), upload(g, in.v[s]))
+	}
+	in.push.Mirrors = addresses(g, kv...).Addr
 }
 
 // want is the reference in float64.
@@ -187,6 +195,17 @@ func testAttention(t *testing.T, g *gpu, launch func(p shaders.AttentionPush, he
 
 func TestAttentionBlock(t *testing.T) {
 	g := openGPU(t)
+	t.Run("block", func(t *testing.T) { testAttentionBlock(t, g, shaders.AttentionFits, shaders.AttentionBlockLaunch) })
+	t.Run("coop", func(t *testing.T) {
+		i := g.d.Info()
+		if !i.Features.CoopF16 || i.MinSubgroup > 32 || i.MaxSubgroup < 32 {
+			t.Skipf("%s has no cooperative matrices of float16", i.Name)
+		}
+		testAttentionBlock(t, &gpu{t, g.d, 32}, shaders.AttentionCoopFits, shaders.AttentionCoopLaunch)
+	})
+}
+
+func testAttentionBlock(t *testing.T, g *gpu, fits func(int) bool, launch func(shaders.AttentionPush, int, int) shaders.Launch) {
 	for _, c := range []attentionCase{
 		{1, 1, 128, 0, 0, run(0, 0, 16)},
 		{2, 2, 128, 0, 0, run(0, 0, 70)},
@@ -195,22 +214,41 @@ func TestAttentionBlock(t *testing.T) {
 		{3, 1, 20, 0, everything, run(0, 100, 20)},
 		{1, 1, 256, 0, everything, run(0, 30, 65)},
 		{2, 1, 64, 10, everything, run(0, 100, 70)},
-		{2, 1, 64, 200, everything, run(0, 190, 66)},
+		{1, 1, 64, 0, 0, run(0, 3000, 16)},
+		{2, 1, 128, 200, everything, run(0, 190, 66)},
 		{2, 1, 64, 0, everything, slices.Concat(run(0, 90, 30), run(1, 0, 70), run(2, 7, 1), run(0, 120, 5))},
 	} {
-		t.Run(c.String(), func(t *testing.T) {
-			g.tb = t
-			in := c.input(g)
-			var places [][2]int32
-			for _, p := range c.places {
-				places = append(places, [2]int32{int32(p.Pos), int32(p.Seq)})
-			}
-			tiles := shaders.AttentionTiles(nil, places, c.window)
-			tiles = append(tiles, shaders.AttentionTile{}) // one more than there is work
-			in.push.Tiles = upload(g, tiles).Addr
-			dispatch(g, in.push, shaders.AttentionBlockLaunch(in.push, c.headDim, len(tiles)))
-			near(t, "o", fetch[float32](in.o), in.want(), 3e-6)
-		})
+		if !fits(c.headDim) {
+			continue
+		}
+		// Sizes of keys and values that float16 does not have, and which differ from position to position.
+		for _, size := range []func(pos int) float64{
+			func(int) float64 { return 1 },
+			func(pos int) float64 { return math.Ldexp(1, pos%41-20) },
+			func(int) float64 { return 1e-9 },
+		} {
+			t.Run(fmt.Sprintf("%v, values of %g", c, size(0)), func(t *testing.T) {
+				g.tb = t
+				in := c.input(g)
+				kw := c.kvHeads * c.headDim
+				for s := range in.v {
+					for i := range in.v[s] {
+						in.v[s][i] *= float32(size(i / kw))
+						in.k[s][i] *= float32(min(1, size(i/kw)))
+					}
+				}
+				in.upload(g)
+				var places [][2]int32
+				for _, p := range c.places {
+					places = append(places, [2]int32{int32(p.Pos), int32(p.Seq)})
+				}
+				tiles := shaders.AttentionTiles(nil, places, c.window)
+				tiles = append(tiles, shaders.AttentionTile{}) // one more than there is work
+				in.push.Tiles = upload(g, tiles).Addr
+				dispatch(g, in.push, launch(in.push, c.headDim, len(tiles)))
+				near(t, "o", fetch[float32](in.o), in.want(), 3e-6)
+			})
+		}
 	}
 }
 

@@ -209,7 +209,14 @@ func BenchmarkAttention(b *testing.B) {
 			if rows > 1 {
 				tiles := shaders.AttentionTiles(nil, list, 0)
 				p.Tiles = upload(g, tiles).Addr
-				stages(b, g, bytes, shaders.AttentionBlockLaunch(p, olmoeHeadDim, len(tiles)), push)
+				b.Run("block", func(b *testing.B) {
+					stages(b, g, bytes, shaders.AttentionBlockLaunch(p, olmoeHeadDim, len(tiles)), push)
+				})
+				if i := g.d.Info(); i.Features.CoopF16 && i.MinSubgroup <= 32 && i.MaxSubgroup >= 32 {
+					b.Run("coop", func(b *testing.B) {
+						stages(b, &gpu{b, g.d, 32}, bytes, shaders.AttentionCoopLaunch(p, olmoeHeadDim, len(tiles)), push)
+					})
+				}
 				return
 			}
 			p.Flags |= shaders.AttentionQ8

@@ -60,6 +60,7 @@ var pushes = map[string]any{
 	"argmax":          ArgMaxPush{},
 	"attention":       AttentionPush{},
 	"attention_block": AttentionPush{},
+	"attention_coop":  AttentionPush{},
 	"attention_few":   AttentionPush{},
 	"elementwise":     ElementwisePush{},
 	"gather":          GatherPush{},

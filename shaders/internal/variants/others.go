@@ -5,6 +5,7 @@ var others = []Variant{
 	{Name: "argmax", Source: "argmax"},
 	{Name: "attention", Source: "attention"},
 	{Name: "attention_block", Source: "attention_block"},
+	{Name: "attention_coop", Source: "attention_coop", Newer: true},
 	{Name: "attention_few", Source: "attention_few"},
 	{Name: "elementwise", Source: "elementwise"},
 	{Name: "gather", Source: "gather"},
