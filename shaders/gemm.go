@@ -66,7 +66,7 @@ var gemmKernels = [...]string{
 type GEMMSpec struct {
 	Format   format.Format
 	Form     GEMMForm
-	TileRows int    // 16, 32, 64 or 128, see GEMMTileRows
+	TileRows int    // 16, 32, 64 or 128, see Tiled
 	Act      uint32 // the activation if gated, ActNone if not
 	Experts  int    // of the plan; 0 for a dense product
 }
@@ -80,15 +80,18 @@ var gemmFormats = map[format.Format]uint32{
 // gemmOuts is the number of weight rows of a tile.
 const gemmOuts = 64
 
-// GEMMTileRows is the height of tile that suits a matrix multiplied with so many rows; for experts that is rows·top_k/experts, the mean.
-func GEMMTileRows(rows int) int {
+// Tiled returns the specification with a form and the height of tile that suits so many rows; for experts that is the mean of an expert,
+// rows·top_k/experts. Where heights differ by use they were measured on an H200: gated products on matrices gain from reading weights
+// less often, others there from more workgroups, and experts lose what their last tiles leave empty.
+func (s GEMMSpec) Tiled(form GEMMForm, rows int) GEMMSpec {
+	s.Form, s.TileRows = form, 64
 	switch {
 	case rows <= 16:
-		return 16
-	case rows <= 32:
-		return 32
+		s.TileRows = 16
+	case rows <= 32, form == GEMMCoop && (rows < 64 || s.Act == ActNone), form == GEMMDot && rows < 128 && s.Experts > 0:
+		s.TileRows = 32
 	}
-	return 64
+	return s
 }
 
 // GEMMLaunch is the dispatch of a gemm kernel: x counts tiles of weight rows, y tiles of rows.

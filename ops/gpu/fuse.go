@@ -9,6 +9,7 @@ type unit struct {
 	quantize *node // the integer form of the result is written with it
 	add      *node // the result is added to add.dst, and kept nowhere else
 	download *node // the result goes to the host, and nowhere else
+	route    *node // the result is a router's, which chooses as soon as it is there
 	post     *post // what is done with queries, keys and values before attention: then node is the store
 }
 
@@ -31,11 +32,12 @@ const (
 	fuseMatMulAdd
 	fuseExpertsAdd
 	fuseDownload
+	fuseRouter
 	fusions
 )
 
 var fusionNames = [fusions]string{
-	"norm+quantize", "attention+quantize", "glu+quantize", "qkv post", "matmul+add", "experts+add", "matmul+download",
+	"norm+quantize", "attention+quantize", "glu+quantize", "qkv post", "matmul+add", "experts+add", "matmul+download", "router",
 }
 
 func (f fusion) String() string { return fusionNames[f] }
@@ -82,7 +84,7 @@ func (p *fusing) unit(i int) unit {
 	case opGLU:
 		return unit{node: n, quantize: p.quantized(i, fuseGLUQuantize)}
 	case opMatMul:
-		return unit{node: n, add: p.added(i, fuseMatMulAdd), download: p.downloaded(i)}
+		return unit{node: n, add: p.added(i, fuseMatMulAdd), download: p.downloaded(i), route: p.routed(i)}
 	case opExperts:
 		return unit{node: n, add: p.added(i, fuseExpertsAdd)}
 	}
@@ -147,6 +149,16 @@ func (p *fusing) downloaded(i int) *node {
 	}
 	p.fired[fuseDownload]++
 	p.swallow(n.dst.id, i+2)
+	return p.take(i + 1)
+}
+
+// routed takes the node after i if it chooses experts by i's result. The result is kept.
+func (p *fusing) routed(i int) *node {
+	n := &p.nodes[i]
+	if i+1 == len(p.nodes) || p.nodes[i+1].op != opRoute || p.nodes[i+1].x.id != n.dst.id || !p.allow(fuseRouter, n) {
+		return nil
+	}
+	p.fired[fuseRouter]++
 	return p.take(i + 1)
 }
 

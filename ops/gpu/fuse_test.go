@@ -70,6 +70,9 @@ func show(f fused) string {
 		if u.add != nil {
 			s += "+add"
 		}
+		if u.route != nil {
+			s += "+route"
+		}
 		if u.download != nil {
 			s += "+host"
 		}
@@ -93,6 +96,8 @@ func TestFuse(t *testing.T) {
 		{"a product joins the residual", "int:o=n add:x=o", "matmul+add | o"},
 		{"not if its result is read again", "int:o=n add:x=o download:=o", "matmul add download | "},
 		{"a product goes to the host", "int:o=n download:=o", "matmul+host | o"},
+		{"a router chooses", "float:l=n route:=l download:=l", "matmul+route download | "},
+		{"but not by another's logits", "float:l=n route:=k", "matmul route | "},
 		{"not if it is looked at twice", "int:o=n download:=o argmax:=o", "matmul download argmax | "},
 		{"not if it reads the residual", "float:o=x add:x=o", "matmul add | "},
 		{"not with something in between", "int:o=n norm:y=z add:x=o", "matmul norm add | "},
@@ -119,12 +124,12 @@ func TestFuse(t *testing.T) {
 	}
 }
 
-// TestFuseLayer: a layer of OLMoE becomes ten kernels, in as many stages as depend on each other.
+// TestFuseLayer: a layer of OLMoE becomes nine kernels, in as many stages as depend on each other.
 func TestFuseLayer(t *testing.T) {
 	nodes := script(t, `norm:n=x quantize:=n int:q=n int:k=n int:v=n norm:q=q norm:k=k clamp:q clamp:k clamp:v rope:q rope:k store_kv:=k,v
 		attention:m=q quantize:=m int:o=m add:x=o norm:n=x float:l=n route:=l quantize:=n`)
 	f := fuse(nodes, func(fusion, *node) bool { return true })
-	want := "norm+q matmul matmul matmul post attention+q matmul+add norm+q matmul route | kov"
+	want := "norm+q matmul matmul matmul post attention+q matmul+add norm+q matmul+route | kov"
 	if got := show(f); got != want {
 		t.Errorf("fused to\n  %s, want\n  %s", got, want)
 	}

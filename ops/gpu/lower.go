@@ -168,7 +168,7 @@ func (l *lowering) unit(u unit) {
 	case opAttend:
 		l.attend(u)
 	case opRoute:
-		l.route(n)
+		l.route(n, nil)
 	case opExperts:
 		l.experts(u)
 	case opArgMax:
@@ -220,6 +220,10 @@ func (l *lowering) norm(u unit) {
 
 func (l *lowering) matmul(u unit) {
 	n, w := u.node, u.w.layout
+	if u.route != nil {
+		l.route(u.route, n)
+		return
+	}
 	dst, reads := n.dst, []span{n.w.span(), n.vec.span()}
 	add := uint32(0)
 	if u.add != nil {
@@ -244,12 +248,11 @@ func (l *lowering) matmul(u unit) {
 		W: n.w.at(), X: x, XD: xd, Y: dst.at, Bias: n.vec.at(), Rows: uint32(rows), Flags: add * shaders.GEMMAdd,
 	}
 	p.SetMatrix(w)
-	l.gemm(p, shaders.GEMMSpec{Format: w.Format, TileRows: shaders.GEMMTileRows(rows)}, n.op.String(), flops, reads, writes)
+	l.gemm(p, shaders.GEMMSpec{Format: w.Format}.Tiled(l.form(w.Format), rows), n.op.String(), flops, reads, writes)
 }
 
-// gemm emits a tiled product in the form that is best on the device.
+// gemm emits a tiled product.
 func (l *lowering) gemm(p shaders.GEMMPush, s shaders.GEMMSpec, label string, flops float64, reads, writes []span) {
-	s.Form = l.form(s.Format)
 	emit(l, shaders.GEMMLaunch(p, s), p, label, flops, reads, writes)
 	if s.Form == shaders.GEMMCoop || s.Form == shaders.GEMMHalf {
 		l.out[len(l.out)-1].subgroup = coopSubgroup
@@ -324,21 +327,32 @@ func (l *lowering) attend(u unit) {
 
 func (r route) span(addr uint64) span { return at(addr, 4*int64(r.rows)*int64(r.topK)) }
 
-func (l *lowering) route(n *node) {
+// route chooses experts; with the product that its logits are, or by logits alone.
+func (l *lowering) route(n, product *node) {
 	r := n.route
-	l.news = append(l.news, r.span(r.ids))
-	p := shaders.RoutePush{
-		Logits: n.x.at, Bias: n.vec.at(), IDs: r.ids, Weights: r.weights, Rows: uint32(r.rows), Experts: uint32(n.x.cols),
-		TopK: uint32(r.topK), Groups: n.n[3], TopKGroups: n.n[4], Scale: float(n.n[2]),
-	}
-	if n.n[1] != 0 {
-		p.Flags |= shaders.RouteNormalize
-	}
+	flags := n.n[1] * shaders.RouteNormalize
 	if n.vec != nil {
-		p.Flags |= shaders.RouteBias
+		flags |= shaders.RouteBias
 	}
-	emit(l, shaders.RouteLaunch(p, router.Gating(n.n[0])), p, n.op.String(), 0,
-		[]span{n.x.f32(), n.vec.span()}, []span{r.span(r.ids), r.span(r.weights)})
+	chosen := []span{r.span(r.ids), r.span(r.weights)}
+	l.news = append(l.news, chosen[0])
+	if product == nil {
+		p := shaders.RoutePush{
+			Logits: n.x.at, Bias: n.vec.at(), IDs: r.ids, Weights: r.weights, Rows: uint32(r.rows), Experts: uint32(n.x.cols),
+			TopK: uint32(r.topK), Groups: n.n[3], TopKGroups: n.n[4], Scale: float(n.n[2]), Flags: flags,
+		}
+		emit(l, shaders.RouteLaunch(p, router.Gating(n.n[0])), p, n.op.String(), 0, []span{n.x.f32(), n.vec.span()}, chosen)
+		return
+	}
+	w := product.w
+	p := shaders.RouterPush{
+		X: product.x.at, WBias: product.vec.at(), Logits: n.x.at, Count: n.count, Bias: n.vec.at(), IDs: r.ids, Weights: r.weights,
+		Rows: uint32(r.rows), TopK: uint32(r.topK), Groups: n.n[3], TopKGroups: n.n[4], Scale: float(n.n[2]), Flags: flags,
+	}
+	p.SetMatrix(w.at(), w.layout)
+	count := at(n.count, 4*int64(r.rows))
+	emit(l, shaders.RouterLaunch(p, w.layout.Format, router.Gating(n.n[0])), p, "router", 0,
+		[]span{w.span(), product.x.f32(), product.vec.span(), n.vec.span(), count}, append(chosen, n.x.f32(), count))
 }
 
 // allow says which fusions there are kernels for.
@@ -352,6 +366,8 @@ func (c cores) allow(f fusion, n *node) bool {
 	case fuseDownload:
 		// What a trace looks at inside a layer is read again there.
 		return n.layer < 0 && n.x.rows < gemvRows
+	case fuseRouter:
+		return n.x.rows < gemvRows && shaders.RouterFits(n.w.layout.Format, n.w.layout.Rows)
 	}
 	return true
 }

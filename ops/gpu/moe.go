@@ -1,6 +1,8 @@
 package gpu
 
 import (
+	"slices"
+
 	"github.com/coli-moe/coli/shaders"
 )
 
@@ -11,14 +13,16 @@ const (
 	down
 )
 
+// planned are the heights of tiles that there is room for plans of.
+var planned = [3]int{16, 32, 64}
+
 // workspace is where the parts of a MoE step lie behind its scratch address. A pair is a row and one of its experts.
 type workspace struct {
-	h     int64 // float32 [pairs, inter]: act(gate)·up
-	u     int64 // float32 [pairs, inter]: up, of a mixed set
-	hq    int64 // the integer form of h
-	slots int64 // float32 [pairs, hidden]: each pair's output
-	tiles int64 // the plan of the tiled form
-	pairs int64
+	h     int64                           // float32 [pairs, inter]: act(gate)·up
+	u     int64                           // float32 [pairs, inter]: up, of a mixed set
+	hq    int64                           // the integer form of h
+	slots int64                           // float32 [pairs, hidden]: each pair's output
+	plans [3]struct{ tiles, pairs int64 } // of the tiled form
 	size  int64
 }
 
@@ -36,30 +40,27 @@ func (s *experts) workspace(rows, topK int) (w workspace) {
 	w.hq = take(quantBytes(int(pairs), s.inter))
 	w.slots = take(4 * pairs * int64(s.hidden))
 	if rows >= gemvRows {
-		w.tiles = take(16 * int64(shaders.GroupTiles(int(pairs), s.n, expertTile(rows, topK, s.n))))
-		w.pairs = take(4 * pairs)
+		for k, tile := range planned {
+			w.plans[k].tiles = take(16 * int64(shaders.GroupTiles(int(pairs), s.n, tile)))
+			w.plans[k].pairs = take(4 * pairs)
+		}
 	}
 	return w
 }
 
-// most is the size of the workspace of up to so many rows: the plan's is not largest for the most rows.
-func (s *experts) most(rows, topK int) int64 {
-	return s.workspace(rows, topK).size + aligned(32*int64(s.n))
-}
-
-// expertTile is the height of the tiles of a grouped product.
-func expertTile(rows, topK, experts int) int { return shaders.GEMMTileRows(max(1, rows*topK/experts)) }
-
 // moe is a MoE step being lowered.
 type moe struct {
 	*lowering
-	n             *node
-	unit          unit
-	rows, topK    int
-	h, u, y, dst  operand // [pairs, inter], [pairs, inter], [pairs, hidden], [rows, hidden]
-	tiles, sorted span
-	ids, weights  span
+	n            *node
+	unit         unit
+	rows, topK   int
+	h, u, y, dst operand // [pairs, inter], [pairs, inter], [pairs, hidden], [rows, hidden]
+	plans        [3]plan // those made
+	ids, weights span
 }
+
+// plan is where a plan is.
+type plan struct{ tiles, pairs span }
 
 func (l *lowering) experts(x unit) {
 	n := x.node
@@ -86,7 +87,6 @@ func (l *lowering) experts(x unit) {
 		m.glu()
 		m.each(down, m.h, m.y)
 	default:
-		m.plan()
 		if n.set.uniform() {
 			m.tiled(gate, n.set.groups[gate][0], n.x, m.h, true)
 			if n.set.wants(down) {
@@ -185,39 +185,42 @@ func (m *moe) glu() {
 	}
 }
 
-// plan sorts the pairs by expert.
-func (m *moe) plan() {
-	w, tile := m.n.set.workspace(m.rows, m.topK), expertTile(m.rows, m.topK, m.n.set.n)
-	pairs := m.rows * m.topK
-	m.tiles = at(m.n.scratch+uint64(w.tiles), 16*int64(shaders.GroupTiles(pairs, m.n.set.n, tile)))
-	m.sorted = at(m.n.scratch+uint64(w.pairs), 4*int64(pairs))
-	p := shaders.GroupPush{
-		IDs: m.n.route.ids, Tiles: m.tiles.lo, Pairs: m.sorted.lo, Count: uint32(pairs), Experts: uint32(m.n.set.n), TileRows: uint32(tile),
+// plan sorts the pairs by expert, once for each height of tiles, and returns where the tiles and the pairs are.
+func (m *moe) plan(tile int) (tiles, pairs span) {
+	k := slices.Index(planned[:], tile)
+	if plan := &m.plans[k]; plan.tiles.lo != 0 {
+		return plan.tiles, plan.pairs
 	}
-	emit(m.lowering, shaders.GroupLaunch(p), p, "experts plan", 0, []span{m.ids}, []span{m.tiles, m.sorted})
+	w, n := m.n.set.workspace(m.rows, m.topK).plans[k], m.rows*m.topK
+	tiles = at(m.n.scratch+uint64(w.tiles), 16*int64(shaders.GroupTiles(n, m.n.set.n, tile)))
+	pairs = at(m.n.scratch+uint64(w.pairs), 4*int64(n))
+	m.plans[k] = plan{tiles, pairs}
+	p := shaders.GroupPush{
+		IDs: m.n.route.ids, Tiles: tiles.lo, Pairs: pairs.lo, Count: uint32(n), Experts: uint32(m.n.set.n), TileRows: uint32(tile),
+	}
+	emit(m.lowering, shaders.GroupLaunch(p), p, "experts plan", 0, []span{m.ids}, []span{tiles, pairs})
+	return tiles, pairs
 }
 
 // tiled multiplies the pairs of a group's experts; gated, with gate and up at once.
 func (m *moe) tiled(kind uint32, g group, x, y operand, gated bool) {
-	src, xd, in := x.input(g.layout.Format)
-	p := shaders.GEMMPush{
-		W: g.table, X: src, XD: xd, Y: y.at, Tiles: m.tiles.lo, Pairs: m.sorted.lo,
-		Rows: uint32(y.rows), Matrix: kind, Divide: uint32(y.rows / x.rows),
-	}
-	p.SetMatrix(g.layout)
+	s := shaders.GEMMSpec{Format: g.layout.Format, Experts: m.n.set.n}
 	label, matrices := "experts down", 1
 	switch {
 	case gated:
-		label, matrices = "experts gate_up", 2
+		label, matrices, s.Act = "experts gate_up", 2, activation(m.n.n[0])
 	case kind != down:
 		label = "experts"
 	}
-	s := shaders.GEMMSpec{Format: g.layout.Format, TileRows: expertTile(m.rows, m.topK, m.n.set.n), Experts: m.n.set.n}
-	if gated {
-		s.Act = activation(m.n.n[0])
+	s = s.Tiled(m.form(s.Format), m.rows*m.topK/m.n.set.n)
+	tiles, pairs := m.plan(s.TileRows)
+	src, xd, in := x.input(s.Format)
+	p := shaders.GEMMPush{
+		W: g.table, X: src, XD: xd, Y: y.at, Tiles: tiles.lo, Pairs: pairs.lo,
+		Rows: uint32(y.rows), Matrix: kind, Divide: uint32(y.rows / x.rows),
 	}
-	m.gemm(p, s, label, m.flops(g, matrices),
-		[]span{in, m.tiles, m.sorted, m.table(g)}, []span{y.f32()})
+	p.SetMatrix(g.layout)
+	m.gemm(p, s, label, m.flops(g, matrices), []span{in, tiles, pairs, m.table(g)}, []span{y.f32()})
 }
 
 // sum adds each row's pairs in order of rank.

@@ -252,7 +252,7 @@ func (e *Executor) Route(logits *ops.Tensor, p router.Params) *ops.Routes {
 		layer: logits.Layer, experts: logits.Cols, ids: values[int32](host.bytes()),
 	}
 	n := node{
-		op: opRoute, x: x.operand, route: c.route, layer: int32(logits.Layer),
+		op: opRoute, x: x.operand, route: c.route, count: e.counters(4 * int64(r.Rows)), layer: int32(logits.Layer),
 		n: [7]uint32{uint32(p.Gating), bit(p.Normalize), math.Float32bits(cmp.Or(p.Scale, 1)), uint32(p.Groups), uint32(p.TopKGroups)},
 	}
 	if p.Bias != nil {

@@ -73,7 +73,7 @@ func (s Sizes) layer() int64 {
 	}
 	if s.Experts > 0 {
 		x := experts{n: s.Experts, hidden: s.Hidden, inter: s.ExInter}
-		n += t(s.Experts) + x.most(s.Rows, s.TopK)
+		n += t(s.Experts) + x.workspace(s.Rows, s.TopK).size
 	}
 	return n
 }
