@@ -43,8 +43,12 @@ float split(vec4 v, out uvec2 high, out uvec2 low) {
 	if (top >= 0x7F800000) return uintBitsToFloat(0x7FC00000);
 	uint exponent = max(top >> 23, 15);
 	v *= uintBitsToFloat((268 - exponent) << 23);
-	high = uvec2(packHalf2x16(v.xy), packHalf2x16(v.zw));
-	v -= vec4(unpackHalf2x16(high.x), unpackHalf2x16(high.y));
+	// Rounded by hand: NVIDIA's compiler takes a value packed and unpacked for the value itself, which leaves no low part.
+	bits = floatBitsToUint(v);
+	bits = (bits + 0xFFF + (bits >> 13 & 1)) & 0xFFFFE000;
+	vec4 rounded = uintBitsToFloat(bits);
+	high = uvec2(packHalf2x16(rounded.xy), packHalf2x16(rounded.zw));
+	v -= rounded;
 	low = uvec2(packHalf2x16(v.xy), packHalf2x16(v.zw));
 	return uintBitsToFloat((exponent - 14) << 23);
 }
