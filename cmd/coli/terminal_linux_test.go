@@ -177,6 +177,49 @@ func TestTalkInATerminal(t *testing.T) {
 	}
 }
 
+// TestDeviceInATerminal: a conversation on a device is interrupted, goes on in another context and with another system message, and says
+// where its layers are.
+func TestDeviceInATerminal(t *testing.T) {
+	if ok, err := llvmpipe(); !ok {
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Skip("no llvmpipe among the Vulkan devices; mesa-vulkan-drivers has it")
+	}
+	p := inTerminal(t, coli(t, "run", "--temp", "0", "--device", "llvmpipe", "-c", "64"))
+	p.expect("layers on llvmpipe")
+	p.at(">>> ")
+	p.keys("Once upon a time\r")
+	p.expect("\r\nOnce upon a time")
+	p.keys(ctrlC)
+	p.expect("interrupted")
+	p.at(">>> ")
+	p.keys("/set parameter ctx_size 500\r")
+	p.at(">>> ")
+	p.keys("/set parameter predict 70\r")
+	p.at(">>> ")
+	p.keys("Who was it?\r")
+	p.expect("stopped at --predict 70")
+	p.at(">>> ")
+	p.keys("/show info\r")
+	p.expect("of 500 tokens used")
+	p.expect("device        layers on llvmpipe")
+	p.expect("8 of 8 and the head")
+	p.at(">>> ")
+	p.keys("/set parameter predict 2\r")
+	p.at(">>> ")
+	p.keys("/set system You are a hen.\r")
+	p.at(">>> ")
+	p.keys("Hello\r")
+	p.expect("stopped at --predict 2")
+	p.at(">>> ")
+	p.keys(ctrlD)
+	p.check(p.ended())
+	if said := p.screen.String(); strings.Contains(said, "failed") {
+		t.Errorf("the device failed:\n%s", said)
+	}
+}
+
 func TestSuspendAtThePrompt(t *testing.T) {
 	p := inTerminal(t, coli(t, "run"))
 	pid := p.cmd.Process.Pid
