@@ -1,6 +1,6 @@
 // Package engine runs a loaded model: sessions with their cache, prefill in chunks, decode, and the loop that turns a prompt into text.
 //
-// What does not live here: the layers (package model), their execution (package ops/cpu), drawing a token (engine/sampler) and finding
+// What does not live here: the layers (package model), their execution (packages ops/cpu and ops/gpu), drawing a token (engine/sampler) and finding
 // stop strings (engine/stop), command-line parsing and anything printed (cmd/coli).
 package engine
 
@@ -60,7 +60,7 @@ type Options struct {
 	fake func(m *Model) (*card, error)                           // tests: devices that fail
 }
 
-// Model is a checkpoint ready to run. Its sessions share one executor; one goroutine at a time may use a model and its sessions.
+// Model is a checkpoint ready to run. Its sessions share the executors; one goroutine at a time may use a model and its sessions.
 type Model struct {
 	Checkpoint *weights.Checkpoint
 	Config     *weights.Config

@@ -59,11 +59,3 @@ func planLayers(free, fixed int64, layers []int64, tail int64, want int) (n int,
 	}
 	return n, n > 0 && n == len(layers) && tail <= left
 }
-
-// Memory of a device that is left to others, the driver and the display among them: a sixteenth of what is free, a GiB at most.
-const (
-	deviceShare   = 16
-	deviceReserve = 1 << 30
-)
-
-func usable(free int64) int64 { return free - min(free/deviceShare, deviceReserve) }

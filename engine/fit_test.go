@@ -1,9 +1,6 @@
 package engine
 
-import (
-	"slices"
-	"testing"
-)
+import "testing"
 
 func TestPlanLayers(t *testing.T) {
 	layers := []int64{10, 20, 10, 5}
@@ -67,14 +64,5 @@ func TestGPULayers(t *testing.T) {
 	}
 	if _, _, err := GPULayers("lots").count(16); err == nil {
 		t.Error("a setting that is none was accepted")
-	}
-}
-
-// TestUsable: what is kept of a device grows with it, up to a GiB.
-func TestUsable(t *testing.T) {
-	const gib = int64(1) << 30
-	got := []int64{usable(0), usable(16), usable(8 * gib), usable(139 * gib)}
-	if want := []int64{0, 15, 8*gib - gib/2, 138 * gib}; !slices.Equal(got, want) {
-		t.Errorf("usable %v, want %v", got, want)
 	}
 }

@@ -1,13 +1,14 @@
 // Package ops is the op set: the small set of operations every architecture is written against, as the interface [Executor].
 //
 // A layer of a model is written once, against Executor, and bound to one implementation when the model is loaded: package ops/cpu
-// executes at once; a device implementation may record instead and run when a host value is asked for. Package ops/ref is the float64
-// reference that both are compared with, by the table of cases in ops/parity.
+// executes at once; package ops/gpu records what a device is to do and runs it when a host value is asked for. Package ops/ref is the
+// float64 reference that both are compared with, by the table of cases in ops/parity.
 //
 // What does not live here: which ops make up a layer (package model), how a weight row is multiplied (package kernels), where
 // weights come from (package weights).
 //
-// Numeric contract: activations are float32 in memory everywhere; a row's bits do not depend on which rows share the call.
+// Numeric contract: activations are float32 in memory everywhere; a row's bits do not depend on which rows share the call, on a device as
+// long as there are fewer than 16.
 package ops
 
 import (
