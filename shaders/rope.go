@@ -67,11 +67,16 @@ type KVOutPush struct {
 	Rows uint32
 }
 
-// KVOutLaunch is the dispatch of kv_out.comp for so many pieces, of which the widest has width values a row.
+// KVOutLaunch is the dispatch of kv_out.comp for so many pieces, of which the widest has width values a row. Of many rows it takes small
+// groups, which leave room for what runs beside them: the way to the host's memory is full all the same.
 func KVOutLaunch(p KVOutPush, pieces, width int) Launch {
+	size, perRow := threads, groups(width, 4*threads)
+	if p.Rows >= 16 {
+		size, perRow = 64, 1
+	}
 	return Launch{
-		Kernel: "kv_out", Constants: []uint32{threads},
-		X: groups(width, 4*threads), Y: p.Rows, Z: uint32(pieces),
+		Kernel: "kv_out", Constants: []uint32{uint32(size)},
+		X: perRow, Y: p.Rows, Z: uint32(pieces),
 	}
 }
 

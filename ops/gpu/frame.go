@@ -47,6 +47,11 @@ func (e *Executor) flush() {
 		}
 	}
 	e.wait()
+	e.done(f)
+}
+
+// done notes what the frame of the list has done, and begins the next list.
+func (e *Executor) done(f *frame) {
 	for _, id := range f.swallowed {
 		e.tensors[id].Aux.(*tensor).gone = true
 	}

@@ -74,7 +74,7 @@ func delay(stages [][]int, ds []touches, cost []float64, late []int) {
 			}
 		}
 		stages[from] = slices.DeleteFunc(stages[from], func(x int) bool { return x == i })
-		stages[to] = append(stages[to], i)
+		stages[to] = slices.Insert(stages[to], 0, i) // a device begins dispatches in their order
 	}
 }
 
