@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -21,7 +22,7 @@ var plainEnv = []string{
 	"COLI_CPU",             // limits the instruction set the kernels use
 	"COLI_VK_LOADER",       // the Vulkan loader to open
 	device.CapEnv,          // the most device memory to use
-	"COLI_VK_WINDOW_MB",    // plays a device whose memory the host sees through a window
+	device.WindowEnv,       // plays a device whose memory the host sees through a window
 	device.FaultEnv,        // makes the device fail
 	"COLI_TEST_DEVICE",     // the device of the tests
 	"COLI_TEST_VALIDATION", // 0: tests without the validation layer
@@ -31,15 +32,22 @@ var plainEnv = []string{
 // twin is the environment variable that sets a flag: COLI_TOP_K for --top-k.
 func twin(flag string) string { return envPrefix + strings.ToUpper(strings.ReplaceAll(flag, "-", "_")) }
 
-// checkEnv refuses a COLI_ variable that no command knows: a misspelt one would otherwise be ignored without a word.
+// checkEnv refuses a COLI_ variable that no command knows: a misspelt one would otherwise be ignored without a word. So it does with what
+// a device would refuse, whether one is looked for or not.
 func checkEnv(root *cobra.Command, environ []string) error {
 	known := slices.Clone(plainEnv)
 	for _, cmd := range root.Commands() {
 		cmd.Flags().VisitAll(func(f *pflag.Flag) { known = append(known, twin(f.Name)) })
 	}
 	for _, entry := range environ {
-		name, _, _ := strings.Cut(entry, "=")
-		if !strings.HasPrefix(name, envPrefix) || slices.Contains(known, name) {
+		name, value, _ := strings.Cut(entry, "=")
+		if !strings.HasPrefix(name, envPrefix) {
+			continue
+		}
+		if slices.Contains(known, name) {
+			if err := checkValue(name, value); err != nil {
+				return fmt.Errorf("%s: %w", entry, err)
+			}
 			continue
 		}
 		if near := nearest(name, known); near != "" {
@@ -48,6 +56,20 @@ func checkEnv(root *cobra.Command, environ []string) error {
 		return fmt.Errorf("unknown environment variable %s; COLI_<FLAG> sets a flag, as COLI_TOP_K sets --top-k", name)
 	}
 	return nil
+}
+
+// checkValue is an error if a variable of the device cannot have a value. Empty counts as absent.
+func checkValue(name, value string) (err error) {
+	switch {
+	case value == "":
+	case name == device.CapEnv || name == device.WindowEnv:
+		if n, err := strconv.ParseInt(value, 10, 32); err != nil || n <= 0 {
+			return errors.New("want a whole number of MiB, 1 or more")
+		}
+	case name == device.FaultEnv:
+		_, err = device.ParseFaults(value)
+	}
+	return err
 }
 
 // applyEnv gives the flags that the command line left alone the values of their twins. An empty variable counts as absent.

@@ -11,6 +11,13 @@ func TestCheckEnv(t *testing.T) {
 		"COLI_OUTPUT=x":         "", // of another command
 		"COLI_CACHE_DIR=/x":     "",
 		"COLI_CI=1":             "",
+		"COLI_VK_CAP_MB=":       "",
+		"COLI_VK_CAP_MB=512":    "",
+		"COLI_VK_CAP_MB=0":      "COLI_VK_CAP_MB=0: want a whole number of MiB, 1 or more",
+		"COLI_VK_CAP_MB=1GiB":   "COLI_VK_CAP_MB=1GiB: want",
+		"COLI_VK_WINDOW_MB=-1":  "COLI_VK_WINDOW_MB=-1: want",
+		"COLI_VK_FAULT=lost=3":  "",
+		"COLI_VK_FAULT=fire=3":  `COLI_VK_FAULT=fire=3: "fire=3" is no fault: alloc`,
 		"COLLIE=1":              "",
 		"PATH=/bin":             "",
 		"COLI_TOPK=1":           "unknown environment variable COLI_TOPK; did you mean COLI_TOP_K?",
