@@ -1,23 +1,31 @@
 #version 460
 // Causal grouped-query attention for few rows: workgroups take parts of a row's positions, the last one to end joins them. See attention.go.
+//
+// What a workgroup waits for is memory, so that all of a block's keys and values are asked for at once: for the scores eight lanes share a
+// position, for the sums a lane has one vector of the head at every STRANDS-th position.
 #extension GL_GOOGLE_include_directive : require
 #extension GL_KHR_shader_subgroup_basic : require
+#extension GL_KHR_shader_subgroup_arithmetic : require
 #extension GL_KHR_shader_subgroup_shuffle : require
 #include "memory.glsl"
 #include "q8.glsl"
 #include "arrive.glsl"
 
-layout(local_size_x_id = 0) in;                // at most 8 subgroups
+layout(local_size_x_id = 0) in;
+layout(constant_id = 0) const uint THREADS = 256;
 layout(constant_id = 1) const uint DIM = 128;  // values of a head
 layout(constant_id = 2) const uint HEADS = 1;  // query heads of a workgroup, which share a KV head; HEADS·DIM ≤ 512
 layout(constant_id = 3) const uint CHUNKS = 1; // workgroups of a KV head
-layout(constant_id = 4) const uint PART = 32;  // fewest positions of a part
+layout(constant_id = 4) const uint PART = 64;  // fewest positions of a part
+layout(constant_id = 5) const uint AHEAD = 2;  // positions of eight lanes in a block
 
 layout(buffer_reference, std430, buffer_reference_align = 16) coherent buffer Partials { vec4 v[]; };
+layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Rows { vec4 v[]; };
+layout(buffer_reference, std430, buffer_reference_align = 8) readonly buffer Tables { uvec4 v[]; };
 
 layout(push_constant) uniform Push {
 	Vectors q, o;
-	Mirrors mirrors;
+	Tables mirrors;
 	Places places;
 	Floats sinks;
 	Vectors gate;
@@ -34,29 +42,20 @@ const uint OUT = 1, Q8 = 2, SINK = 4, GATE = 8;
 const float LOWEST = -3.0e38; // of scores; no infinity, so that differences are numbers
 const float LOG2E = 1.44269504;
 
-// Eight lanes share a position: lane c has the vectors c, c+8, c+16, … of the head.
 const uint VECTORS = DIM / 4;
-const uint EACH = (VECTORS + 7) / 8;
-const uint AHEAD = HEADS > 2 ? 2 : 4; // positions whose rows are read at a time
-const uint ALL = HEADS * VECTORS;     // vectors of the workgroup's heads
-const uint SUBGROUPS = 8;
-const uint PARTS = 64; // most parts of a row
+const uint ALL = HEADS * VECTORS;                       // vectors of the workgroup's heads
+const uint EACH = (VECTORS + 7) / 8;                    // vectors of a key that a lane has: c, c+8, c+16, …
+const uint CLUSTERS = THREADS / 8, BLOCK = AHEAD * CLUSTERS; // positions
+const uint STRANDS = THREADS / VECTORS < BLOCK ? THREADS / VECTORS : BLOCK;
+const uint VALUES = (BLOCK + STRANDS - 1) / STRANDS;    // positions of a strand
+const uint JOINS = THREADS / ALL > STRANDS ? STRANDS : THREADS / ALL > 1 ? THREADS / ALL : 1; // strands in which parts are joined
+const uint JOIN = 4;                                    // parts that are read at a time
 
-shared vec4 sums[SUBGROUPS * ALL];
-shared float tops[HEADS * PARTS];    // of each subgroup, then of each part: the highest score
-shared float weights[HEADS * PARTS]; // and the sum of the weights relative to it
+shared float scores[2 * HEADS * BLOCK]; // of this block and the one before, which some may still read
+shared vec4 sums[STRANDS * ALL];
+shared vec2 tops[STRANDS * HEADS]; // the highest score of a strand's positions, and the sum of the weights relative to it
 
-// Both halves of the work end in this: sums of n sources under their own maxima become factors under the common one. tops and weights are
-// [HEADS, PARTS]; the invocation gets its source's factor, tops is left alone, weights become the sums under the common maximum.
-float common_top(uint h, uint n) {
-	float top = LOWEST;
-	for (uint s = 0; s < n; s++) {
-		top = max(top, tops[h * PARTS + s]);
-	}
-	return top;
-}
-
-// The vector v of head h, whose values sum up to x under the maximum top with weights that sum up to l.
+// The vector v of a head, whose values sum up to x under the maximum top with weights that sum up to l.
 void finish(uint row, uint head, uint v, vec4 x, float top, float l) {
 	if ((p.flags & SINK) != 0) {
 		float sink = p.sinks.v[head] * LOG2E, m = max(top, sink), f = exp2(top - m);
@@ -77,158 +76,170 @@ void finish(uint row, uint head, uint v, vec4 x, float top, float l) {
 }
 
 void main() {
-	uint row = gl_WorkGroupID.z, kv = gl_WorkGroupID.y / CHUNKS, part = gl_WorkGroupID.x;
-	uint group = p.heads / p.kv_heads, first = gl_WorkGroupID.y % CHUNKS * HEADS;
+	// Parts are the slowest dimension, so that those with positions begin first.
+	uint row = gl_WorkGroupID.y, kv = gl_WorkGroupID.x / CHUNKS, part = gl_WorkGroupID.z, splits = gl_NumWorkGroups.z;
+	uvec4 mirrors = p.mirrors.v[0]; // most often there is no other; so it is not waited for twice
+	ivec2 at = p.places.v[row];
+	if (at.y != 0) {
+		mirrors = p.mirrors.v[at.y];
+	}
+	uint group = p.heads / p.kv_heads, first = gl_WorkGroupID.x % CHUNKS * HEADS;
 	uint mine = min(HEADS, group - first); // heads
 	uint head = kv * group + first;
-	ivec2 at = p.places.v[row];
 	uint end = at.x + 1, begin = p.window != 0 && end > p.window ? end - p.window : 0;
-	uint size = max(PART, (end - begin + gl_NumWorkGroups.x - 1) / gl_NumWorkGroups.x);
+	uint size = max(PART, (end - begin + splits - 1) / splits);
 	uint parts = (end - begin + size - 1) / size;
 	if (part >= parts) {
 		return;
 	}
 	uint from = begin + part * size, to = min(end, from + size);
+	Rows keys = Rows(mirrors.xy), values = Rows(mirrors.zw);
 
 	uint t = gl_SubgroupID * gl_SubgroupSize + gl_SubgroupInvocationID;
-	uint lane = t % 8, cluster = t / 8, clusters = gl_WorkGroupSize.x / 8;
-	vec4 q[HEADS][EACH], acc[HEADS][EACH];
+	uint lane = t % 8, cluster = t / 8, column = t % VECTORS, strand = t / VECTORS;
+	vec4 q[HEADS][EACH], acc[HEADS];
 	float top[HEADS], l[HEADS];
 	[[unroll]] for (uint h = 0; h < HEADS; h++) {
 		[[unroll]] for (uint e = 0; e < EACH; e++) {
 			uint v = lane + 8 * e;
 			q[h][e] = v < VECTORS && h < mine ? p.q.v[(row * p.heads + head + h) * VECTORS + v] * (p.scale * LOG2E) : vec4(0);
-			acc[h][e] = vec4(0);
 		}
+		acc[h] = vec4(0);
 		top[h] = LOWEST;
 		l[h] = 0;
 	}
-	Vectors keys = Vectors(p.mirrors.v[2 * at.y]), values = Vectors(p.mirrors.v[2 * at.y + 1]);
-	for (uint base = from; base < to; base += AHEAD * clusters) {
-		vec4 k[AHEAD][EACH], v[AHEAD][EACH];
+	uint turn = 0;
+	for (uint base = from; base < to; base += BLOCK) {
+		vec4 k[AHEAD][EACH], v[VALUES];
 		[[unroll]] for (uint u = 0; u < AHEAD; u++) {
-			uint pos = min(base + u * clusters + cluster, to - 1);
-			uint ki = (pos * p.kwidth + kv * DIM) / 4 + lane, vi = (pos * p.vwidth + kv * DIM) / 4 + lane;
-			bool any = base + u * clusters < to; // of all clusters
+			uint i = (min(base + u * CLUSTERS + cluster, to - 1) * p.kwidth + kv * DIM) / 4 + lane;
 			[[unroll]] for (uint e = 0; e < EACH; e++) {
-				bool in_head = any && lane + 8 * e < VECTORS;
-				k[u][e] = in_head ? keys.v[ki + 8 * e] : vec4(0);
-				v[u][e] = in_head ? values.v[vi + 8 * e] : vec4(0);
+				k[u][e] = lane + 8 * e < VECTORS ? keys.v[i + 8 * e] : vec4(0);
 			}
 		}
+		[[unroll]] for (uint e = 0; e < VALUES; e++) {
+			v[e] = values.v[(min(base + strand + e * STRANDS, to - 1) * p.vwidth + kv * DIM) / 4 + column];
+		}
 		[[unroll]] for (uint h = 0; h < HEADS; h++) {
-			float s[AHEAD], m = top[h];
 			[[unroll]] for (uint u = 0; u < AHEAD; u++) {
 				vec4 sum = q[h][0] * k[u][0];
 				[[unroll]] for (uint e = 1; e < EACH; e++) {
 					sum += q[h][e] * k[u][e];
 				}
-				s[u] = sum.x + sum.y + (sum.z + sum.w);
-				s[u] += subgroupShuffleXor(s[u], 1);
-				s[u] += subgroupShuffleXor(s[u], 2);
-				s[u] += subgroupShuffleXor(s[u], 4);
-				if (base + u * clusters + cluster < to) {
-					m = max(m, s[u]);
+				float s = sum.x + sum.y + (sum.z + sum.w);
+				s += subgroupShuffleXor(s, 1);
+				s += subgroupShuffleXor(s, 2);
+				s += subgroupShuffleXor(s, 4);
+				uint i = u * CLUSTERS + cluster;
+				if (lane == 0) {
+					scores[turn + h * BLOCK + i] = base + i < to ? s : LOWEST;
 				}
 			}
+		}
+		barrier();
+		[[unroll]] for (uint h = 0; h < HEADS; h++) {
+			float m = top[h];
+			for (uint i = gl_SubgroupInvocationID; i < BLOCK; i += gl_SubgroupSize) {
+				m = max(m, scores[turn + h * BLOCK + i]);
+			}
+			m = subgroupMax(m);
 			float f = exp2(top[h] - m);
 			top[h] = m;
 			l[h] *= f;
-			[[unroll]] for (uint e = 0; e < EACH; e++) {
-				acc[h][e] *= f;
-			}
-			[[unroll]] for (uint u = 0; u < AHEAD; u++) {
-				float w = base + u * clusters + cluster < to ? exp2(s[u] - m) : 0;
+			acc[h] *= f;
+			[[unroll]] for (uint e = 0; e < VALUES; e++) {
+				uint i = strand + e * STRANDS;
+				float w = i < BLOCK ? exp2(scores[turn + h * BLOCK + i] - m) : 0;
 				l[h] += w;
-				[[unroll]] for (uint e = 0; e < EACH; e++) {
-					acc[h][e] += w * v[u][e];
-				}
+				acc[h] += w * v[e];
 			}
 		}
+		turn = HEADS * BLOCK - turn;
 	}
 
-	// The clusters of a subgroup join, then the subgroups.
-	[[unroll]] for (uint h = 0; h < HEADS; h++) {
-		float m = top[h];
-		for (uint d = 8; d < gl_SubgroupSize; d *= 2) {
-			m = max(m, subgroupShuffleXor(m, d));
-		}
-		float f = exp2(top[h] - m), sum = l[h] * f;
-		for (uint d = 8; d < gl_SubgroupSize; d *= 2) {
-			sum += subgroupShuffleXor(sum, d);
-		}
-		[[unroll]] for (uint e = 0; e < EACH; e++) {
-			vec4 x = acc[h][e] * f;
-			for (uint d = 8; d < gl_SubgroupSize; d *= 2) {
-				x += subgroupShuffleXor(x, d);
+	// The strands join. All of the workgroup have the same maximum.
+	if (strand < STRANDS) {
+		[[unroll]] for (uint h = 0; h < HEADS; h++) {
+			sums[strand * ALL + h * VECTORS + column] = acc[h];
+			if (column == 0) {
+				tops[strand * HEADS + h] = vec2(top[h], l[h]);
 			}
-			uint v = lane + 8 * e;
-			if (gl_SubgroupInvocationID < 8 && v < VECTORS) {
-				sums[gl_SubgroupID * ALL + h * VECTORS + v] = x;
-			}
-		}
-		if (gl_SubgroupInvocationID == 0) {
-			tops[h * PARTS + gl_SubgroupID] = m;
-			weights[h * PARTS + gl_SubgroupID] = sum;
 		}
 	}
 	barrier();
 	uint row_head = row * p.heads + head;
-	for (uint j = t; j < mine * VECTORS; j += gl_WorkGroupSize.x) {
+	for (uint j = t; j < mine * VECTORS; j += THREADS) {
 		uint h = j / VECTORS, v = j % VECTORS;
-		float m = common_top(h, gl_NumSubgroups), sum = 0;
-		vec4 x = vec4(0);
-		for (uint s = 0; s < gl_NumSubgroups; s++) {
-			float f = exp2(tops[h * PARTS + s] - m);
-			sum += weights[h * PARTS + s] * f;
-			x += sums[s * ALL + j] * f;
+		vec4 x = sums[j];
+		vec2 m = tops[h];
+		for (uint s = 1; s < STRANDS; s++) {
+			x += sums[s * ALL + j];
+			m.y += tops[s * HEADS + h].y;
 		}
 		if (parts == 1) {
-			finish(row, head + h, v, x, m, sum);
+			finish(row, head + h, v, x, m.x, m.y);
 			continue;
 		}
-		uint i = ((row_head + h) * gl_NumWorkGroups.x + part) * (VECTORS + 1);
+		uint i = ((row_head + h) * splits + part) * (VECTORS + 1);
 		p.partial.v[i + v] = x;
 		if (v == 0) {
-			p.partial.v[i + VECTORS] = vec4(m, sum, 0, 0);
+			p.partial.v[i + VECTORS] = vec4(m, 0, 0);
 		}
 	}
-	if (parts == 1 || !arrive(p.count, row * gl_NumWorkGroups.y + gl_WorkGroupID.y, parts, t)) {
+	if (parts == 1 || !arrive(p.count, row * gl_NumWorkGroups.x + gl_WorkGroupID.x, parts, t)) {
 		return;
 	}
 
-	// The last workgroup joins the parts: first their maxima and weights, then the values, in as many strands as there are invocations for.
-	for (uint i = t; i < mine * parts; i += gl_WorkGroupSize.x) {
-		uint h = i / parts, s = i % parts;
-		vec4 x = p.partial.v[((row_head + h) * gl_NumWorkGroups.x + s) * (VECTORS + 1) + VECTORS];
-		tops[h * PARTS + s] = x.x;
-		weights[h * PARTS + s] = x.y;
-	}
-	barrier();
-	const uint STRANDS = min(SUBGROUPS, max(1, gl_WorkGroupSize.x / ALL));
-	for (uint i = t; i < STRANDS * ALL; i += gl_WorkGroupSize.x) {
+	// The last workgroup joins the parts in strands, then the strands.
+	for (uint i = t; i < JOINS * ALL; i += THREADS) {
 		uint strand = i / ALL, j = i % ALL, h = j / VECTORS, v = j % VECTORS;
 		if (h >= mine) {
 			continue;
 		}
-		float m = common_top(h, parts);
+		uint from = (row_head + h) * splits;
+		float top = LOWEST, l = 0;
 		vec4 x = vec4(0);
-		for (uint s = strand; s < parts; s += STRANDS) {
-			x += exp2(tops[h * PARTS + s] - m) * p.partial.v[((row_head + h) * gl_NumWorkGroups.x + s) * (VECTORS + 1) + v];
+		for (uint s = strand; s < parts; s += JOINS * JOIN) {
+			vec4 value[JOIN];
+			vec2 m[JOIN];
+			[[unroll]] for (uint u = 0; u < JOIN; u++) {
+				uint i = (from + min(s + u * JOINS, parts - 1)) * (VECTORS + 1);
+				m[u] = p.partial.v[i + VECTORS].xy;
+				value[u] = p.partial.v[i + v];
+			}
+			float highest = top;
+			[[unroll]] for (uint u = 0; u < JOIN; u++) {
+				highest = max(highest, m[u].x); // beyond the last part it is that part's
+			}
+			float f = exp2(top - highest);
+			x *= f;
+			l *= f;
+			top = highest;
+			[[unroll]] for (uint u = 0; u < JOIN; u++) {
+				float w = s + u * JOINS < parts ? exp2(m[u].x - top) : 0;
+				l += w * m[u].y;
+				x += w * value[u];
+			}
 		}
-		sums[strand * ALL + j] = x;
+		sums[i] = x;
+		if (v == 0) {
+			tops[strand * HEADS + h] = vec2(top, l);
+		}
 	}
 	barrier();
-	for (uint j = t; j < mine * VECTORS; j += gl_WorkGroupSize.x) {
+	for (uint j = t; j < mine * VECTORS; j += THREADS) {
 		uint h = j / VECTORS;
-		float m = common_top(h, parts), sum = 0;
-		for (uint s = 0; s < parts; s++) {
-			sum += weights[h * PARTS + s] * exp2(tops[h * PARTS + s] - m);
+		float top = LOWEST, l = 0;
+		[[unroll]] for (uint s = 0; s < JOINS; s++) {
+			top = max(top, tops[s * HEADS + h].x);
 		}
-		vec4 x = sums[j];
-		for (uint s = 1; s < STRANDS; s++) {
-			x += sums[s * ALL + j];
+		vec4 x = vec4(0);
+		[[unroll]] for (uint s = 0; s < JOINS; s++) {
+			vec2 m = tops[s * HEADS + h];
+			float w = exp2(m.x - top);
+			l += w * m.y;
+			x += w * sums[s * ALL + j];
 		}
-		finish(row, head + h, j % VECTORS, x, m, sum);
+		finish(row, head + h, j % VECTORS, x, top, l);
 	}
 }

@@ -32,10 +32,10 @@ const (
 
 const (
 	// attentionPart is the fewest positions a split takes: less is not worth joining.
-	attentionPart = 32
+	attentionPart = 64
 	// attentionWide bounds the head values a workgroup of attention.comp holds: the heads that share a KV head times their size.
 	attentionWide = 512
-	// maxSplits bounds the splits of a row, whose weights the last workgroup keeps in shared memory.
+	// maxSplits bounds the splits of a row, which one workgroup joins.
 	maxSplits = 64
 )
 
@@ -43,10 +43,11 @@ const (
 func AttentionFits(headDim int) bool { return headDim > 0 && headDim%4 == 0 && headDim <= 256 }
 
 // AttentionSplits is into how many parts attention.comp cuts a row's positions at most. It depends on the shape alone, and not on the rows,
-// so that a row's bits do not either. units is how many workgroups fill the device (4 for each of its processors is good).
+// so that a row's bits do not either. units is how many workgroups fill the device, 4 for each of its processors: half of that is enough here,
+// as each has much on its way from memory, and more take longer to join.
 func AttentionSplits(heads, kvHeads, headDim, units int) int {
 	_, chunks := attentionHeads(heads, kvHeads, headDim)
-	return max(1, min(maxSplits, units/max(1, kvHeads*chunks)))
+	return max(1, min(maxSplits, units/max(1, 2*kvHeads*chunks)))
 }
 
 // attentionHeads is how many query heads of a KV head a workgroup takes, and how many workgroups the KV head has then.
@@ -70,23 +71,12 @@ func AttentionCounters(rows, heads int) int64 { return 4 * int64(rows) * int64(h
 // (row, KV head) that ends last joins the parts in their order.
 func AttentionLaunch(p AttentionPush, headDim, splits, subgroup int) Launch {
 	per, chunks := attentionHeads(int(p.Heads), int(p.KVHeads), headDim)
-	return Launch{
-		Kernel:    "attention",
-		Constants: []uint32{uint32(min(threads, 8*subgroup)), uint32(headDim), uint32(per), uint32(chunks), attentionPart},
-		X:         uint32(splits), Y: p.KVHeads * uint32(chunks), Z: p.Rows,
-	}
-}
-
-// AttentionFewLaunch is the dispatch of attention_few.comp, which does what attention.comp does with the same scratch and counters, and asks
-// for all of a block of positions at once.
-func AttentionFewLaunch(p AttentionPush, headDim, splits, subgroup int) Launch {
-	per, chunks := attentionHeads(int(p.Heads), int(p.KVHeads), headDim)
 	ahead := uint32(2)
-	if headDim > 128 || per > 2 {
+	if headDim > 128 || per > 2 { // registers
 		ahead = 1
 	}
 	return Launch{
-		Kernel:    "attention_few",
+		Kernel:    "attention",
 		Constants: []uint32{uint32(min(threads, 8*subgroup)), uint32(headDim), uint32(per), uint32(chunks), attentionPart, ahead},
 		X:         p.KVHeads * uint32(chunks), Y: p.Rows, Z: uint32(splits),
 	}

@@ -222,34 +222,9 @@ func BenchmarkAttention(b *testing.B) {
 			p.Flags |= shaders.AttentionQ8
 			p.Count = upload(g, make([]byte, shaders.AttentionCounters(rows, olmoeHeads))).Addr
 			p.Partial = g.space(shaders.AttentionScratch(rows, olmoeHeads, olmoeHeadDim, 64))
-			for _, splits := range []int{8, 33} {
+			for _, splits := range []int{8, 16, 32} {
 				b.Run(fmt.Sprint("splits=", splits), func(b *testing.B) {
 					stages(b, g, bytes, shaders.AttentionLaunch(p, olmoeHeadDim, splits, g.subgroup), push)
-				})
-			}
-			for _, splits := range []int{16, 33, 64} {
-				b.Run(fmt.Sprint("few/splits=", splits), func(b *testing.B) {
-					l := shaders.AttentionFewLaunch(p, olmoeHeadDim, splits, g.subgroup)
-					stages(b, g, bytes, l, push)
-					// Threads, fewest positions of a part, and positions of eight threads in a block.
-					for _, c := range [][3]uint32{
-						{256, 32, 1},
-						{256, 64, 1},
-						{256, 64, 2},
-						{256, 128, 2},
-						{256, 128, 4},
-						{512, 64, 1},
-						{512, 128, 1},
-						{512, 128, 2},
-						{128, 32, 2},
-						{128, 64, 2},
-						{128, 64, 4},
-					} {
-						l := l
-						l.Constants = append([]uint32{c[0]}, l.Constants[1:]...)
-						l.Constants[4], l.Constants[5] = c[1], c[2]
-						stages(b, g, bytes, l, push)
-					}
 				})
 			}
 		})

@@ -61,7 +61,6 @@ var pushes = map[string]any{
 	"attention":       AttentionPush{},
 	"attention_block": AttentionPush{},
 	"attention_coop":  AttentionPush{},
-	"attention_few":   AttentionPush{},
 	"elementwise":     ElementwisePush{},
 	"gather":          GatherPush{},
 	"kv_out":          KVOutPush{},
