@@ -1,9 +1,9 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 
-layout(constant_id = 3) const uint WHOLE = 1; // 1: columns are whole vectors; only for float32 activations
+layout(constant_id = 4) const uint RANKS = 8; // subgroups of a workgroup: experts multiplied at once
+layout(constant_id = 5) const uint WHOLE = 1; // 1: columns are whole vectors; only for float32 activations
 
-#define NEAR 0
 #include "rows.glsl"
 #include "experts.glsl"
 
@@ -17,60 +17,67 @@ layout(push_constant) uniform Push {
 	uint qStride, sStride, rows, outs, cols, experts, topK, add;
 } p;
 
-// UNROLL is the number of experts that are multiplied at once.
-void main() {
-	uint row = gl_WorkGroupID.y;
-	uint first = (gl_WorkGroupID.x * gl_NumSubgroups + gl_SubgroupID) * OUTS;
-	if (first >= p.outs) {
-		return;
-	}
-	float sum[OUTS], start[OUTS];
+shared float parts[RANKS * OUTS];
+
+// multiply leaves the weighted products of a pair's expert with rows first to first+OUTS-1 in parts; those of an absent one are 0.
+void multiply(uint pair, uint first) {
+	float weight = p.weights.v[pair];
+	uint64_t base = expertMatrix(p.table, p.ids.v[pair], p.experts, 2);
+	uint64_t x = p.x + uint64_t(pair) * rowX(p.cols), xd = p.xd + uint64_t(pair) * rowXD(p.cols);
+	float acc[OUTS];
 	[[unroll]] for (uint o = 0; o < OUTS; o++) {
-		sum[o] = start[o] = 0;
-		if (p.add != 0) {
-			start[o] = p.y.v[row * p.outs + min(first + o, p.outs - 1)];
-		}
+		acc[o] = 0;
 	}
-	uint count = pieces(p.cols);
-	for (uint rank = 0; rank < p.topK; rank += UNROLL) {
-		Matrix m[UNROLL];
-		bool here[UNROLL];
-		float weight[UNROLL], acc[OUTS * UNROLL];
-		[[unroll]] for (uint k = 0; k < UNROLL; k++) {
-			uint pair = row * p.topK + min(rank + k, p.topK - 1);
-			uint64_t base = rank + k < p.topK ? expertMatrix(p.table, p.ids.v[pair], p.experts, 2) : 0;
-			weight[k] = p.weights.v[pair];
-			here[k] = base != 0;
-			// In place of an expert that is not here its activations are read, which are never shorter than a row of weights: no branch
-			// shall keep the loads of the others waiting.
-			m[k] = here[k] ? Matrix(base, base + p.sOffset, p.qStride, p.sStride, p.outs, p.cols) : Matrix(p.x, p.x, 0, 0, p.outs, p.cols);
-		}
-		[[unroll]] for (uint j = 0; j < OUTS * UNROLL; j++) {
-			acc[j] = 0;
-		}
-		for (uint i = gl_SubgroupInvocationID; i < count; i += gl_SubgroupSize) {
+	Matrix m = Matrix(base, base + p.sOffset, p.qStride, p.sStride, p.outs, p.cols);
+	if (base != 0) {
+		uint count = pieces(p.cols);
+		for (uint t = 0; t < turns(count, gl_SubgroupSize); t++) {
 			Weights w[OUTS * UNROLL];
 			[[unroll]] for (uint j = 0; j < OUTS * UNROLL; j++) {
-				w[j] = loadRow(m[j % UNROLL], first + j / UNROLL, i, count, 0, w[j]);
+				uint i = pieceOf(t, gl_SubgroupInvocationID, gl_SubgroupSize, j % UNROLL);
+				w[j] = loadRow(m, first + j / UNROLL, i, count, j % UNROLL, w[max(j, 1) - 1]);
 			}
-			[[unroll]] for (uint k = 0; k < UNROLL; k++) {
-				uint pair = row * p.topK + min(rank + k, p.topK - 1);
-				Values v = loadX(p.x + uint64_t(pair) * rowX(p.cols), p.xd + uint64_t(pair) * rowXD(p.cols), i, p.cols);
+			[[unroll]] for (uint u = 0; u < UNROLL; u++) {
+				uint i = pieceOf(t, gl_SubgroupInvocationID, gl_SubgroupSize, u);
+				Values v = loadX(x, xd, min(i, count - 1), p.cols);
 				[[unroll]] for (uint o = 0; o < OUTS; o++) {
-					acc[o * UNROLL + k] = product(acc[o * UNROLL + k], w[o * UNROLL + k], v, i);
+					float sum = product(acc[o], w[o * UNROLL + u], v, i);
+					acc[o] = i < count ? sum : acc[o];
 				}
 			}
 		}
-		[[unroll]] for (uint j = 0; j < OUTS * UNROLL; j++) {
-			uint k = j % UNROLL;
-			float part = fma(weight[k], scaled(acc[j], rowS(m[k], min(first + j / UNROLL, p.outs - 1))), sum[j / UNROLL]);
-			sum[j / UNROLL] = here[k] ? part : sum[j / UNROLL];
+		[[unroll]] for (uint o = 0; o < OUTS; o++) {
+			acc[o] = weight * total(m, first + o, acc[o]);
 		}
 	}
 	[[unroll]] for (uint o = 0; o < OUTS; o++) {
-		precise float y = start[o] + subgroupAdd(sum[o]);
-		if (first + o < p.outs && subgroupElect()) {
-			p.y.v[row * p.outs + first + o] = y;
+		if (subgroupElect()) {
+			parts[gl_SubgroupID * OUTS + o] = acc[o];
 		}
+	}
+}
+
+void main() {
+	uint row = gl_WorkGroupID.y, first = gl_WorkGroupID.x * OUTS, place = gl_SubgroupID * gl_SubgroupSize + gl_SubgroupInvocationID;
+	bool mine = place < OUTS && first + place < p.outs; // each of these lanes finishes a sum
+	float start = 0, sum = 0;
+	if (mine && p.add != 0) {
+		start = p.y.v[row * p.outs + first + place];
+	}
+	for (uint rank = 0; rank < p.topK; rank += RANKS) {
+		if (rank + gl_SubgroupID < p.topK) {
+			multiply(row * p.topK + rank + gl_SubgroupID, first);
+		}
+		barrier();
+		if (mine) {
+			for (uint s = 0; s < min(RANKS, p.topK - rank); s++) {
+				sum += parts[s * OUTS + place];
+			}
+		}
+		barrier();
+	}
+	if (mine) {
+		precise float y = start + sum;
+		p.y.v[row * p.outs + first + place] = y;
 	}
 }

@@ -1,7 +1,6 @@
 package shaders
 
 import (
-	"slices"
 	"strings"
 
 	"github.com/coli-moe/coli/shaders/layout"
@@ -133,11 +132,11 @@ func perFormat(kernel string, f format.Format, dot bool) string {
 type tile struct {
 	threads int // of a workgroup: constant 0
 	outs    int // weight rows a subgroup computes: constant 1
-	unroll  int // pieces of a weight row a lane loads at once; experts, in down.comp: constant 2
+	unroll  int // pieces of a weight row a lane loads at once: constant 2
 	near    int // 1: those pieces are neighbours: constant 3
 	rows    int // rows of x multiplied while a piece is at hand: constant 4, only gemv.comp
 	join    int // 1: a workgroup's subgroups share its rows: constant 5, only gemv.comp
-	ranks   int // experts multiplied at once: constant 4, only down_ranks.comp
+	ranks   int // experts multiplied at once: constant 4, only down.comp
 }
 
 // launch is the dispatch for so many weight rows of cols columns. The last constant says whether columns are whole vectors of float32.
@@ -157,21 +156,24 @@ func (t tile) launch(kernel string, outs int, cols uint32, subgroup, y int) Laun
 	return Launch{Kernel: kernel, Constants: constants, X: groups(outs, perGroup), Y: uint32(y), Z: 1}
 }
 
-// unroll is how many of the pieces that a lane has of a row it loads at once, at most most: what a lane waits for at a time decides how
-// fast memory is read.
-func unroll(f format.Format, cols uint32, subgroup, most int) int {
-	piece := 32 // COLS in include/weights.glsl
+// columns is how many a piece has: COLS in include/weights.glsl.
+func columns(f format.Format) int {
 	switch f {
 	case format.F32:
-		piece = 4
+		return 4
 	case format.F16, format.BF16:
-		piece = 8
+		return 8
 	case format.Q8_0, format.I8Row:
-		piece = 16
+		return 16
 	}
-	most = atOnce(f, subgroup, most)
+	return 32
+}
+
+// unroll is how many of the pieces that a lane has of a row it loads at once, at most most: what a lane waits for at a time decides how
+// fast memory is read.
+func unroll(f format.Format, cols uint32, lanes, most int) int {
 	n := 1
-	for n < most && n*piece*subgroup < int(cols) {
+	for n < most && n*columns(f)*lanes < int(cols) {
 		n *= 2
 	}
 	return n
@@ -191,9 +193,9 @@ const maxGroups = 65535
 
 // GEMVLaunch is the dispatch of gemv.comp for weights in format f; dot uses packed dot products (device.Features.IntegerDot).
 func GEMVLaunch(p GEMVPush, f format.Format, dot bool, subgroup int) Launch {
-	t := tile{threads: 128, outs: 1, unroll: unroll(f, p.Cols, subgroup, 4), rows: 1}
-	if f == format.F32 && p.Outs <= 1024 { // a router's rows, too few to keep a large device busy
-		t.threads, t.unroll = 64, unroll(f, p.Cols, subgroup, 16)
+	t := tile{threads: 128, outs: 1, unroll: unroll(f, p.Cols, subgroup, atOnce(f, subgroup, 4)), rows: 1}
+	if !Integer(f) && p.Outs <= 256 { // a router's rows, too few for a subgroup each to keep a large device busy
+		t.threads, t.join, t.unroll = threads, 1, unroll(f, p.Cols, threads, atOnce(f, subgroup, 2))
 	}
 	for t.rows < min(int(p.Rows), atOnce(f, subgroup, 4)) {
 		t.rows *= 2
@@ -205,28 +207,23 @@ func GEMVLaunch(p GEMVPush, f format.Format, dot bool, subgroup int) Launch {
 
 // ExpertLaunch is the dispatch of expert.comp.
 func ExpertLaunch(p ExpertPush, f format.Format, dot bool, subgroup int) Launch {
-	t := tile{threads: 128, outs: 1, unroll: unroll(f, p.Cols, subgroup, 4)}
+	t := tile{threads: 128, outs: 1, unroll: unroll(f, p.Cols, subgroup, atOnce(f, subgroup, 4))}
 	return t.launch(perFormat("expert", f, dot), int(p.Outs), p.Cols, subgroup, int(p.Pairs))
 }
 
 // GateUpLaunch is the dispatch of gate_up.comp. A workgroup computes 32 neighbouring outputs, a block of the integer form.
 func GateUpLaunch(p GateUpPush, f format.Format, dot bool, subgroup int) Launch {
-	t := tile{threads: min(512, 32*subgroup), unroll: 1}
+	t := tile{threads: min(512, 32*subgroup), unroll: unroll(f, p.Cols, subgroup, atOnce(f, subgroup, 2))}
 	t.outs = 32 * subgroup / t.threads
 	return t.launch(perFormat("gate_up", f, dot), int(p.Outs), p.Cols, subgroup, int(p.Pairs))
 }
 
-// DownLaunch is the dispatch of down.comp.
+// DownLaunch is the dispatch of down.comp: a subgroup multiplies with an expert's rows and the workgroup sums the experts.
 func DownLaunch(p DownPush, f format.Format, dot bool, subgroup int) Launch {
-	t := tile{threads: 128, outs: 1, unroll: min(int(p.TopK), atOnce(f, subgroup, 8))}
-	l := t.launch(perFormat("down", f, dot), int(p.Outs), p.Cols, subgroup, int(p.Rows))
-	l.Constants = slices.Delete(l.Constants, 3, 4)
-	return l
-}
-
-// DownRanksLaunch is the dispatch of down_ranks.comp: a subgroup multiplies with an expert's rows and the workgroup sums the experts.
-func DownRanksLaunch(p DownPush, f format.Format, dot bool, subgroup int) Launch {
-	t := tile{outs: atOnce(f, subgroup, 4), unroll: 1, ranks: min(int(p.TopK), 8)}
+	t := tile{outs: 1, unroll: unroll(f, p.Cols, subgroup, atOnce(f, subgroup, 2)), ranks: min(int(p.TopK), 8)}
+	if columns(f) < 32 { // more loads than the pieces of a row, which hold less
+		t.outs = atOnce(f, subgroup, 2)
+	}
 	t.threads = t.ranks * subgroup
-	return t.launch(perFormat("down_ranks", f, dot), int(p.Outs), p.Cols, subgroup, int(p.Rows))
+	return t.launch(perFormat("down", f, dot), int(p.Outs), p.Cols, subgroup, int(p.Rows))
 }

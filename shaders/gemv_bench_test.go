@@ -42,14 +42,6 @@ func (g *gpu) space(n int64) uint64 {
 	return m.Addr
 }
 
-// cut is a launch with other constants: outs weight rows a subgroup.
-func cut(l shaders.Launch, outs, subgroup, threads, perSubgroup, unroll int) shaders.Launch {
-	l.Constants = append([]uint32{uint32(threads), uint32(perSubgroup), uint32(unroll)}, l.Constants[3:]...)
-	rows := threads / subgroup * perSubgroup
-	l.X = uint32((outs + rows - 1) / rows)
-	return l
-}
-
 // stages measures a launch with the push constants of each stage.
 func stages[P any](b *testing.B, g *gpu, bytes int64, l shaders.Launch, push func(stage int) P) {
 	measure(b, g, fmt.Sprint(l.Constants), bytes, func(g *gpu, f *device.Frame) func(stage int) {
@@ -108,24 +100,8 @@ func BenchmarkGEMV(b *testing.B) {
 	} {
 		b.Run(fmt.Sprintf("%s/%s/rows=%d", tc.name, tc.f, tc.rows), func(b *testing.B) {
 			g := &gpu{b, g.d, g.subgroup}
-			l, _ := layout.For(tc.f, tc.outs, tc.cols)
-			copies := max(1, min(benchStages, 300<<20/int(l.Bytes)))
-			w := g.space(int64(copies) * l.Bytes)
-			p := shaders.GEMVPush{
-				X: g.space(int64(4 * tc.rows * tc.cols)), XD: g.space(int64(8 * tc.rows * tc.cols / 32)), Y: g.space(int64(4 * tc.rows * tc.outs)),
-				Rows: uint32(tc.rows),
-			}
-			p.SetMatrix(w, l)
-			push := func(stage int) shaders.GEMVPush {
-				p := p
-				p.SetMatrix(w+uint64(stage%copies)*uint64(l.Bytes), l)
-				return p
-			}
-			base := shaders.GEMVLaunch(p, tc.f, g.d.Info().Features.IntegerDot, g.subgroup)
-			stages(b, g, l.Bytes, base, push)
-			for _, t := range [][3]int{{64, 1, 4}, {128, 1, 1}, {128, 1, 2}, {128, 1, 4}, {128, 2, 1}, {128, 2, 2}, {128, 2, 4}, {128, 4, 1}, {256, 1, 4}} {
-				stages(b, g, l.Bytes, cut(base, tc.outs, g.subgroup, t[0], t[1], t[2]), push)
-			}
+			x := newGEMVBench(g, tc.f, tc.outs, tc.cols, tc.rows)
+			stages(b, g, x.l.Bytes, shaders.GEMVLaunch(x.push(0), tc.f, g.d.Info().Features.IntegerDot, g.subgroup), x.push)
 		})
 	}
 }
@@ -158,81 +134,58 @@ func BenchmarkDecode(b *testing.B) {
 		name       string
 		f          format.Format
 		outs, cols int
-		alone      [][4]int
-		joined     [][4]int
 	}{
-		{"router", format.F32, 64, 2048, [][4]int{{64, 1, 16, 0}}, [][4]int{{64, 1, 8, 0}, {128, 1, 4, 0}, {256, 1, 2, 0}, {512, 1, 1, 0}, {128, 2, 4, 0}}},
-		{"o", format.Q8_0, 2048, 2048, [][4]int{{128, 1, 4, 1}, {64, 1, 4, 1}}, [][4]int{{64, 1, 2, 0}, {64, 1, 2, 1}, {128, 1, 1, 0}, {64, 2, 2, 0}, {128, 4, 1, 0}}},
-		{"qkv", format.Q8_0, 6144, 2048, [][4]int{{128, 1, 4, 1}, {256, 1, 4, 1}}, [][4]int{{64, 1, 2, 0}, {64, 2, 2, 0}, {128, 1, 1, 0}, {128, 4, 1, 0}}},
-		{"head", format.Q8_0, 50304, 2048, [][4]int{{128, 1, 4, 1}}, [][4]int{{64, 1, 2, 0}, {64, 2, 2, 0}}},
+		{"router", format.F32, 64, 2048},
+		{"o", format.Q8_0, 2048, 2048},
+		{"qkv", format.Q8_0, 6144, 2048},
+		{"head", format.Q8_0, 50304, 2048},
 	} {
 		b.Run(tc.name, func(b *testing.B) {
 			g := &gpu{b, g.d, g.subgroup}
-			l, _ := layout.For(tc.f, tc.outs, tc.cols)
-			copies := max(1, min(benchStages, 300<<20/int(l.Bytes)))
-			w := g.space(int64(copies) * l.Bytes)
-			p := shaders.GEMVPush{X: g.space(int64(4 * tc.cols)), XD: g.space(int64(8 * tc.cols / 32)), Y: g.space(int64(4 * tc.outs)), Rows: 1}
-			push := func(stage int) shaders.GEMVPush {
-				p := p
-				p.SetMatrix(w+uint64(stage%copies)*uint64(l.Bytes), l)
-				return p
-			}
-			base := shaders.GEMVLaunch(push(0), tc.f, dot, g.subgroup)
-			stages(b, g, l.Bytes, base, push)
-			for _, c := range tc.alone {
-				stages(b, g, l.Bytes, cutAs(base, tc.outs, g.subgroup, c, false), push)
-			}
-			for _, c := range tc.joined {
-				stages(b, g, l.Bytes, cutAs(base, tc.outs, g.subgroup, c, true), push)
-			}
-			b.Run("warm", func(b *testing.B) { stages(b, g, l.Bytes, base, warm(push)) })
+			x := newGEMVBench(g, tc.f, tc.outs, tc.cols, 1)
+			base := shaders.GEMVLaunch(x.push(0), tc.f, dot, g.subgroup)
+			stages(b, g, x.l.Bytes, base, x.push)
+			b.Run("warm", func(b *testing.B) { stages(b, g, x.l.Bytes, base, warm(x.push)) })
 		})
 	}
 	for _, f := range []format.Format{format.Q4_K, format.Q8_0} {
 		x := newExpertBench(b, g, f)
 		b.Run("gate_up/"+f.String(), func(b *testing.B) {
 			base := shaders.GateUpLaunch(x.gateUp(0), f, dot, g.subgroup)
-			for _, c := range [][4]int{{512, 2, 1, 0}, {512, 2, 2, 0}, {512, 2, 2, 1}, {1024, 1, 2, 0}, {1024, 1, 2, 1}, {256, 4, 2, 1}} {
-				if c[0] = 32 / c[1] * g.subgroup; c[0] <= g.d.Info().MaxInvocations {
-					stages(b, g, topK*2*x.up.Bytes, cutAs(base, inter, g.subgroup, c, false), x.gateUp)
-				}
+			stages(b, g, topK*2*x.up.Bytes, base, x.gateUp)
+			if c := [4]int{32 * g.subgroup, 1, 2, 0}; c[0] <= g.d.Info().MaxInvocations {
+				stages(b, g, topK*2*x.up.Bytes, cutAs(base, inter, g.subgroup, c, false), x.gateUp)
 			}
-			b.Run("warm", func(b *testing.B) {
-				stages(b, g, topK*2*x.up.Bytes, cutAs(base, inter, g.subgroup, [4]int{512, 2, 2, 0}, false), warm(x.gateUp))
-			})
-		})
-		// The same bytes by workgroups that need not compute a block together.
-		b.Run("gate,up/"+f.String(), func(b *testing.B) {
-			base := shaders.ExpertLaunch(x.expert(0, 0), f, dot, g.subgroup)
-			for _, c := range [][4]int{{128, 1, 2, 0}, {128, 1, 2, 1}, {64, 1, 2, 0}, {256, 1, 2, 0}, {128, 2, 2, 0}, {128, 2, 2, 1}, {128, 4, 1, 0}} {
-				l := cutAs(base, inter, g.subgroup, c, false)
-				measure(b, g, fmt.Sprint(l.Constants), topK*2*x.up.Bytes, func(g *gpu, f *device.Frame) func(stage int) {
-					pipeline := g.pipeline(l)
-					return func(stage int) {
-						for which := range uint32(2) {
-							p := x.expert(stage, which)
-							f.Dispatch(pipeline, shaders.Bytes(&p), l.X, l.Y, l.Z, l.Kernel)
-						}
-					}
-				})
-			}
+			b.Run("warm", func(b *testing.B) { stages(b, g, topK*2*x.up.Bytes, base, warm(x.gateUp)) })
 		})
 		b.Run("down/"+f.String(), func(b *testing.B) {
-			stages(b, g, topK*x.low.Bytes, shaders.DownLaunch(x.down(0), f, dot, g.subgroup), x.down)
-			base := shaders.DownRanksLaunch(x.down(0), f, dot, g.subgroup)
-			threads := topK * g.subgroup
-			cuts := [][4]int{{threads, 1, 1, 0}, {threads, 2, 1, 0}, {threads, 4, 1, 0}, {threads, 8, 1, 0}, {threads, 16, 1, 0}}
-			if f == format.Q8_0 {
-				cuts = [][4]int{{threads, 1, 2, 0}, {threads, 2, 2, 0}, {threads, 4, 2, 0}, {threads, 8, 2, 0}, {threads, 4, 2, 1}}
-			}
-			for _, c := range cuts {
-				stages(b, g, topK*x.low.Bytes, cutAs(base, hidden, g.subgroup, c, true), x.down)
-			}
-			b.Run("warm", func(b *testing.B) {
-				stages(b, g, topK*x.low.Bytes, cutAs(base, hidden, g.subgroup, cuts[2], true), warm(x.down))
-			})
+			base := shaders.DownLaunch(x.down(0), f, dot, g.subgroup)
+			stages(b, g, topK*x.low.Bytes, base, x.down)
+			b.Run("warm", func(b *testing.B) { stages(b, g, topK*x.low.Bytes, base, warm(x.down)) })
 		})
 	}
+}
+
+// gemvBench is a product for few rows whose matrix has copies that stages take turns at.
+type gemvBench struct {
+	l      layout.Layout
+	w      uint64
+	copies int
+	p      shaders.GEMVPush
+}
+
+func newGEMVBench(g *gpu, f format.Format, outs, cols, rows int) *gemvBench {
+	l, _ := layout.For(f, outs, cols)
+	copies := max(1, min(benchStages, 300<<20/int(l.Bytes)))
+	return &gemvBench{l, g.space(int64(copies) * l.Bytes), copies, shaders.GEMVPush{
+		X: g.space(int64(4 * rows * cols)), XD: g.space(int64(8 * rows * cols / 32)), Y: g.space(int64(4 * rows * outs)), Rows: uint32(rows),
+	}}
+}
+
+func (x *gemvBench) push(stage int) shaders.GEMVPush {
+	p := x.p
+	p.SetMatrix(x.w+uint64(stage%x.copies)*uint64(x.l.Bytes), x.l)
+	return p
 }
 
 // The experts of OLMoE.
@@ -277,15 +230,6 @@ func (e *expertBench) gateUp(stage int) shaders.GateUpPush {
 	table, ids := e.at(stage)
 	p := shaders.GateUpPush{
 		Table: table, IDs: ids, X: e.x, XD: e.xd, YQ: e.y, YD: e.y + 2*topK*hidden, Pairs: topK, Experts: experts, TopK: topK, Act: shaders.ActSiLU,
-	}
-	p.SetMatrix(e.up)
-	return p
-}
-
-func (e *expertBench) expert(stage int, which uint32) shaders.ExpertPush {
-	table, ids := e.at(stage)
-	p := shaders.ExpertPush{
-		Table: table, IDs: ids, X: e.x, XD: e.xd, Y: e.y + uint64(which)*4*topK*hidden, Pairs: topK, Experts: experts, Matrix: which, Divide: topK,
 	}
 	p.SetMatrix(e.up)
 	return p

@@ -195,36 +195,42 @@ func TestGEMVInTwoDimensions(t *testing.T) {
 	}
 }
 
-// A row has the same bits alone and among others.
+// A row has the same bits alone and among others, in a matrix of few rows, which workgroups share, as in one of many.
 func TestGEMVRowsAreIndependent(t *testing.T) {
 	g := openGPU(t)
 	eachKernel(t, g, func(t *testing.T, f format.Format, dot bool) {
-		const rows, outs = 15, 33
-		cols := slices.Max(widths[f])
-		m := newMatrix(g, f, outs, cols, 0.1, 5)
-		a := newActivations(g, f, rows, cols, 6)
-		multiply := func(first, n int) []float32 {
-			y := g.alloc(4 * n * outs)
-			p := shaders.GEMVPush{X: a.x, XD: a.xd, Y: y.Addr, Rows: uint32(n)}
-			blocks := (cols + 31) / 32
-			if shaders.Integer(f) {
-				p.X += uint64(first * 32 * blocks)
-				p.XD += uint64(first * 8 * blocks)
-			} else {
-				if cols%4 != 0 {
-					t.Fatal("a row alone would not be aligned")
-				}
-				p.X += uint64(first * 4 * cols)
-			}
-			p.SetMatrix(m.buf.Addr, m.Layout)
-			dispatch(g, p, shaders.GEMVLaunch(p, f, dot, g.subgroup))
-			return fetch[float32](y)
-		}
-		all := multiply(0, rows)
-		for r := range rows {
-			equal(t, fmt.Sprintf("row %d", r), all[r*outs:][:outs], multiply(r, 1))
+		for _, outs := range []int{33, 321} {
+			rowsAreIndependent(t, g, f, dot, outs)
 		}
 	})
+}
+
+func rowsAreIndependent(t *testing.T, g *gpu, f format.Format, dot bool, outs int) {
+	const rows = 15
+	cols := slices.Max(widths[f])
+	m := newMatrix(g, f, outs, cols, 0.1, 5)
+	a := newActivations(g, f, rows, cols, 6)
+	multiply := func(first, n int) []float32 {
+		y := g.alloc(4 * n * outs)
+		p := shaders.GEMVPush{X: a.x, XD: a.xd, Y: y.Addr, Rows: uint32(n)}
+		blocks := (cols + 31) / 32
+		if shaders.Integer(f) {
+			p.X += uint64(first * 32 * blocks)
+			p.XD += uint64(first * 8 * blocks)
+		} else {
+			if cols%4 != 0 {
+				t.Fatal("a row alone would not be aligned")
+			}
+			p.X += uint64(first * 4 * cols)
+		}
+		p.SetMatrix(m.buf.Addr, m.Layout)
+		dispatch(g, p, shaders.GEMVLaunch(p, f, dot, g.subgroup))
+		return fetch[float32](y)
+	}
+	all := multiply(0, rows)
+	for r := range rows {
+		equal(t, fmt.Sprintf("row %d", r), all[r*outs:][:outs], multiply(r, 1))
+	}
 }
 
 // However the work is cut, a result has the same bits, unless a lane gets other pieces.
@@ -410,44 +416,38 @@ func TestDown(t *testing.T) {
 		rows := pairs / testTopK
 		a := newActivations(g, f, pairs, inter, 7)
 		old := normal(rows*hidden, 8)
-		for _, ranks := range []bool{false, true} {
-			down := func(add uint32, first, rows int) []float32 {
-				y := upload(g, old[first*hidden:][:rows*hidden])
-				p := shaders.DownPush{
-					Table: ly.table.Addr, IDs: upload(g, testIDs[first*testTopK:]).Addr, Weights: upload(g, testWeights[first*testTopK:]).Addr,
-					X: a.x, XD: a.xd, Y: y.Addr, Rows: uint32(rows), Experts: testExperts, TopK: testTopK, Add: add,
-				}
-				pair := uint64(first * testTopK)
-				if blocks := uint64(inter+31) / 32; shaders.Integer(f) {
-					p.X, p.XD = p.X+pair*32*blocks, p.XD+pair*8*blocks
-				} else {
-					p.X += pair * 4 * uint64(inter)
-				}
-				p.SetMatrix(ly.down[0].Layout)
-				l := shaders.DownLaunch(p, f, dotted, g.subgroup)
-				if ranks {
-					l = shaders.DownRanksLaunch(p, f, dotted, g.subgroup)
-				}
-				dispatch(g, p, l)
-				return fetch[float32](y)
+		down := func(add uint32, first, rows int) []float32 {
+			y := upload(g, old[first*hidden:][:rows*hidden])
+			p := shaders.DownPush{
+				Table: ly.table.Addr, IDs: upload(g, testIDs[first*testTopK:]).Addr, Weights: upload(g, testWeights[first*testTopK:]).Addr,
+				X: a.x, XD: a.xd, Y: y.Addr, Rows: uint32(rows), Experts: testExperts, TopK: testTopK, Add: add,
 			}
-			for _, add := range []uint32{0, 1} {
-				want := make([]float32, rows*hidden)
-				for i := range want {
-					r, o := i/hidden, i%hidden
-					sum := float64(add) * float64(old[i])
-					for rank := range testTopK {
-						if id := testIDs[r*testTopK+rank]; !absent(id) {
-							sum += float64(testWeights[r*testTopK+rank]) * dot(ly.down[id], o, a, r*testTopK+rank)
-						}
+			pair := uint64(first * testTopK)
+			if blocks := uint64(inter+31) / 32; shaders.Integer(f) {
+				p.X, p.XD = p.X+pair*32*blocks, p.XD+pair*8*blocks
+			} else {
+				p.X += pair * 4 * uint64(inter)
+			}
+			p.SetMatrix(ly.down[0].Layout)
+			dispatch(g, p, shaders.DownLaunch(p, f, dotted, g.subgroup))
+			return fetch[float32](y)
+		}
+		for _, add := range []uint32{0, 1} {
+			want := make([]float32, rows*hidden)
+			for i := range want {
+				r, o := i/hidden, i%hidden
+				sum := float64(add) * float64(old[i])
+				for rank := range testTopK {
+					if id := testIDs[r*testTopK+rank]; !absent(id) {
+						sum += float64(testWeights[r*testTopK+rank]) * dot(ly.down[id], o, a, r*testTopK+rank)
 					}
-					want[i] = float32(sum)
 				}
-				got := down(add, 0, rows)
-				near(t, fmt.Sprint("add ", add), got, want, exact)
-				for r := range rows {
-					equal(t, fmt.Sprintf("row %d alone", r), got[r*hidden:][:hidden], down(add, r, 1))
-				}
+				want[i] = float32(sum)
+			}
+			got := down(add, 0, rows)
+			near(t, fmt.Sprint("add ", add), got, want, exact)
+			for r := range rows {
+				equal(t, fmt.Sprintf("row %d alone", r), got[r*hidden:][:hidden], down(add, r, 1))
 			}
 		}
 	})

@@ -45,11 +45,10 @@ type Module struct {
 
 // pushes maps each source to the struct of its push constants. A test compares them with the modules.
 var pushes = map[string]any{
-	"gemv":       GEMVPush{},
-	"expert":     ExpertPush{},
-	"gate_up":    GateUpPush{},
-	"down":       DownPush{},
-	"down_ranks": DownPush{},
+	"gemv":    GEMVPush{},
+	"expert":  ExpertPush{},
+	"gate_up": GateUpPush{},
+	"down":    DownPush{},
 
 	"gemm":       GEMMPush{},
 	"gemm_float": GEMMPush{},

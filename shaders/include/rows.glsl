@@ -6,9 +6,7 @@
 layout(local_size_x_id = 0) in;
 layout(constant_id = 1) const uint OUTS = 1;   // weight rows a subgroup computes
 layout(constant_id = 2) const uint UNROLL = 1; // pieces of a weight row that a lane loads at once
-#ifndef NEAR
 layout(constant_id = 3) const uint NEAR = 0; // 1: those are neighbours, which may share scales; 0: they are the lanes' number apart
-#endif
 
 #include "weights.glsl"
 

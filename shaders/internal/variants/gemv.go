@@ -35,4 +35,4 @@ func perFormat(source string) []Variant {
 	return out
 }
 
-var gemv = slices.Concat(perFormat("gemv"), perFormat("expert"), perFormat("gate_up"), perFormat("down"), perFormat("down_ranks"))
+var gemv = slices.Concat(perFormat("gemv"), perFormat("expert"), perFormat("gate_up"), perFormat("down"))
