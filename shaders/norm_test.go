@@ -61,6 +61,8 @@ func TestQuantizeIsTheKernels(t *testing.T) {
 				x[i] *= 1e-30
 			case b == 4:
 				x[i] *= 1e30
+			case b == 5:
+				x[i] *= 1e-34
 			}
 		}
 		blocks := (cols + 31) / 32

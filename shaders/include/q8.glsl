@@ -26,7 +26,10 @@ void quantize(Words xq, Pairs xd, uint block, vec4 x, bool write) {
 	top = max(top, subgroupShuffleXor(top, 1));
 	top = max(top, subgroupShuffleXor(top, 2));
 	top = max(top, subgroupShuffleXor(top, 4));
-	float d = quotient(vec4(uintBitsToFloat(top)), 127.0).x;
+	// A small block is divided as one 2^64 times as large: the remainders would be below the smallest normal number.
+	bool small = top < 0x20000000u;
+	float up = small ? uintBitsToFloat(0x5f800000u) : 1, down = small ? uintBitsToFloat(0x1f800000u) : 1;
+	float d = quotient(vec4(uintBitsToFloat(top) * up), 127.0).x;
 	ivec4 q = ivec4(0);
 	// Below the smallest normal number a device may take d for 0; so small a block is 0 here.
 	if (top >= 0x7f800000u) {
@@ -34,7 +37,8 @@ void quantize(Words xq, Pairs xd, uint block, vec4 x, bool write) {
 	} else if (top < 0x04000000u) {
 		d = 0;
 	} else {
-		q = clamp(ivec4(roundEven(quotient(x, d))), -127, 127);
+		q = clamp(ivec4(roundEven(quotient(x * up, d))), -127, 127);
+		d *= down;
 	}
 	int sum = q.x + q.y + q.z + q.w;
 	sum += subgroupShuffleXor(sum, 1);
