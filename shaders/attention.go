@@ -123,9 +123,11 @@ func AttentionBlockLaunch(p AttentionPush, headDim, tiles int) Launch {
 // AttentionCoopFits says whether attention_coop.comp takes heads of this size.
 func AttentionCoopFits(headDim int) bool { return headDim == 64 || headDim == 128 }
 
+// AttentionCoopShared is how many bytes of shared memory a workgroup of attention_coop.comp has at most.
+const AttentionCoopShared = 46 << 10
+
 // AttentionCoopLaunch is the dispatch of attention_coop.comp: as AttentionBlockLaunch, on cooperative matrices of float16 (16×16×16 with
-// float32 sums), for heads that AttentionCoopFits, and as accurate. The pipeline must have subgroups of 32, and a workgroup has 46 KiB of
-// shared memory.
+// float32 sums), for heads that AttentionCoopFits, and as accurate. The pipeline must have subgroups of 32.
 func AttentionCoopLaunch(p AttentionPush, headDim, tiles int) Launch {
 	return Launch{
 		Kernel: "attention_coop", Constants: []uint32{uint32(headDim)},

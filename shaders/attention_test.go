@@ -185,8 +185,8 @@ func TestAttentionBlock(t *testing.T) {
 	t.Run("block", func(t *testing.T) { testAttentionBlock(t, g, shaders.AttentionFits, shaders.AttentionBlockLaunch) })
 	t.Run("coop", func(t *testing.T) {
 		i := g.d.Info()
-		if !i.Features.CoopF16 || i.MinSubgroup > 32 || i.MaxSubgroup < 32 {
-			t.Skipf("%s has no cooperative matrices of float16", i.Name)
+		if !i.Features.CoopF16 || i.MinSubgroup > 32 || i.MaxSubgroup < 32 || i.SharedMemory < shaders.AttentionCoopShared {
+			t.Skipf("%s has no cooperative matrices of float16, or too little shared memory", i.Name)
 		}
 		testAttentionBlock(t, &gpu{t, g.d, 32}, shaders.AttentionCoopFits, shaders.AttentionCoopLaunch)
 	})

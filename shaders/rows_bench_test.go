@@ -212,7 +212,7 @@ func BenchmarkAttention(b *testing.B) {
 				b.Run("block", func(b *testing.B) {
 					stages(b, g, bytes, shaders.AttentionBlockLaunch(p, olmoeHeadDim, len(tiles)), push)
 				})
-				if i := g.d.Info(); i.Features.CoopF16 && i.MinSubgroup <= 32 && i.MaxSubgroup >= 32 {
+				if i := g.d.Info(); i.Features.CoopF16 && i.MinSubgroup <= 32 && i.MaxSubgroup >= 32 && i.SharedMemory >= shaders.AttentionCoopShared {
 					b.Run("coop", func(b *testing.B) {
 						stages(b, &gpu{b, g.d, 32}, bytes, shaders.AttentionCoopLaunch(p, olmoeHeadDim, len(tiles)), push)
 					})

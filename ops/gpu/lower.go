@@ -17,6 +17,7 @@ type cores struct {
 	dot      bool // packed dot products
 	coop     bool // cooperative matrices, int8
 	half     bool // and float16
+	tiled    bool // attention of many rows on those
 	units    int  // workgroups that fill the device
 	speed    speed
 }
@@ -38,6 +39,7 @@ func coresOf(i device.Info) cores {
 	}
 	if i.MinSubgroup <= coopSubgroup && coopSubgroup <= i.MaxSubgroup {
 		c.coop, c.half = f.CoopS8, f.CoopF16
+		c.tiled = c.half && i.SharedMemory >= shaders.AttentionCoopShared
 	}
 	switch i.Type {
 	case device.Discrete:
@@ -309,6 +311,11 @@ func (l *lowering) attend(u unit) {
 	reads, writes := []span{n.x.f32(), n.cache()}, []span{n.dst.f32()}
 	if n.tiles > 0 {
 		p.Tiles = n.host
+		if l.tiled && shaders.AttentionCoopFits(headDim) {
+			emit(l, shaders.AttentionCoopLaunch(p, headDim, int(n.tiles)), p, n.op.String(), 0, reads, writes)
+			l.out[len(l.out)-1].subgroup = coopSubgroup
+			return
+		}
 		emit(l, shaders.AttentionBlockLaunch(p, headDim, int(n.tiles)), p, n.op.String(), 0, reads, writes)
 		return
 	}
