@@ -237,6 +237,8 @@ func (d *Device) Close() error {
 		idle := make(chan struct{})
 		go func() {
 			defer close(idle)
+			d.submitMu.Lock() // which a submission that hangs in the driver has: the call below must not run beside it
+			defer d.submitMu.Unlock()
 			d.vk.WaitIdle() //nolint:errcheck // a lost device is idle
 		}()
 		select {

@@ -218,6 +218,9 @@ func (f *Frame) Submit() (Point, error) {
 		return Point{}, cmp.Or(f.d.usable(), errStillRuns)
 	}
 	if err := f.d.submit(f); err != nil {
+		if errors.Is(err, ErrLost) {
+			f.point = ^uint64(0) // the driver may have the frame, or get it yet: it is Close's to destroy
+		}
 		return Point{}, err
 	}
 	return Point{f, f.point}, nil

@@ -6,6 +6,7 @@ import (
 	"os"
 	"reflect"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 	"unsafe"
@@ -13,6 +14,7 @@ import (
 	"github.com/ebitengine/purego"
 
 	"github.com/coli-moe/coli/device/internal/vk"
+	"github.com/coli-moe/coli/messages"
 )
 
 // replace makes the driver's function with the field's name in vk.Device be f, until restore is called.
@@ -118,4 +120,53 @@ func TestCloseDoesNotHang(t *testing.T) {
 	}
 	close(hanging)
 	d.destroyObjects()
+}
+
+// elsewhere is a queue's actor that handles each message on a goroutine of its own.
+type elsewhere struct {
+	queue *Queue
+	sync.WaitGroup
+}
+
+func (e *elsewhere) Send(m messages.Message) { e.Go(func() { e.queue.Receive(m) }) }
+
+// TestASubmissionThatHangs: a frame that hangs on its way into the driver is the driver's until it comes back: neither Free nor Close
+// destroys anything of it, nor calls vkDeviceWaitIdle, which must not run beside a submission.
+func TestASubmissionThatHangs(t *testing.T) {
+	if testing.Short() {
+		t.Skip("waits for closeWait")
+	}
+	d := openUnchecked(t)
+	d.opts.MaxWait = 50 * time.Millisecond
+	actor := &elsewhere{queue: d.Queue()}
+	d.Attach(actor)
+	hanging, idle := make(chan struct{}), make(chan struct{})
+	replace(d, "queueSubmit", func(_, _, _, _ uintptr) uintptr { <-hanging; return 0 })
+	replace(d, "deviceWaitIdle", func(_ uintptr) uintptr { close(idle); return 0 })
+	f := d.NewFrame()
+	if err := f.End(); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Run(t.Context()); !errors.Is(err, ErrLost) || !strings.Contains(err.Error(), "took no submission") {
+		t.Errorf("the frame: %v", err)
+	}
+	f.Free()
+	if err := d.Close(); !errors.Is(err, ErrLost) {
+		t.Errorf("closing: %v", err)
+	}
+	select {
+	case <-idle:
+		t.Error("vkDeviceWaitIdle is called beside vkQueueSubmit")
+	default:
+	}
+	if f.pool == 0 {
+		t.Error("the frame is destroyed")
+	}
+	close(hanging)
+	actor.Wait()
+	<-idle
+	d.destroyObjects()
+	if f.pool != 0 {
+		t.Error("the frame is left")
+	}
 }
