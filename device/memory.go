@@ -185,7 +185,7 @@ type memory struct {
 }
 
 func (m *memory) init(c *candidate) error {
-	m.layout, m.most, m.cap = c.layout, c.maxAlloc, c.cap
+	m.layout, m.most, m.cap = c.layout, c.maxAlloc&^(alignment-1), c.cap // RADV's maxAlloc is 2³² - 4
 	m.refused, m.byName = map[uint32]int64{}, map[string]int64{}
 	for use := range uses {
 		if m.order[use] = m.layout.kinds(use); len(m.order[use]) == 0 {
@@ -313,7 +313,7 @@ func (m *memory) grow(d *Device, use Use, n int64) error {
 	return err
 }
 
-// newChunk allocates zeroed memory of a type, and the buffer over it.
+// newChunk allocates zeroed memory of a type, and the buffer over it. The caller holds d.memory.mu.
 func newChunk(d *Device, use Use, kind uint32, size int64) (c chunk, err error) {
 	defer func() {
 		switch {

@@ -32,6 +32,19 @@ func layoutOf(ownHeaps []uint64, hostHeaps []uint64, types ...testType) memoryLa
 	return m
 }
 
+// TestTheLargestPiece: blocks, whose sizes are multiples of the alignment, have room for the largest buffer.
+func TestTheLargestPiece(t *testing.T) {
+	for most, want := range map[int64]int64{1<<32 - 4: 1<<32 - 256, 1 << 30: 1 << 30} {
+		var m memory
+		if err := m.init(&candidate{layout: layoutOf([]uint64{8192}, nil, testType{own | visible, 0}), maxAlloc: most}); err != nil {
+			t.Fatal(err)
+		}
+		if m.most != want {
+			t.Errorf("where the driver allows %d bytes in one piece, buffers have at most %d, want %d", most, m.most, want)
+		}
+	}
+}
+
 func TestKindsOfMemory(t *testing.T) {
 	type order = [uses][]uint32
 	h200 := layoutOf([]uint64{143_771}, []uint64{96_000},

@@ -142,6 +142,8 @@ func (t *transfers) prepare(d *Device, c **chunk, use Use, slots int64) error {
 	if use == HostWrites { // RAM first, and the window last: the copy reads it once
 		slices.Reverse(kinds)
 	}
+	d.memory.mu.Lock() // newChunk's
+	defer d.memory.mu.Unlock()
 	for i, kind := range kinds {
 		x, err := newChunk(d, use, kind, slots*slotBytes)
 		if err == nil {
