@@ -8,10 +8,14 @@ import (
 	"github.com/ebitengine/purego"
 )
 
-// loaderNames are looked for where the system looks for libraries. MoltenVK is Vulkan without a loader.
+// loaderNames are looked for where the system looks for libraries; macOS's dlopen looks for a bare name in the current directory, too, so
+// there the names are whole (those of Vulkan's SDK and of Homebrew). MoltenVK is Vulkan without a loader.
 var loaderNames = func() []string {
 	if runtime.GOOS == "darwin" {
-		return []string{"libvulkan.1.dylib", "/usr/local/lib/libvulkan.1.dylib", "/opt/homebrew/lib/libvulkan.1.dylib", "libMoltenVK.dylib"}
+		return []string{
+			"/usr/local/lib/libvulkan.1.dylib", "/opt/homebrew/lib/libvulkan.1.dylib",
+			"/usr/local/lib/libMoltenVK.dylib", "/opt/homebrew/lib/libMoltenVK.dylib",
+		}
 	}
 	return []string{"libvulkan.so.1", "libvulkan.so"}
 }()
