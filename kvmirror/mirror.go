@@ -185,7 +185,10 @@ func (m *Mirror) Release(kvs ...*ops.KV) error {
 	if len(m.release.IDs) == 0 {
 		return nil
 	}
-	if err := errors.Join(m.Settle(), m.send(&m.release, &m.release.Join)); err != nil {
+	if err := m.Settle(); err != nil {
+		return err
+	}
+	if err := m.send(&m.release, &m.release.Join); err != nil {
 		return err
 	}
 	m.ids = append(m.ids, m.release.IDs...)

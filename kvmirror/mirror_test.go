@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -266,7 +267,11 @@ func TestErrors(t *testing.T) {
 			first := mirror.Ready(needs)
 			row := make([]float32, 4)
 			mirror.Wrote(0, []kvmirror.Rows{{KV: a, K: row, V: row}})
-			done <- errors.Join(first, mirror.Settle(), mirror.Release(a))
+			released := mirror.Release(a)
+			if strings.Contains(fmt.Sprint(released), "\n") {
+				t.Errorf("the error is said twice: %v", released)
+			}
+			done <- errors.Join(first, mirror.Settle(), released)
 		}()
 		select {
 		case err := <-done:
