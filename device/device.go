@@ -128,7 +128,7 @@ func (i *instance) open(o Options) (*Device, error) {
 	}
 	logical, err := i.createDevice(c)
 	if err != nil {
-		return nil, fmt.Errorf("opening %s: %w", c.Name, err)
+		return nil, fmt.Errorf("opening %s: %w; a newer driver or another --device may work", c.Name, err)
 	}
 	if o.MaxWait == 0 {
 		o.MaxWait = maxWaitGPU

@@ -18,8 +18,11 @@ import (
 )
 
 // replace makes the driver's function with the field's name in vk.Device be f, until restore is called.
-func replace(d *Device, field string, f any) (restore func()) {
-	p := (*uintptr)(unsafe.Pointer(reflect.ValueOf(d.vk).Elem().FieldByName(field).UnsafeAddr()))
+func replace(d *Device, field string, f any) (restore func()) { return replaceIn(d.vk, field, f) }
+
+// replaceIn does so in a vk.Device or vk.Instance.
+func replaceIn(procs any, field string, f any) (restore func()) {
+	p := (*uintptr)(unsafe.Pointer(reflect.ValueOf(procs).Elem().FieldByName(field).UnsafeAddr()))
 	old := *p
 	*p = purego.NewCallback(f)
 	return func() { *p = old }
@@ -169,4 +172,43 @@ func TestASubmissionThatHangs(t *testing.T) {
 	if f.pool != 0 {
 		t.Error("the frame is left")
 	}
+}
+
+// TestADriverWithoutAFunction: the logical device of a driver that lacks a function is destroyed.
+func TestADriverWithoutAFunction(t *testing.T) {
+	d := openUnchecked(t)
+	defer d.Close() //nolint:errcheck // not what is tested
+	vulkan := d.instance.Instance
+	get := uintptr(reflect.ValueOf(vulkan).Elem().FieldByName("getDeviceProcAddr").Uint())
+	destroyed, destroyDevice := 0, uintptr(0)
+	destroy := purego.NewCallback(func(device, _ uintptr) uintptr {
+		destroyed++
+		purego.SyscallN(destroyDevice, device, 0)
+		return 0
+	})
+	defer replaceIn(vulkan, "getDeviceProcAddr", func(device uintptr, name *byte) uintptr {
+		p, _, _ := purego.SyscallN(get, device, uintptr(unsafe.Pointer(name)))
+		switch cString(name) {
+		case "vkQueueSubmit":
+			return 0
+		case "vkDestroyDevice":
+			destroyDevice = p
+			return destroy
+		}
+		return p
+	})()
+	if _, err := Open(d.opts); err == nil || !strings.Contains(err.Error(), "no vkQueueSubmit") || !strings.Contains(err.Error(), "newer") {
+		t.Errorf("opening gives %v", err)
+	}
+	if destroyed != 1 {
+		t.Errorf("vkDestroyDevice was called %d times", destroyed)
+	}
+}
+
+func cString(p *byte) string {
+	n := 0
+	for *(*byte)(unsafe.Add(unsafe.Pointer(p), n)) != 0 {
+		n++
+	}
+	return string(unsafe.Slice(p, n))
 }

@@ -92,7 +92,13 @@ func CreateInstance(info *InstanceCreateInfo) (*Instance, error) {
 	if err := check("vkCreateInstance", call(g.createInstance, uintptr(unsafe.Pointer(info)), 0, uintptr(unsafe.Pointer(&i.h)))); err != nil {
 		return nil, err
 	}
-	return i, load(i, func(name string) uintptr { return call(get, i.h, uintptr(unsafe.Pointer(CString(name)))) })
+	if err := load(i, func(name string) uintptr { return call(get, i.h, uintptr(unsafe.Pointer(CString(name)))) }); err != nil {
+		if i.destroyInstance != 0 {
+			i.Destroy()
+		}
+		return nil, err
+	}
+	return i, nil
 }
 
 // Destroy ends the instance; nothing made with it may be left.
@@ -177,9 +183,15 @@ func (i *Instance) CreateDevice(p PhysicalDevice, info *DeviceCreateInfo) (*Devi
 	if err != nil {
 		return nil, err
 	}
-	return d, load(d, func(name string) uintptr {
+	if err := load(d, func(name string) uintptr {
 		return call(i.getDeviceProcAddr, d.h, uintptr(unsafe.Pointer(CString(name))))
-	})
+	}); err != nil {
+		if d.destroyDevice != 0 {
+			d.Destroy()
+		}
+		return nil, err
+	}
+	return d, nil
 }
 
 // Destroy ends the device; nothing made with it may be left.
