@@ -124,7 +124,7 @@ func (m *Model) plan(opt Options, found *search) error {
 	limit := d.limit(c, n, want, layers, head)
 	if n == 0 {
 		m.LayersWhy = fmt.Sprintf("all layers on the CPU, none on %s: %s", c.name, limit)
-		return c.Close()
+		return c.end()
 	}
 	m.binding, m.deviceName = binding{card: c, n: n, head: head, bytes: c.fixed}, c.name
 	for il := range n {
@@ -360,7 +360,15 @@ func (m *Model) detach() error {
 		l.Free()
 	}
 	m.binding = binding{}
-	return c.Close()
+	return c.end()
+}
+
+// end closes the device. That it is lost is no error then: there is nothing left for it to do.
+func (c *card) end() error {
+	if err := c.Close(); !errors.Is(err, device.ErrLost) {
+		return err
+	}
+	return nil
 }
 
 // settle waits until the host has all rows of layer state that the device wrote. What a cancelled step has left behind is not computed.
@@ -376,7 +384,7 @@ func (m *Model) settle() error {
 // giveUp detaches a device that has failed.
 func (m *Model) giveUp() {
 	name := m.binding.card.name
-	if err := m.detach(); err != nil && !errors.Is(err, device.ErrLost) { // which is no news
+	if err := m.detach(); err != nil {
 		m.note(fmt.Sprintf("closing %s: %v", name, err))
 	}
 }

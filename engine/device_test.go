@@ -353,26 +353,73 @@ func TestGreedyOnDevice(t *testing.T) {
 	}
 }
 
-// TestDeviceComputesWrongly: values that are not finite on the device alone end its use, not the run; those of damaged weights are the
-// error that names the layer (TestNonFiniteNamesLayer), and the device stays.
+// TestDeviceComputesWrongly: values that are not finite on the device alone end its use, not the run, also where only the state of earlier
+// tokens shows them, and where the device fails as well; those of damaged weights are the error that names the layer
+// (TestNonFiniteNamesLayer), and the device stays.
 func TestDeviceComputesWrongly(t *testing.T) {
 	dir := sharedtest.Testdata("oracles", "olmoe")
-	base := load(t, dir, Options{Threads: 1})
-	want := moves(t, base)
-	said := &notes{}
-	opt := Options{GPULayers: "3", Note: said.add}
+	for _, tt := range []struct {
+		name      string
+		chunk     int
+		failFlush int
+		says      string
+	}{
+		{"at once", 512, 0, "not finite"},
+		{"in an earlier chunk", 5, 0, "not finite"},
+		{"and it is lost", 512, 2, "flush 2"},
+		{"in an earlier chunk, and it is lost", 12, 3, "flush 3"},
+	} {
+		base := load(t, dir, Options{Threads: 1})
+		said := &notes{}
+		opt := Options{GPULayers: "3", Chunk: tt.chunk, Note: said.add}
+		f := fake(t, &opt)
+		f.poison, f.failFlush = true, tt.failFlush
+		m := load(t, dir, opt)
+		a, b := session(t, m, 0), session(t, base, 0)
+		for _, ids := range [][]int32{prompt(24), {7}, {8}} {
+			if !slices.Equal(logitsOf(t, a, ids), logitsOf(t, b, ids)) {
+				t.Errorf("%s: the logits differ", tt.name)
+			}
+		}
+		if !slices.Equal(a.Tokens(), b.Tokens()) || tt.chunk == 512 && !slices.Equal(m.Routed(), base.Routed()) {
+			t.Errorf("%s: %d tokens, want %d, or other pairs count as routed", tt.name, len(a.Tokens()), len(b.Tokens()))
+		}
+		if lines := said.take(); len(lines) != 1 || !strings.Contains(lines[0], tt.says) {
+			t.Errorf("%s: lines %q", tt.name, lines)
+		}
+	}
+}
+
+// TestObservedOnce: a step that is done again shows an observer no intermediate twice.
+func TestObservedOnce(t *testing.T) {
+	dir := sharedtest.Testdata("oracles", "olmoe")
+	observe := func(m *Model) (seen []string, values []float32) {
+		s := session(t, m, 0)
+		s.Observe = func(name string, layer, _, _ int, data []float32) {
+			seen, values = append(seen, fmt.Sprint(name, layer)), append(values, data...)
+		}
+		logitsOf(t, s, prompt(9))
+		return seen, values
+	}
+	want, values := observe(load(t, dir, Options{Threads: 1}))
+	for _, op := range []int{1, 40, 90} {
+		opt := Options{}
+		f := fake(t, &opt)
+		f.failOp = op
+		got, v := observe(load(t, dir, opt))
+		if !slices.Equal(got, want) || !slices.Equal(v, values) || f.dead == nil {
+			t.Errorf("op %d fails: %d intermediates, want %d; the failure %v", op, len(got), len(want), f.dead)
+		}
+	}
+}
+
+// TestLostAtTheEnd: a device that is lost after the last step, when nothing is left to do, is no error.
+func TestLostAtTheEnd(t *testing.T) {
+	opt := Options{}
 	f := fake(t, &opt)
-	f.poison = true
-	m := load(t, dir, opt)
-	if !slices.Equal(moves(t, m), want) {
-		t.Error("the logits differ")
-	}
-	if !slices.Equal(m.Routed(), base.Routed()) {
-		t.Error("other pairs count as routed")
-	}
-	if lines := said.take(); len(lines) != 1 || !strings.Contains(lines[0], "not finite") {
-		t.Errorf("lines %q", lines)
-	}
+	m := load(t, sharedtest.Testdata("oracles", "olmoe"), opt) // whose cleanup closes it, without an error
+	logitsOf(t, session(t, m, 0), prompt(3))
+	f.dead = device.ErrLost
 }
 
 // TestCancelledOnDevice: a step that is cancelled on the device leaves a session that goes on as if it had not begun.

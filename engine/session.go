@@ -214,7 +214,7 @@ func (s *Session) chunk(ctx context.Context, ids []int32, from int, greedy bool,
 	pos := len(s.tokens)
 	begin := s.m.begin(ctx)
 	s.routed = append(s.routed[:0], s.m.Routed()...)
-	out, err := s.run(ctx, ids, from, greedy, s.Observe)
+	out, err := s.run(ctx, ids, from, greedy)
 	if err == nil && !out.finite() {
 		out, err = s.locate(ctx, ids, from)
 	}
@@ -245,12 +245,26 @@ func (o output) row(r, vocab int) prediction {
 }
 
 // run computes a step. Where the device fails it computes it once more, from its tokens, on the CPU: the host has what the earlier steps
-// left.
-func (s *Session) run(ctx context.Context, ids []int32, from int, greedy bool, observe ops.Observer) (output, error) {
+// left. An intermediate is observed once.
+func (s *Session) run(ctx context.Context, ids []int32, from int, greedy bool) (output, error) {
+	observe, seen := s.Observe, 0
+	if observe != nil {
+		observe = func(name string, layer, rows, cols int, data []float32) {
+			seen++
+			s.Observe(name, layer, rows, cols, data)
+		}
+	}
 	out, err := s.try(ctx, ids, from, greedy, observe)
 	if failure := (*deviceError)(nil); errors.As(err, &failure) {
 		s.m.abandon(failure.err)
 		s.recount()
+		if observe != nil {
+			observe = func(name string, layer, rows, cols int, data []float32) {
+				if seen--; seen < 0 {
+					s.Observe(name, layer, rows, cols, data)
+				}
+			}
+		}
 		out, err = s.try(ctx, ids, from, greedy, observe)
 	}
 	return out, err
@@ -341,29 +355,68 @@ func recoverStep(err *error, onDevice func() bool) {
 // written again with the same values, so the repetition sees what the first run saw. Where the CPU finds nothing wrong the device computes
 // wrongly: it is not used any more, and the repetition is the step.
 func (s *Session) locate(ctx context.Context, ids []int32, from int) (output, error) {
-	var first *NonFiniteError
+	suspect := s.m.binding.card != nil
 	if err := s.m.settle(); err != nil {
 		s.m.abandon(err)
 	}
 	bound := s.m.binding
 	s.m.binding = binding{}
+	out, first, err := s.scan(ctx, ids, from)
+	if suspect && first != nil && !s.stateFinite() {
+		if err = s.replay(ctx); err == nil {
+			out, first, err = s.scan(ctx, ids, from)
+		}
+	}
+	s.m.binding = bound
+	switch {
+	case err != nil:
+		return output{}, err
+	case first != nil:
+		return output{}, first
+	case !suspect:
+		return output{}, &NonFiniteError{"logits", -1}
+	case bound.card != nil:
+		s.m.abandon(errors.New("it computes values that are not finite where the CPU's are"))
+	}
+	return out, nil
+}
+
+// scan computes a step once more and says which intermediate was the first that is not finite; nil if all are.
+func (s *Session) scan(ctx context.Context, ids []int32, from int) (out output, first *NonFiniteError, err error) {
 	s.recount()
-	out, err := s.try(ctx, ids, from, false, func(name string, layer, _, _ int, data []float32) {
+	out, err = s.try(ctx, ids, from, false, func(name string, layer, _, _ int, data []float32) {
 		if first == nil && !finite(data) {
 			first = &NonFiniteError{name, layer}
 		}
 	})
-	s.m.binding = bound
-	switch {
-	case first != nil:
-		return output{}, first
-	case err != nil:
-		return output{}, err
-	case bound.card == nil:
-		return output{}, &NonFiniteError{"logits", -1}
+	return out, first, err
+}
+
+// stateFinite says whether the layer state of the tokens held is. Nobody has looked at the logits of all of them.
+func (s *Session) stateFinite() bool {
+	for _, layer := range s.step.State {
+		for _, kv := range layer {
+			n := min(len(s.tokens), kv.Len())
+			if !finite(kv.K[:n*kv.Spec.KWidth]) || !finite(kv.V[:n*kv.Spec.VWidth]) {
+				return false
+			}
+		}
 	}
-	s.m.abandon(errors.New("it computes values that are not finite where the CPU's are"))
-	return out, nil
+	return true
+}
+
+// replay computes the layer state of the tokens held once more. If it is cancelled the session holds those that it came to.
+func (s *Session) replay(ctx context.Context) error {
+	held := s.tokens
+	s.tokens = held[:0]
+	for n := 0; n < len(held); n = len(s.tokens) {
+		ids := held[n:min(n+s.m.chunk, len(held))]
+		if _, err := s.try(ctx, ids, len(ids), false, nil); err != nil {
+			return err
+		}
+		s.tokens = held[:n+len(ids)]
+	}
+	return nil
 }
 
 func finite(x []float32) bool {
