@@ -139,8 +139,8 @@ func TestUsesOfMemory(t *testing.T) {
 	random := rand.NewChaCha8([32]byte{1})
 	for _, window := range []int64{0, 1 << 20} {
 		d := devicetest.OpenWith(t, device.Options{Window: window})
-		if d.Info().Mapped != (window == 0) {
-			t.Errorf("with a window of %d bytes, weights are mapped: %v", window, d.Info().Mapped)
+		if d.Mapped() != (window == 0) {
+			t.Errorf("with a window of %d bytes, weights are mapped: %v", window, d.Mapped())
 		}
 		for use, mapped := range map[device.Use]bool{
 			device.DeviceOnly: false, device.HostWrites: true, device.HostReads: true, device.Weights: window == 0,

@@ -1,5 +1,15 @@
 package device
 
+import "slices"
+
+// mapped says whether weights are written through a mapping.
+func (m *memoryLayout) mapped() bool {
+	return slices.ContainsFunc(m.kinds(Weights), func(kind uint32) bool { return m.flags(kind)&mappable == mappable && m.roomy(kind) })
+}
+
+// Mapped says whether the device's weights are.
+func (d *Device) Mapped() bool { return d.memory.layout.mapped() }
+
 // WideBarrier is Frame.Barrier for dispatches and copies, whatever the frame has of them. Benchmarks compare the two.
 func (f *Frame) WideBarrier() {
 	if f.begin() {

@@ -37,12 +37,10 @@ type Info struct {
 
 	Memory int64 // bytes of the device's own memory
 	Free   int64 // what may still be allocated of it, Options.MemoryCap at most; 0 if neither tells (Features.MemoryBudget)
-	Mapped bool  // the host can write to all of it, so that weights need no staging
-	Shared bool  // it is the machine's RAM
 
 	Missing string // what coli needs and the device lacks: it cannot be opened
 
-	Subgroup, MinSubgroup, MaxSubgroup int // invocations; the driver's choice, and what Pipeline can pin
+	Subgroup, MinSubgroup, MaxSubgroup int // invocations; the driver's choice (of 8 to 64), and what Pipeline can pin
 	SharedMemory                       int // bytes of a workgroup
 	MaxInvocations                     int // of a workgroup
 	MaxGroups                          [3]uint32
@@ -64,7 +62,6 @@ type Features struct {
 	CoopF16               bool // matrices of 16×16×16, f16·f16 to f32, a subgroup each
 	CoopS8                bool // matrices of 16×16×32, s8·s8 to s32, a subgroup each
 	MemoryBudget          bool
-	TimelineSemaphore     bool
 }
 
 // String lists what is there, in short words.
@@ -175,7 +172,6 @@ func (i *instance) probe(p vk.PhysicalDevice, o *Options) (*candidate, error) {
 		vk.PhysicalDeviceTypeDiscreteGpu: Discrete, vk.PhysicalDeviceTypeIntegratedGpu: Integrated,
 		vk.PhysicalDeviceTypeVirtualGpu: Virtual, vk.PhysicalDeviceTypeOther: Other, vk.PhysicalDeviceTypeCpu: CPU,
 	}[base.Properties.DeviceType]
-	c.Shared = c.Type == Integrated || c.Type == CPU
 	c.SharedMemory = int(base.Properties.Limits.MaxComputeSharedMemorySize)
 	c.MaxGroups = base.Properties.Limits.MaxComputeWorkGroupCount
 	c.MaxInvocations = int(base.Properties.Limits.MaxComputeWorkGroupInvocations)
@@ -230,11 +226,12 @@ func (i *instance) probe(p vk.PhysicalDevice, o *Options) (*candidate, error) {
 		IntegerDotAccelerated: y(f.dot.ShaderIntegerDotProduct) && y(dot.IntegerDotProduct4x8BitPackedSignedAccelerated),
 		SubgroupControl:       y(f.subgroup.SubgroupSizeControl) && sizes.RequiredSubgroupSizeStages&vk.ShaderStageComputeBit != 0,
 		FullSubgroups:         y(f.subgroup.ComputeFullSubgroups),
-		MemoryBudget:          slices.Contains(extensions, extBudget), TimelineSemaphore: y(f.v12.TimelineSemaphore),
+		MemoryBudget:          slices.Contains(extensions, extBudget),
 	}
 	if !c.Features.SubgroupControl {
 		c.MinSubgroup, c.MaxSubgroup = c.Subgroup, c.Subgroup
 	}
+	c.Subgroup = subgroupSize(c.Subgroup, c.MinSubgroup, c.MaxSubgroup)
 	if y(f.cooperative.CooperativeMatrix) {
 		if err := i.matrices(c); err != nil {
 			return nil, err
@@ -255,6 +252,8 @@ func (i *instance) probe(p vk.PhysicalDevice, o *Options) (*candidate, error) {
 		{y(f.v12.BufferDeviceAddress), "buffer device addresses"},
 		{y(f.v12.TimelineSemaphore), "timeline semaphores"},
 		{y(f.base.Features.ShaderInt64), "64-bit integers in shaders"},
+		{c.Features.Storage8 && c.Features.Storage16, "storage buffers of 8-bit and 16-bit integers"},
+		{c.Subgroup >= leastSubgroup && c.Subgroup <= mostSubgroup, "subgroups of 8 to 64 invocations"},
 	} {
 		if !need.has {
 			c.Missing = need.name
@@ -275,6 +274,14 @@ func (i *instance) probe(p vk.PhysicalDevice, o *Options) (*candidate, error) {
 	return c, nil
 }
 
+// The subgroup sizes that shaders work at.
+const leastSubgroup, mostSubgroup = 8, 64
+
+// subgroupSize is the driver's choice, or the nearest to it that shaders work at, of those that the device has.
+func subgroupSize(choice, least, most int) int {
+	return min(max(choice, min(leastSubgroup, most)), max(mostSubgroup, least))
+}
+
 // matrices looks for the two shapes of cooperative matrices that coli has shaders for.
 func (i *instance) matrices(c *candidate) error {
 	all, err := i.CooperativeMatrices(c.physical)
@@ -286,8 +293,9 @@ func (i *instance) matrices(c *candidate) error {
 			return m.MSize == 16 && m.NSize == 16 && m.KSize == k && m.AType == in && m.BType == in && m.CType == out && m.ResultType == out &&
 				m.Scope == vk.ScopeSubgroupKHR
 		}
-		c.Features.CoopF16 = c.Features.CoopF16 || is(16, vk.ComponentTypeFloat16KHR, vk.ComponentTypeFloat32KHR)
-		c.Features.CoopS8 = c.Features.CoopS8 || is(32, vk.ComponentTypeSint8KHR, vk.ComponentTypeSint32KHR)
+		f := &c.Features // those shaders use more than matrices
+		f.CoopF16 = f.CoopF16 || f.Float16 && f.MemoryModel && is(16, vk.ComponentTypeFloat16KHR, vk.ComponentTypeFloat32KHR)
+		f.CoopS8 = f.CoopS8 || f.Int8 && f.MemoryModel && is(32, vk.ComponentTypeSint8KHR, vk.ComponentTypeSint32KHR)
 	}
 	return nil
 }
@@ -315,7 +323,6 @@ func (i *instance) probeMemory(c *candidate, o *Options) (err error) {
 		c.Memory = min(c.Memory, c.cap)
 		c.Free = min(cmp.Or(c.Free, c.cap), c.cap)
 	}
-	c.Mapped = c.layout.mapped()
 	return nil
 }
 

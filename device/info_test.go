@@ -2,8 +2,14 @@ package device
 
 import (
 	"errors"
+	"reflect"
 	"strings"
 	"testing"
+	"unsafe"
+
+	"github.com/ebitengine/purego"
+
+	"github.com/coli-moe/coli/device/internal/vk"
 )
 
 func TestChoose(t *testing.T) {
@@ -37,5 +43,46 @@ func TestChoose(t *testing.T) {
 		case err != nil && (!errors.Is(err, ErrNoDevice) || !strings.Contains(err.Error(), tt.want)):
 			t.Errorf("%q: %v, want %s", tt.selected, err, tt.want)
 		}
+	}
+}
+
+func TestSubgroupSize(t *testing.T) {
+	for _, tt := range []struct{ choice, least, most, want int }{
+		{32, 32, 32, 32}, // NVIDIA's
+		{64, 32, 64, 64}, // AMD's
+		{32, 8, 32, 32},  // Intel's
+		{8, 8, 8, 8},     // llvmpipe's with AVX,
+		{4, 4, 4, 4},     // and without: it cannot be used
+		{4, 4, 16, 8},
+		{128, 64, 128, 64},
+		{128, 128, 128, 128},
+	} {
+		if got := subgroupSize(tt.choice, tt.least, tt.most); got != tt.want {
+			t.Errorf("%d of %d to %d: %d, want %d", tt.choice, tt.least, tt.most, got, tt.want)
+		}
+	}
+}
+
+// TestANarrowDevice: shaders would give wrong results there.
+func TestANarrowDevice(t *testing.T) {
+	d := openUnchecked(t)
+	defer d.Close() //nolint:errcheck // not what is tested
+	vulkan := d.instance.Instance
+	get := uintptr(reflect.ValueOf(vulkan).Elem().FieldByName("getPhysicalDeviceProperties2").Uint())
+	defer replaceIn(vulkan, "getPhysicalDeviceProperties2", func(device uintptr, p *vk.PhysicalDeviceProperties2) uintptr {
+		purego.SyscallN(get, device, uintptr(unsafe.Pointer(p)))
+		for b := &p.Base; b != nil; b = (*vk.Base)(b.Next) {
+			switch b.SType {
+			case 50: // of PhysicalDeviceVulkan11Properties
+				(*vk.PhysicalDeviceVulkan11Properties)(unsafe.Pointer(b)).SubgroupSize = 4
+			case 1000225000: // of PhysicalDeviceSubgroupSizeControlProperties
+				sizes := (*vk.PhysicalDeviceSubgroupSizeControlProperties)(unsafe.Pointer(b))
+				sizes.MinSubgroupSize, sizes.MaxSubgroupSize = 4, 4
+			}
+		}
+		return 0
+	})()
+	if _, err := Open(d.opts); !errors.Is(err, ErrNoDevice) || !strings.Contains(err.Error(), "subgroups of 8 to 64") {
+		t.Errorf("opening gives %v", err)
 	}
 }

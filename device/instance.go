@@ -56,7 +56,7 @@ func newInstance(validation bool) (*instance, error) {
 	vk.Chain(app)
 	info := &vk.InstanceCreateInfo{PApplicationInfo: app}
 	chain := []vk.Extensible{info}
-	have, err := vk.InstanceExtensions("")
+	have, err := vk.InstanceExtensions()
 	if err != nil {
 		return nil, err
 	}

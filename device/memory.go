@@ -115,19 +115,15 @@ const (
 	cached   = vk.MemoryPropertyHostCachedBit
 )
 
-// roomy says whether the host can write to so much memory of a type that weights may go there.
+// roomy says whether the host can write to so much memory of a type that weights may go there. Cards without a resizable BAR show a
+// window of 256 MiB, as a heap of its own: past it NVIDIA's driver refuses, and AMD's takes RAM, which shaders read over PCIe. Weights are
+// staged there.
 func (m *memoryLayout) roomy(kind uint32) bool {
 	size := m.heap(kind).Size
 	if m.window > 0 && m.flags(kind)&local != 0 {
 		size = min(size, uint64(m.window))
 	}
 	return size >= m.MemoryHeaps[m.main()].Size/windowPart
-}
-
-// mapped says whether weights are written through a mapping. Cards without a resizable BAR show a window of 256 MiB, as a heap of its
-// own: past it NVIDIA's driver refuses, and AMD's takes RAM, which shaders read over PCIe. Weights are staged there.
-func (m *memoryLayout) mapped() bool {
-	return slices.ContainsFunc(m.kinds(Weights), func(kind uint32) bool { return m.flags(kind)&mappable == mappable && m.roomy(kind) })
 }
 
 // kinds are the memory types for a use, the best first.

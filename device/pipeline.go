@@ -17,8 +17,8 @@ import (
 	"github.com/coli-moe/coli/internal/atomicfile"
 )
 
-// MaxPush is the most bytes of push constants; every device has as many.
-const MaxPush = 128
+// maxPush is the most bytes of push constants; every device has as many.
+const maxPush = 128
 
 // Module is a compute shader with the entry point main and without descriptors.
 type Module struct {
@@ -81,8 +81,8 @@ func (p *pipelines) compile(d *Device, m Module, name string, constants []uint32
 	if len(m.SPIRV) < 20 || len(m.SPIRV)%4 != 0 || binary.LittleEndian.Uint32(m.SPIRV) != magic {
 		return nil, fmt.Errorf("its %d bytes are no SPIR-V", len(m.SPIRV))
 	}
-	if m.Push < 0 || m.Push > MaxPush || m.Push%4 != 0 {
-		return nil, fmt.Errorf("%d bytes of push constants; at most %d, a multiple of 4", m.Push, MaxPush)
+	if m.Push < 0 || m.Push > maxPush || m.Push%4 != 0 {
+		return nil, fmt.Errorf("%d bytes of push constants; at most %d, a multiple of 4", m.Push, maxPush)
 	}
 	layout, err := p.layout(d, m.Push)
 	if err != nil {

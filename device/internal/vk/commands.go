@@ -40,18 +40,14 @@ func LayerNames() ([]string, error) {
 	return names(all, func(p *LayerProperties) []byte { return p.LayerName[:] }), err
 }
 
-// InstanceExtensions lists the instance extensions of the loader and the drivers, or of a layer.
-func InstanceExtensions(layer string) ([]string, error) {
+// InstanceExtensions lists the instance extensions of the loader and the drivers.
+func InstanceExtensions() ([]string, error) {
 	_, g, err := loadGlobal()
 	if err != nil {
 		return nil, err
 	}
-	var name *byte
-	if layer != "" {
-		name = CString(layer)
-	}
 	all, err := enumerate("vkEnumerateInstanceExtensionProperties", func(n *uint32, p *ExtensionProperties) uintptr {
-		return call(g.enumerateInstanceExtensionProperties, uintptr(unsafe.Pointer(name)), uintptr(unsafe.Pointer(n)), uintptr(unsafe.Pointer(p)))
+		return call(g.enumerateInstanceExtensionProperties, 0, uintptr(unsafe.Pointer(n)), uintptr(unsafe.Pointer(p)))
 	})
 	return names(all, func(p *ExtensionProperties) []byte { return p.ExtensionName[:] }), err
 }

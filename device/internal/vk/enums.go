@@ -79,10 +79,6 @@ const (
 
 	PipelineShaderStageCreateRequireFullSubgroupsBit = 2
 
-	CommandPoolCreateTransientBit          = 1
-	CommandPoolCreateResetCommandBufferBit = 2
-
-	PipelineStageTopOfPipeBit     = 1
 	PipelineStageComputeShaderBit = 0x800
 	PipelineStageTransferBit      = 0x1000
 	PipelineStageBottomOfPipeBit  = 0x2000
