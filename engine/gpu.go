@@ -67,7 +67,8 @@ func (opt *Options) wantDevice() (want, asked bool) {
 	return err == nil && n > 0 && opt.Device != DeviceNone && opt.fake == nil, asked || opt.Device != ""
 }
 
-// open makes an executor on the device that was found; nil if there is none and none was asked for. An integrated device has to be asked
+// open makes an executor on the device that was found; nil if there is none and none was asked for, unless that is because the user may not
+// open the card. An integrated device has to be asked
 // for: it reads its weights from the CPU's memory, in a copy of its own, and was measured to be slower than the CPU.
 func (m *Model) open(opt Options, found *search, asked bool) (*card, error) {
 	if opt.fake != nil {
@@ -75,8 +76,12 @@ func (m *Model) open(opt Options, found *search, asked bool) (*card, error) {
 	}
 	d, err := found.take()
 	if err != nil {
-		if !asked && (errors.Is(err, device.ErrNoLoader) || errors.Is(err, device.ErrNoDevice)) {
+		switch {
+		case asked:
+		case errors.Is(err, device.ErrNoLoader):
 			err = nil
+		case errors.Is(err, device.ErrNoDevice):
+			err = noAccess()
 		}
 		return nil, err
 	}

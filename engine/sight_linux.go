@@ -1,6 +1,9 @@
 package engine
 
 import (
+	"errors"
+	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 )
@@ -33,4 +36,31 @@ func inSight(env func(string) string, glob func(string) ([]string, error)) bool 
 		}
 	}
 	return false
+}
+
+// noAccess is an error where there are nodes and none may be opened: whoever has a card is told then why it is not used, unasked too.
+func noAccess() error {
+	return locked(filepath.Glob, func(node string) error {
+		f, err := os.OpenFile(node, os.O_RDWR, 0)
+		if err == nil {
+			err = f.Close()
+		}
+		return err
+	})
+}
+
+func locked(glob func(string) ([]string, error), open func(node string) error) (err error) {
+	for _, pattern := range nodes {
+		found, _ := glob(pattern) //nolint:errcheck // the patterns are valid
+		for _, node := range found {
+			if !errors.Is(open(node), fs.ErrPermission) {
+				return nil
+			}
+			if err == nil {
+				err = fmt.Errorf("%s may not be opened: add the user to the groups `render` and `video` "+
+					"(sudo usermod -aG render,video $USER) and log in again; with --device none no card is looked for", node)
+			}
+		}
+	}
+	return err
 }

@@ -1,7 +1,10 @@
 package engine
 
 import (
+	"io/fs"
 	"path"
+	"slices"
+	"strings"
 	"testing"
 )
 
@@ -37,6 +40,42 @@ func TestCardInSight(t *testing.T) {
 		}
 		if got := inSight(env, glob); got != tt.want {
 			t.Errorf("%s: %v", tt.name, got)
+		}
+	}
+}
+
+// TestLocked: cards of which the user may open none are a line that names the first and the groups; one that opens, or cannot for another
+// reason, is not.
+func TestLocked(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		nodes []string
+		opens string
+		err   error
+		want  string
+	}{
+		{"no card", nil, "", fs.ErrPermission, ""},
+		{"the kernel's driver", []string{"/dev/dri/renderD128", "/dev/dri/renderD129"}, "", fs.ErrPermission, "/dev/dri/renderD128"},
+		{"NVIDIA's", []string{"/dev/nvidia0", "/dev/nvidiactl"}, "", fs.ErrPermission, "/dev/nvidia0"},
+		{"the second may be opened", []string{"/dev/dri/renderD128", "/dev/dri/renderD129"}, "/dev/dri/renderD129", fs.ErrPermission, ""},
+		{"NVIDIA's may be opened", []string{"/dev/dri/renderD128", "/dev/nvidia0"}, "/dev/nvidia0", fs.ErrPermission, ""},
+		{"broken", []string{"/dev/dri/renderD128"}, "", fs.ErrInvalid, ""},
+	} {
+		glob := func(pattern string) ([]string, error) {
+			return slices.DeleteFunc(slices.Clone(tt.nodes), func(node string) bool {
+				ok, err := path.Match(pattern, node)
+				return !ok || err != nil
+			}), nil
+		}
+		err := locked(glob, func(node string) error {
+			if node == tt.opens {
+				return nil
+			}
+			return &fs.PathError{Op: "open", Path: node, Err: tt.err}
+		})
+		if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.HasPrefix(err.Error(), tt.want+" may not be opened: ") ||
+			!strings.Contains(err.Error(), "`render` and `video`")) {
+			t.Errorf("%s: error %v, want %q", tt.name, err, tt.want)
 		}
 	}
 }
