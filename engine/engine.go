@@ -1,7 +1,7 @@
 // Package engine runs a loaded model: sessions with their cache, prefill in chunks, decode, and the loop that turns a prompt into text.
 //
-// What does not live here: the layers (package model), their execution (packages ops/cpu and ops/gpu), drawing a token (engine/sampler) and finding
-// stop strings (engine/stop), command-line parsing and anything printed (cmd/coli).
+// What does not live here: the layers (package model), their execution (packages ops/cpu and ops/gpu), drawing a token (engine/sampler) and
+// finding stop strings (engine/stop), command-line parsing and anything printed (cmd/coli).
 package engine
 
 import (

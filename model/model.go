@@ -1,8 +1,8 @@
 // Package model holds the architectures, one file each: the tensors a model has with their shapes, and its layers written once against
 // ops.Executor. An architecture registers itself in its file's init; nothing else knows the list.
 //
-// What does not live here: how an op is executed (packages ops/cpu and ops/gpu), where tensors are stored (package weights), and the loop over steps
-// (package engine).
+// What does not live here: how an op is executed (packages ops/cpu and ops/gpu), where tensors are stored (package weights), and the loop
+// over steps (package engine).
 package model
 
 import (
