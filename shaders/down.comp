@@ -2,10 +2,12 @@
 #extension GL_GOOGLE_include_directive : require
 
 layout(constant_id = 4) const uint RANKS = 8; // subgroups of a workgroup: experts multiplied at once
-layout(constant_id = 5) const uint WHOLE = 1; // 1: columns are whole vectors; only for float32 activations
+layout(constant_id = 7) const uint WHOLE = 1; // 1: columns are whole vectors; only for float32 activations
 
+#define TAIL 5
 #include "rows.glsl"
 #include "experts.glsl"
+#include "tail.glsl"
 
 layout(push_constant) uniform Push {
 	Experts table;
@@ -15,6 +17,11 @@ layout(push_constant) uniform Push {
 	Floats y;
 	uint64_t sOffset;
 	uint qStride, sStride, rows, outs, cols, experts, topK, add;
+	Floats normW, normY;
+	uint64_t normQ;
+	Counters count;
+	uint normD;
+	float eps;
 } p;
 
 shared float parts[RANKS * OUTS];
@@ -58,11 +65,11 @@ void multiply(uint pair, uint first) {
 }
 
 void main() {
-	uint row = gl_WorkGroupID.y, first = gl_WorkGroupID.x * OUTS, place = gl_SubgroupID * gl_SubgroupSize + gl_SubgroupInvocationID;
-	bool mine = place < OUTS && first + place < p.outs; // each of these lanes finishes a sum
+	uint row = gl_WorkGroupID.y, first = gl_WorkGroupID.x * OUTS, lane = place();
+	bool mine = lane < OUTS && first + lane < p.outs; // each of these lanes finishes a sum
 	float start = 0, sum = 0;
 	if (mine && p.add != 0) {
-		start = p.y.v[row * p.outs + first + place];
+		start = p.y.v[row * p.outs + first + lane];
 	}
 	for (uint rank = 0; rank < p.topK; rank += RANKS) {
 		if (rank + gl_SubgroupID < p.topK) {
@@ -71,13 +78,16 @@ void main() {
 		barrier();
 		if (mine) {
 			for (uint s = 0; s < min(RANKS, p.topK - rank); s++) {
-				sum += parts[s * OUTS + place];
+				sum += parts[s * OUTS + lane];
 			}
 		}
 		barrier();
 	}
 	if (mine) {
 		precise float y = start + sum;
-		p.y.v[row * p.outs + first + place] = y;
+		finish(p.y, row * p.outs + first + lane, y);
+	}
+	if (LANES != 0 && arrive(p.count, row, gl_NumWorkGroups.x, lane)) {
+		normalise(p.y, row, p.outs, p.normW, p.normY, p.normQ, p.normD, p.eps);
 	}
 }

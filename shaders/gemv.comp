@@ -1,17 +1,23 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 
-layout(constant_id = 0) const uint THREADS = 128;
 layout(constant_id = 4) const uint ROWS = 1; // rows of x that share a load of weights
 layout(constant_id = 5) const uint JOIN = 0; // 1: the subgroups of a workgroup take turns at the pieces of the same weight rows
-layout(constant_id = 6) const uint WHOLE = 1; // 1: columns are whole vectors; only for float32 activations
+layout(constant_id = 8) const uint WHOLE = 1; // 1: columns are whole vectors; only for float32 activations
 
+#define TAIL 6
 #include "rows.glsl"
+#include "tail.glsl"
 
 layout(push_constant) uniform Push {
 	uint64_t w, s, x, xd;
 	Floats y, bias;
 	uint qStride, sStride, rows, outs, cols, add;
+	Floats normW, normY;
+	uint64_t normQ;
+	Counters count;
+	uint normD;
+	float eps;
 } p;
 
 const uint SUMS = OUTS * ROWS;
@@ -29,18 +35,8 @@ float start(uint o, uint r) {
 	return y;
 }
 
-void main() {
-	uint group = gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x;
-	uint lane = gl_SubgroupInvocationID, lanes = gl_SubgroupSize, first = group * OUTS;
-	if (JOIN != 0) {
-		lane += gl_SubgroupID * gl_SubgroupSize;
-		lanes *= gl_NumSubgroups;
-	} else {
-		first = (group * gl_NumSubgroups + gl_SubgroupID) * OUTS;
-	}
-	if (first >= p.outs) {
-		return;
-	}
+// multiply computes OUTS weight rows from first on; lane is this one of those that take turns at them.
+void multiply(uint first, uint lane, uint lanes) {
 	Matrix m = Matrix(p.w, p.s, p.qStride, p.sStride, p.outs, p.cols);
 	uint count = pieces(m.cols);
 	for (uint r0 = 0; r0 < p.rows; r0 += ROWS) {
@@ -83,7 +79,7 @@ void main() {
 			} else {
 				precise float y = before[j] + total(m, o, acc[j]);
 				if (o < m.outs && r < p.rows && subgroupElect()) {
-					p.y.v[r * m.outs + o] = y;
+					finish(p.y, r * m.outs + o, y);
 				}
 			}
 		}
@@ -96,9 +92,22 @@ void main() {
 					sum += parts[s * SUMS + lane];
 				}
 				precise float y = own + scaled(sum, rowS(m, o));
-				p.y.v[r * m.outs + o] = y;
+				finish(p.y, r * m.outs + o, y);
 			}
 			barrier();
+		}
+	}
+}
+
+void main() {
+	uint group = gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x;
+	uint first = JOIN != 0 ? group * OUTS : (group * gl_NumSubgroups + gl_SubgroupID) * OUTS;
+	if (first < p.outs) {
+		multiply(first, JOIN != 0 ? place() : gl_SubgroupInvocationID, JOIN != 0 ? gl_NumSubgroups * gl_SubgroupSize : gl_SubgroupSize);
+	}
+	if (LANES != 0 && arrive(p.count, 0, gl_NumWorkGroups.x * gl_NumWorkGroups.y, place())) {
+		for (uint row = 0; row < p.rows; row++) {
+			normalise(p.y, row, p.outs, p.normW, p.normY, p.normQ, p.normD, p.eps);
 		}
 	}
 }

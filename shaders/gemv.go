@@ -25,6 +25,31 @@ type GEMVPush struct {
 	Rows             uint32 // of x and y
 	Outs, Cols       uint32 // the matrix's rows and columns
 	Add              uint32 // 1: y += instead of y =
+
+	TailNorm
+}
+
+// TailNorm is the norm behind a product, in the same dispatch: the last workgroup that completes a row of y, or in gemv.comp all rows, then
+// writes y·rsqrt(mean(y²)+Eps)·NormW, with the bits that rmsnorm.comp gives. Its zero value is none.
+type TailNorm struct {
+	NormW uint64 // float32 [Outs]; 0: no norm
+	NormY uint64 // float32 [Rows, Outs]; 0: not wanted
+	NormQ uint64 // int8 [Rows, Outs]; 0: the integer form is not wanted
+	Count uint64 // uint32 [Rows]: 0 before and after
+	NormD uint32 // bytes from NormQ to the scales: float32 pairs (d, d·Σq) [Rows, Outs/32]
+	Eps   float32
+}
+
+// TailNormFits says whether rows of so many columns can be normalised behind a product: in whole blocks, which fit into registers.
+func TailNormFits(cols int) bool { return cols%32 == 0 && cols <= 8192 }
+
+// constants are the two of include/tail.glsl for rows of cols columns: how many lanes share one in rmsnorm.comp, and vectors of each.
+func (t TailNorm) constants(cols uint32, subgroup int) [2]uint32 {
+	if t.NormW == 0 {
+		return [2]uint32{0, 1}
+	}
+	lanes := normLanes(int(cols), subgroup)
+	return [2]uint32{uint32(lanes), groups(int(cols), 4*lanes)}
 }
 
 // SetMatrix sets what the layout of the matrix at base decides.
@@ -102,6 +127,8 @@ type DownPush struct {
 	Experts          uint32
 	TopK             uint32
 	Add              uint32 // 1: y += instead of y =
+
+	TailNorm
 }
 
 // SetMatrix sets what the layout of the down matrices decides.
@@ -130,13 +157,14 @@ func perFormat(kernel string, f format.Format, dot bool) string {
 
 // tile says how the work of the kernels in this file is cut; all of it are specialisation constants.
 type tile struct {
-	threads int // of a workgroup: constant 0
-	outs    int // weight rows a subgroup computes: constant 1
-	unroll  int // pieces of a weight row a lane loads at once: constant 2
-	near    int // 1: those pieces are neighbours: constant 3
-	rows    int // rows of x multiplied while a piece is at hand: constant 4, only gemv.comp
-	join    int // 1: a workgroup's subgroups share its rows: constant 5, only gemv.comp
-	ranks   int // experts multiplied at once: constant 4, only down.comp
+	threads int       // of a workgroup: constant 0
+	outs    int       // weight rows a subgroup computes: constant 1
+	unroll  int       // pieces of a weight row a lane loads at once: constant 2
+	near    int       // 1: those pieces are neighbours: constant 3
+	rows    int       // rows of x multiplied while a piece is at hand: constant 4, only gemv.comp
+	join    int       // 1: a workgroup's subgroups share its rows: constant 5, only gemv.comp
+	ranks   int       // experts multiplied at once: constant 4, only down.comp
+	norm    [2]uint32 // TailNorm's, the next two of these
 }
 
 // launch is the dispatch for so many weight rows of cols columns. The last constant says whether columns are whole vectors of float32.
@@ -145,9 +173,9 @@ func (t tile) launch(kernel string, outs int, cols uint32, subgroup, y int) Laun
 	perGroup := t.threads / subgroup * t.outs
 	switch {
 	case t.rows > 0:
-		constants = append(constants, uint32(t.rows), uint32(t.join))
+		constants = append(constants, uint32(t.rows), uint32(t.join), t.norm[0], t.norm[1])
 	case t.ranks > 0:
-		constants = append(constants, uint32(t.ranks))
+		constants = append(constants, uint32(t.ranks), t.norm[0], t.norm[1])
 	}
 	if t.join != 0 || t.ranks > 0 {
 		perGroup = t.outs
@@ -193,7 +221,7 @@ const maxGroups = 65535
 
 // GEMVLaunch is the dispatch of gemv.comp for weights in format f; dot uses packed dot products (device.Features.IntegerDot).
 func GEMVLaunch(p GEMVPush, f format.Format, dot bool, subgroup int) Launch {
-	t := tile{threads: 128, outs: 1, unroll: unroll(f, p.Cols, subgroup, atOnce(f, subgroup, 4)), rows: 1}
+	t := tile{threads: 128, outs: 1, unroll: unroll(f, p.Cols, subgroup, atOnce(f, subgroup, 4)), rows: 1, norm: p.constants(p.Outs, subgroup)}
 	if !Integer(f) && p.Outs <= 256 { // a router's rows, too few for a subgroup each to keep a large device busy
 		t.threads, t.join, t.unroll = threads, 1, unroll(f, p.Cols, threads, atOnce(f, subgroup, 2))
 	}
@@ -220,7 +248,7 @@ func GateUpLaunch(p GateUpPush, f format.Format, dot bool, subgroup int) Launch 
 
 // DownLaunch is the dispatch of down.comp: a subgroup multiplies with an expert's rows and the workgroup sums the experts.
 func DownLaunch(p DownPush, f format.Format, dot bool, subgroup int) Launch {
-	t := tile{outs: 1, unroll: unroll(f, p.Cols, subgroup, atOnce(f, subgroup, 2)), ranks: min(int(p.TopK), 8)}
+	t := tile{outs: 1, unroll: unroll(f, p.Cols, subgroup, atOnce(f, subgroup, 2)), ranks: min(int(p.TopK), 8), norm: p.constants(p.Outs, subgroup)}
 	if columns(f) < 32 { // more loads than the pieces of a row, which hold less
 		t.outs = atOnce(f, subgroup, 2)
 	}

@@ -166,6 +166,73 @@ func BenchmarkDecode(b *testing.B) {
 	}
 }
 
+// BenchmarkTailNorm takes a product that completes the residual and the norm behind it: as two stages, and as one.
+func BenchmarkTailNorm(b *testing.B) {
+	g := openBench(b)
+	dot := g.d.Info().Features.IntegerDot
+	for _, rows := range []int{1, 4, 8} {
+		b.Run(fmt.Sprintf("o/rows=%d", rows), func(b *testing.B) {
+			g := &gpu{b, g.d, g.subgroup}
+			x := newGEMVBench(g, format.Q8_0, hidden, hidden, rows)
+			n := newBenchNorm(g, rows, x.p.Y)
+			x.p.Add = 1
+			apart(b, g, x.l.Bytes, shaders.GEMVLaunch(x.push(0), format.Q8_0, dot, g.subgroup), n, x.push)
+			x.p.TailNorm = n.tail
+			base := shaders.GEMVLaunch(x.push(0), format.Q8_0, dot, g.subgroup)
+			for _, c := range [][4]int{{128, 1, 4, 0}, {256, 1, 4, 0}, {256, 1, 2, 0}, {256, 2, 2, 0}} {
+				stages(b, g, x.l.Bytes, cutAs(base, hidden, g.subgroup, c, false), x.push)
+			}
+		})
+	}
+	for _, f := range []format.Format{format.Q4_K, format.Q8_0} {
+		b.Run("down/"+f.String(), func(b *testing.B) {
+			g := &gpu{b, g.d, g.subgroup}
+			x := newExpertBench(b, g, f)
+			n := newBenchNorm(g, 1, x.y)
+			apart(b, g, topK*x.low.Bytes, shaders.DownLaunch(x.down(0), f, dot, g.subgroup), n, x.down)
+			x.tail = n.tail
+			base := shaders.DownLaunch(x.down(0), f, dot, g.subgroup)
+			for _, outs := range []int{1, 2, 4} {
+				for unroll := 1; unroll <= int(base.Constants[2]); unroll *= 2 {
+					stages(b, g, topK*x.low.Bytes, cutAs(base, hidden, g.subgroup, [4]int{topK * g.subgroup, outs, unroll, 0}, true), x.down)
+				}
+			}
+		})
+	}
+}
+
+// benchNorm is a norm of rows, by itself and as a tail.
+type benchNorm struct {
+	push shaders.NormPush
+	tail shaders.TailNorm
+}
+
+func newBenchNorm(g *gpu, rows int, x uint64) benchNorm {
+	w, y, q, count := g.space(4*hidden), g.space(int64(4*rows*hidden)), g.space(int64(2*rows*hidden)), upload(g, make([]uint32, rows))
+	d := uint32(rows * hidden)
+	return benchNorm{
+		shaders.NormPush{
+			X: x, W: w, Y: y, XQ: q, XD: q + uint64(d), Rows: uint32(rows), Cols: hidden, Segment: hidden, Flags: shaders.NormOut | shaders.NormQ8,
+		},
+		shaders.TailNorm{NormW: w, NormY: y, NormQ: q, NormD: d, Count: count.Addr},
+	}
+}
+
+// apart measures a product and a norm as two stages.
+func apart[P any](b *testing.B, g *gpu, bytes int64, l shaders.Launch, n benchNorm, push func(stage int) P) {
+	measure(b, g, "apart", bytes, func(g *gpu, f *device.Frame) func(stage int) {
+		product := g.pipeline(l)
+		nl := shaders.NormLaunch(n.push, g.subgroup)
+		norm := g.pipeline(nl)
+		return func(stage int) {
+			p := push(stage)
+			f.Dispatch(product, shaders.Bytes(&p), l.X, l.Y, l.Z, l.Kernel)
+			f.Barrier()
+			f.Dispatch(norm, shaders.Bytes(&n.push), nl.X, nl.Y, nl.Z, nl.Kernel)
+		}
+	})
+}
+
 // gemvBench is a product for few rows whose matrix has copies that stages take turns at.
 type gemvBench struct {
 	l      layout.Layout
@@ -197,6 +264,7 @@ type expertBench struct {
 	tables   []uint64
 	ids      []uint64
 	x, xd, y uint64
+	tail     shaders.TailNorm // of down
 }
 
 func newExpertBench(b *testing.B, g *gpu, f format.Format) *expertBench {
@@ -238,7 +306,7 @@ func (e *expertBench) gateUp(stage int) shaders.GateUpPush {
 func (e *expertBench) down(stage int) shaders.DownPush {
 	table, ids := e.at(stage)
 	p := shaders.DownPush{
-		Table: table, IDs: ids, Weights: e.xd, X: e.x, XD: e.xd, Y: e.y, Rows: 1, Experts: experts, TopK: topK, Add: 1,
+		Table: table, IDs: ids, Weights: e.xd, X: e.x, XD: e.xd, Y: e.y, Rows: 1, Experts: experts, TopK: topK, Add: 1, TailNorm: e.tail,
 	}
 	p.SetMatrix(e.low)
 	return p

@@ -31,10 +31,8 @@ const (
 // Cols·Rows may be anything; a row's bits do not depend on the other rows.
 func NormLaunch(p NormPush, subgroup int) Launch {
 	segment, perRow := int(p.Segment), int(p.Cols/p.Segment)
-	lanes, wide := subgroup, uint32(0)
-	if segment > 16*subgroup { // more than four vectors a lane
-		lanes, wide = threads, 1
-	}
+	lanes := normLanes(segment, subgroup)
+	wide := flag(lanes != subgroup, 1)
 	vectors := groups(segment, 4)
 	if p.Flags&NormQ8 != 0 {
 		vectors = 8 * groups(segment, 32)
@@ -48,6 +46,14 @@ func NormLaunch(p NormPush, subgroup int) Launch {
 		l.X = groups(perRow, threads/subgroup)
 	}
 	return l
+}
+
+// normLanes is how many lanes share a segment: a workgroup's, or a subgroup's if that makes four vectors a lane at most.
+func normLanes(segment, subgroup int) int {
+	if segment > 16*subgroup {
+		return threads
+	}
+	return subgroup
 }
 
 // QuantizePush is the push-constant block of quantize.comp: rows of float32 in the integer form that the block formats multiply, as package

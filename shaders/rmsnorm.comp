@@ -4,6 +4,7 @@
 #include "memory.glsl"
 #include "reduce.glsl"
 #include "q8.glsl"
+#include "norm.glsl"
 
 layout(local_size_x_id = 0) in;
 layout(constant_id = 1) const uint KEEP = 2;      // vectors of a segment an invocation holds
@@ -86,10 +87,10 @@ void main() {
 			v[k] += added(row, i, end);
 			store(p.x, row, i, end, v[k]);
 		}
-		sum += dot(v[k], v[k]);
+		sum = squares(v[k], sum);
 	}
 	sum = WIDE ? workgroupSum(sum) : subgroupAdd(sum);
-	float scale = inversesqrt(((p.flags & L2) != 0 ? sum : sum / float(p.segment)) + p.eps);
+	float scale = normScale((p.flags & L2) != 0 ? sum : sum / float(p.segment), p.eps);
 	uint blocks = (p.cols + 31) / 32;
 	[[unroll]] for (uint k = 0; k < KEEP; k++) {
 		uint i = first + 4 * (k * lanes + lane);

@@ -26,10 +26,15 @@ func TestPushConstants(t *testing.T) {
 		}
 		var want []spirv.Member
 		typ := reflect.TypeOf(push)
-		for i := range typ.NumField() {
-			if f := typ.Field(i); f.Name != "_" {
-				want = append(want, spirv.Member{Offset: int(f.Offset), Size: int(f.Type.Size())})
+		for _, f := range reflect.VisibleFields(typ) {
+			if f.Name == "_" || f.Anonymous {
+				continue
 			}
+			offset := f.Offset // in the struct that it is promoted from
+			if len(f.Index) > 1 {
+				offset += typ.Field(f.Index[0]).Offset
+			}
+			want = append(want, spirv.Member{Offset: int(offset), Size: int(f.Type.Size())})
 		}
 		if diff := cmp.Diff(want, m.Push); diff != "" {
 			t.Errorf("%s (-%s +SPIR-V):\n%s", v.Name, typ, diff)
