@@ -254,6 +254,7 @@ func (i *instance) probe(p vk.PhysicalDevice, o *Options) (*candidate, error) {
 		{y(f.base.Features.ShaderInt64), "64-bit integers in shaders"},
 		{c.Features.Storage8 && c.Features.Storage16, "storage buffers of 8-bit and 16-bit integers"},
 		{c.Subgroup >= leastSubgroup && c.Subgroup <= mostSubgroup, "subgroups of 8 to 64 invocations"},
+		{c.MaxInvocations >= workgroup && c.SharedMemory >= sharedMemory, "workgroups of 512 invocations and 32 KiB of shared memory"},
 	} {
 		if !need.has {
 			c.Missing = need.name
@@ -274,8 +275,13 @@ func (i *instance) probe(p vk.PhysicalDevice, o *Options) (*candidate, error) {
 	return c, nil
 }
 
-// The subgroup sizes that shaders work at.
-const leastSubgroup, mostSubgroup = 8, 64
+// What shaders need: subgroup sizes that they work at, and the largest workgroup of those that have no smaller form.
+const (
+	leastSubgroup = 8
+	mostSubgroup  = 64
+	workgroup     = 512
+	sharedMemory  = 32 << 10
+)
 
 // subgroupSize is the driver's choice, or the nearest to it that shaders work at, of those that the device has.
 func subgroupSize(choice, least, most int) int {

@@ -63,26 +63,37 @@ func TestSubgroupSize(t *testing.T) {
 	}
 }
 
-// TestANarrowDevice: shaders would give wrong results there.
-func TestANarrowDevice(t *testing.T) {
+// TestSmallDevices: shaders would give wrong results there, or not run.
+func TestSmallDevices(t *testing.T) {
 	d := openUnchecked(t)
 	defer d.Close() //nolint:errcheck // not what is tested
+	for want, most := range map[string]struct{ subgroup, invocations uint32 }{
+		"subgroups of 8 to 64":         {4, 1024},
+		"workgroups of 512 invocation": {8, 256},
+	} {
+		openSmaller(t, d, most.subgroup, most.invocations, want)
+	}
+}
+
+// openSmaller opens a device like d, but with other subgroups and smaller workgroups, which must fail.
+func openSmaller(t *testing.T, d *Device, subgroup, invocations uint32, want string) {
 	vulkan := d.instance.Instance
 	get := uintptr(reflect.ValueOf(vulkan).Elem().FieldByName("getPhysicalDeviceProperties2").Uint())
 	defer replaceIn(vulkan, "getPhysicalDeviceProperties2", func(device uintptr, p *vk.PhysicalDeviceProperties2) uintptr {
 		purego.SyscallN(get, device, uintptr(unsafe.Pointer(p)))
+		p.Properties.Limits.MaxComputeWorkGroupInvocations = invocations
 		for b := &p.Base; b != nil; b = (*vk.Base)(b.Next) {
 			switch b.SType {
 			case 50: // of PhysicalDeviceVulkan11Properties
-				(*vk.PhysicalDeviceVulkan11Properties)(unsafe.Pointer(b)).SubgroupSize = 4
+				(*vk.PhysicalDeviceVulkan11Properties)(unsafe.Pointer(b)).SubgroupSize = subgroup
 			case 1000225000: // of PhysicalDeviceSubgroupSizeControlProperties
 				sizes := (*vk.PhysicalDeviceSubgroupSizeControlProperties)(unsafe.Pointer(b))
-				sizes.MinSubgroupSize, sizes.MaxSubgroupSize = 4, 4
+				sizes.MinSubgroupSize, sizes.MaxSubgroupSize = subgroup, subgroup
 			}
 		}
 		return 0
 	})()
-	if _, err := Open(d.opts); !errors.Is(err, ErrNoDevice) || !strings.Contains(err.Error(), "subgroups of 8 to 64") {
-		t.Errorf("opening gives %v", err)
+	if _, err := Open(d.opts); !errors.Is(err, ErrNoDevice) || !strings.Contains(err.Error(), want) {
+		t.Errorf("opening gives %v, want %q", err, want)
 	}
 }

@@ -130,7 +130,7 @@ func load(procs any, get func(name string) uintptr) error {
 		name := "vk" + string(unicode.ToUpper(first)) + field.Name[n:]
 		p := get(name)
 		if p == 0 && !hasSuffix(name, "EXT", "KHR") {
-			return fmt.Errorf("Vulkan has no %s here: a newer loader and driver may", name)
+			return fmt.Errorf("there is no %s: a newer Vulkan loader and driver may have it", name)
 		}
 		*(*proc)(unsafe.Pointer(v.Field(i).UnsafeAddr())) = proc(p)
 	}
