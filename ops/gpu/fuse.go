@@ -8,6 +8,7 @@ type unit struct {
 
 	quantize *node // the integer form of the result is written with it
 	add      *node // the result is added to add.dst, and kept nowhere else
+	norm     *node // and that is normalised; quantize is then of the norm
 	download *node // the result goes to the host, and nowhere else
 	route    *node // the result is a router's, which chooses as soon as it is there
 	post     *post // what is done with queries, keys and values before attention: then node is the store
@@ -31,13 +32,16 @@ const (
 	fusePost
 	fuseMatMulAdd
 	fuseExpertsAdd
+	fuseMatMulNorm
+	fuseExpertsNorm
 	fuseDownload
 	fuseRouter
 	fusions
 )
 
 var fusionNames = [fusions]string{
-	"norm+quantize", "attention+quantize", "glu+quantize", "qkv post", "matmul+add", "experts+add", "matmul+download", "router",
+	"norm+quantize", "attention+quantize", "glu+quantize", "qkv post", "matmul+add", "experts+add", "matmul+add+norm", "experts+add+norm",
+	"matmul+download", "router",
 }
 
 func (f fusion) String() string { return fusionNames[f] }
@@ -84,9 +88,10 @@ func (p *fusing) unit(i int) unit {
 	case opGLU:
 		return unit{node: n, quantize: p.quantized(i, fuseGLUQuantize)}
 	case opMatMul:
-		return unit{node: n, add: p.added(i, fuseMatMulAdd), download: p.downloaded(i), route: p.routed(i)}
+		u := unit{node: n, add: p.added(i, fuseMatMulAdd), download: p.downloaded(i), route: p.routed(i)}
+		return p.normed(u, i, fuseMatMulNorm)
 	case opExperts:
-		return unit{node: n, add: p.added(i, fuseExpertsAdd)}
+		return p.normed(unit{node: n, add: p.added(i, fuseExpertsAdd)}, i, fuseExpertsNorm)
 	}
 	return unit{node: n}
 }
@@ -136,6 +141,21 @@ func (p *fusing) added(i int, f fusion) *node {
 	p.fired[f]++
 	p.swallow(n.dst.id, i+2)
 	return p.take(i + 1)
+}
+
+// normed takes the node after the addition if it normalises the sum, and the one that makes the norm's integer form.
+func (p *fusing) normed(u unit, i int, f fusion) unit {
+	if u.add == nil || i+2 == len(p.nodes) {
+		return u
+	}
+	n := &p.nodes[i+2]
+	sum := u.add.dst
+	if n.op != opNorm || n.x.id != sum.id || n.dst.id == sum.id || n.dst.id == u.x.id || int32(n.n[0]) != sum.cols || !p.allow(f, u.node) {
+		return u
+	}
+	p.fired[f]++
+	u.norm, u.quantize = p.take(i+2), p.quantized(i+2, fuseNormQuantize)
+	return u
 }
 
 // downloaded takes the node after i if it is the only one that reads i's result, for the host.

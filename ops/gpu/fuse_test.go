@@ -43,6 +43,8 @@ func script(t *testing.T, list string) (nodes []node) {
 			n.op, n.n = opRope, [7]uint32{64, 64}
 		case "norm":
 			n.op, n.n = opNorm, [7]uint32{64, 1}
+		case "experts":
+			n.op, n.set = opExperts, new(experts)
 		case "clamp":
 			n.op, n.n = opClamp, [7]uint32{0, 5}
 		default:
@@ -64,11 +66,14 @@ func show(f fused) string {
 		if u.post != nil {
 			s = "post"
 		}
-		if u.quantize != nil {
-			s += "+q"
-		}
 		if u.add != nil {
 			s += "+add"
+		}
+		if u.norm != nil {
+			s += "+norm"
+		}
+		if u.quantize != nil {
+			s += "+q"
 		}
 		if u.route != nil {
 			s += "+route"
@@ -95,6 +100,11 @@ func TestFuse(t *testing.T) {
 		{"attention writes the integer form", "attention:m=q quantize:=m int:o=m", "attention+q matmul | "},
 		{"a product joins the residual", "int:o=n add:x=o", "matmul+add | o"},
 		{"not if its result is read again", "int:o=n add:x=o download:=o", "matmul add download | "},
+		{"and is normalised there", "int:o=n add:x=o norm:m=x quantize:=m int:p=m", "matmul+add+norm+q matmul | o"},
+		{"experts, too", "experts:y=n add:x=y norm:m=x float:l=m", "experts+add+norm matmul | y"},
+		{"not in place", "int:o=n add:x=o norm:x=x", "matmul+add norm | o"},
+		{"not over what is multiplied", "int:o=n add:x=o norm:n=x", "matmul+add norm | o"},
+		{"not another's sum", "int:o=n add:x=o norm:m=y", "matmul+add norm | o"},
 		{"a product goes to the host", "int:o=n download:=o", "matmul+host | o"},
 		{"a router chooses", "float:l=n route:=l download:=l", "matmul+route download | "},
 		{"but not by another's logits", "float:l=n route:=k", "matmul route | "},
@@ -124,12 +134,12 @@ func TestFuse(t *testing.T) {
 	}
 }
 
-// TestFuseLayer: a layer of OLMoE becomes nine kernels, in as many stages as depend on each other.
+// TestFuseLayer: a layer of OLMoE becomes eight kernels, in as many stages as depend on each other.
 func TestFuseLayer(t *testing.T) {
 	nodes := script(t, `norm:n=x quantize:=n int:q=n int:k=n int:v=n norm:q=q norm:k=k clamp:q clamp:k clamp:v rope:q rope:k store_kv:=k,v
 		attention:m=q quantize:=m int:o=m add:x=o norm:n=x float:l=n route:=l quantize:=n`)
 	f := fuse(nodes, func(fusion, *node) bool { return true })
-	want := "norm+q matmul matmul matmul post attention+q matmul+add norm+q matmul+route | kov"
+	want := "norm+q matmul matmul matmul post attention+q matmul+add+norm+q matmul+route | kov"
 	if got := show(f); got != want {
 		t.Errorf("fused to\n  %s, want\n  %s", got, want)
 	}

@@ -28,6 +28,9 @@ type speed struct{ flops, bytes float64 }
 // watchdog is how long a submission may take by that estimate. Drivers reset a device after 2 to 10 seconds; desktops stutter long before.
 const watchdog = 0.3
 
+// tailRows is the most rows whose norm is behind a product of one matrix: a single workgroup takes them one after the other.
+const tailRows = 4
+
 // coopSubgroup is the subgroup size of the cooperative kernels.
 const coopSubgroup = 32
 
@@ -220,6 +223,23 @@ func (l *lowering) norm(u unit) {
 	emit(l, shaders.NormLaunch(p, l.subgroup), p, n.op.String(), 0, []span{n.x.f32(), n.vec.span()}, writes)
 }
 
+// tail is the norm behind a product, and what it reads and writes.
+func (u unit) tail() (t shaders.TailNorm, reads, writes []span) {
+	n := u.norm
+	if n == nil {
+		return t, nil, nil
+	}
+	t = shaders.TailNorm{NormW: n.vec.at(), NormY: n.dst.at, Count: n.count, Eps: float(n.n[1])}
+	count := at(n.count, 4*int64(n.x.rows))
+	reads, writes = []span{n.vec.span(), count}, []span{n.dst.f32(), count}
+	if u.quantize != nil {
+		q := u.quantize.x
+		t.NormQ, t.NormD = q.q, uint32(q.scales()-q.q)
+		writes = append(writes, q.q8())
+	}
+	return t, reads, writes
+}
+
 func (l *lowering) matmul(u unit) {
 	n, w := u.node, u.w.layout
 	if u.route != nil {
@@ -241,9 +261,10 @@ func (l *lowering) matmul(u unit) {
 	rows := int(n.x.rows)
 	flops := 2 * float64(rows) * float64(w.Rows) * float64(w.Cols)
 	if rows < gemvRows {
-		p := shaders.GEMVPush{X: x, XD: xd, Y: dst.at, Bias: n.vec.at(), Rows: uint32(rows), Add: add}
+		tail, more, normed := u.tail()
+		p := shaders.GEMVPush{X: x, XD: xd, Y: dst.at, Bias: n.vec.at(), Rows: uint32(rows), Add: add, TailNorm: tail}
 		p.SetMatrix(n.w.at(), w)
-		emit(l, shaders.GEMVLaunch(p, w.Format, l.dot, l.subgroup), p, n.op.String(), flops, reads, writes)
+		emit(l, shaders.GEMVLaunch(p, w.Format, l.dot, l.subgroup), p, n.op.String(), flops, append(reads, more...), append(writes, normed...))
 		return
 	}
 	p := shaders.GEMMPush{
@@ -370,6 +391,10 @@ func (c cores) allow(f fusion, n *node) bool {
 		return int32(seg) == n.dst.cols || seg%32 == 0
 	case fuseAttendQuantize:
 		return n.tiles == 0 && n.n[2]%32 == 0
+	case fuseMatMulNorm:
+		return n.x.rows <= tailRows && shaders.TailNormFits(int(n.dst.cols))
+	case fuseExpertsNorm:
+		return n.x.rows < gemvRows && n.set.uniform() && shaders.TailNormFits(int(n.dst.cols))
 	case fuseDownload:
 		// What a trace looks at inside a layer is read again there.
 		return n.layer < 0 && n.x.rows < gemvRows

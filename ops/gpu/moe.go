@@ -135,17 +135,18 @@ func (m *moe) gateUp() {
 		[]span{in, m.ids, m.table(g)}, []span{out})
 }
 
-// down multiplies h and sums the ranks.
+// down multiplies h and sums the ranks; behind that, the norm.
 func (m *moe) down() {
 	g := m.n.set.groups[down][0]
 	x, xd, in := m.h.input(g.layout.Format)
+	tail, reads, writes := m.unit.tail()
 	p := shaders.DownPush{
 		Table: g.table, IDs: m.n.route.ids, Weights: m.n.route.weights, X: x, XD: xd, Y: m.dst.at,
-		Rows: uint32(m.rows), Experts: uint32(m.n.set.n), TopK: uint32(m.topK), Add: m.adds(1),
+		Rows: uint32(m.rows), Experts: uint32(m.n.set.n), TopK: uint32(m.topK), Add: m.adds(1), TailNorm: tail,
 	}
 	p.SetMatrix(g.layout)
 	emit(m.lowering, shaders.DownLaunch(p, g.layout.Format, m.dot, m.subgroup), p, "experts down", m.flops(g, 1),
-		[]span{in, m.ids, m.weights, m.table(g), m.adding()}, []span{m.dst.f32()})
+		append(reads, in, m.ids, m.weights, m.table(g), m.adding()), append(writes, m.dst.f32()))
 }
 
 // adds is flag if the sum joins what dst holds.

@@ -84,11 +84,14 @@ func (e *Executor) RMSNorm(dst, x *ops.Tensor, p ops.Norm) {
 		seg = x.Cols
 	}
 	check(dst.Rows == x.Rows && dst.Cols == x.Cols && x.Cols%seg == 0 && len(p.Weight.Data) == seg, "RMSNorm", dst, x)
-	in := e.read(x).operand
-	e.add(&node{
-		op: opNorm, x: in, dst: e.write(dst).operand, vec: e.vector(p.Weight), layer: int32(dst.Layer),
-		n: [7]uint32{uint32(seg), math.Float32bits(p.Eps)},
-	})
+	n := node{
+		op: opNorm, x: e.read(x).operand, vec: e.vector(p.Weight), layer: int32(dst.Layer), n: [7]uint32{uint32(seg), math.Float32bits(p.Eps)},
+	}
+	if x.Rows < gemvRows {
+		n.count = e.counters(4 * int64(x.Rows))
+	}
+	n.dst = e.write(dst).operand
+	e.add(&n)
 }
 
 // MatMul multiplies x with every projection's matrix.
