@@ -1,5 +1,7 @@
 package shaders
 
+import "slices"
+
 // AttentionPush is the push-constant block of attention.comp and attention_block.comp: causal grouped-query attention of each row over its
 // conversation's mirror, softmax(Scale·q·k)·v over the positions up to the row's own.
 type AttentionPush struct {
@@ -24,10 +26,11 @@ type AttentionPush struct {
 
 // The flags of AttentionPush.
 const (
-	AttentionOut  uint32 = 1 << iota // write O
-	AttentionQ8                      // write XQ and XD
-	AttentionSink                    // Sinks takes part
-	AttentionGate                    // Gate applies
+	AttentionOut     uint32 = 1 << iota // write O
+	AttentionQ8                         // write XQ and XD
+	AttentionSink                       // Sinks takes part
+	AttentionGate                       // Gate applies
+	AttentionPlusOne                    // of AttentionQKVPush: norm weights are 1+w
 )
 
 const (
@@ -68,8 +71,8 @@ func AttentionScratch(rows, heads, headDim, splits int) int64 {
 func AttentionCounters(rows, heads int) int64 { return 4 * int64(rows) * int64(heads) }
 
 // AttentionLaunch is the dispatch of attention.comp, the form for few rows: a workgroup takes a part of a row's positions, and the one of a
-// (row, KV head) that ends last joins the parts in their order.
-func AttentionLaunch(p AttentionPush, headDim, splits, subgroup int) Launch {
+// (row, KV head) that ends last joins the parts in their order. The size of subgroups makes no difference to it.
+func AttentionLaunch(p AttentionPush, headDim, splits, _ int) Launch {
 	per, chunks := attentionHeads(int(p.Heads), int(p.KVHeads), headDim)
 	ahead := uint32(2)
 	if headDim > 128 || per > 2 { // registers
@@ -77,9 +80,47 @@ func AttentionLaunch(p AttentionPush, headDim, splits, subgroup int) Launch {
 	}
 	return Launch{
 		Kernel:    "attention",
-		Constants: []uint32{uint32(min(threads, 8*subgroup)), uint32(headDim), uint32(per), uint32(chunks), attentionPart, ahead},
+		Constants: []uint32{threads, uint32(headDim), uint32(per), uint32(chunks), attentionPart, ahead},
 		X:         p.KVHeads * uint32(chunks), Y: p.Rows, Z: uint32(splits),
 	}
+}
+
+// AttentionQKVPush is the push-constant block of attention_qkv.comp: what qkv_post.comp and attention.comp do, in one stage. The fields are
+// theirs. Q, K and V keep what the projections wrote.
+type AttentionQKVPush struct {
+	Q, K, V, QW, KW, Table uint64
+	Mirrors, Places        uint64
+	O, XQ, XD              uint64
+	Partial, Count         uint64
+	Heads, KVHeads         uint32
+	Window                 uint32
+	Flags                  uint32 // AttentionOut, AttentionQ8, AttentionPlusOne
+	Scale, Eps             float32
+}
+
+// AttentionQKVFits says whether attention_qkv.comp does what q and a say. Whether the rows belong to different conversations, which they
+// must, the caller knows: a row does not see the others' keys and values.
+func AttentionQKVFits(q QKVPush, a AttentionPush) bool {
+	width := q.KVHeads * q.HeadDim
+	return slices.Contains([]uint32{64, 128, 256}, q.HeadDim) && q.Dim >= 8 && QKVFits(int(q.HeadDim), int(q.Dim)) && q.Clamp == 0 &&
+		q.StageK == 0 && q.StageV == 0 && a.KWidth == width && a.VWidth == width && a.Flags&(AttentionSink|AttentionGate) == 0
+}
+
+// AttentionQKVLaunch is the dispatch of attention_qkv.comp for what q and a say, and its push constants. A row has the bits that
+// qkv_post.comp and attention.comp give it.
+func AttentionQKVLaunch(q QKVPush, a AttentionPush, splits int) (AttentionQKVPush, Launch) {
+	p := AttentionQKVPush{
+		Q: q.Q, K: q.K, V: q.V, QW: q.QW, KW: q.KW, Table: q.Table, Mirrors: a.Mirrors, Places: a.Places,
+		O: a.O, XQ: a.XQ, XD: a.XD, Partial: a.Partial, Count: a.Count,
+		Heads: a.Heads, KVHeads: a.KVHeads, Window: a.Window, Scale: a.Scale, Eps: q.Eps,
+		Flags: a.Flags | flag(q.Flags&QKVPlusOne != 0, AttentionPlusOne),
+	}
+	l := AttentionLaunch(a, int(q.HeadDim), splits, 0)
+	l.Kernel = "attention_qkv"
+	units := int(max(q.Heads, q.KVHeads) * q.HeadDim / 8)
+	l.Constants = append(l.Constants,
+		flag(q.Flags&QKVNorm != 0, 1), flag(q.Flags&QKVWhole != 0, 1), groups(units, threads), q.Dim/8)
+	return p, l
 }
 
 // AttentionTile is a run of rows of one conversation that a workgroup of attention_block.comp takes together.

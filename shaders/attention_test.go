@@ -180,6 +180,80 @@ func TestAttention(t *testing.T) {
 	}
 }
 
+// The kernel that makes queries, keys and values ready for itself gives rows the bits of the two kernels that do it in two stages, and
+// leaves the same in the mirrors.
+func TestAttentionQKV(t *testing.T) {
+	g := openGPU(t)
+	for _, c := range []struct {
+		attentionCase
+		dim   int
+		flags uint32 // of QKVPush
+	}{
+		{attentionCase{16, 16, 128, 0, 0, run(0, 130, 1)}, 128, shaders.QKVNorm | shaders.QKVWhole},                   // OLMoE
+		{attentionCase{32, 4, 128, 0, 0, run(0, 64, 1)}, 128, shaders.QKVNorm},                                        // Qwen3-MoE
+		{attentionCase{4, 2, 64, 0, 0, run(0, 0, 1)}, 64, 0},                                                          // no norm, the first position
+		{attentionCase{7, 1, 64, 40, 0, run(0, 700, 1)}, 32, shaders.QKVNorm | shaders.QKVPlusOne},                    // a window, a part rotated
+		{attentionCase{2, 1, 256, 0, 0, run(0, 511, 1)}, 64, shaders.QKVNorm | shaders.QKVPlusOne | shaders.QKVWhole}, // wide heads
+		{attentionCase{40, 8, 64, 0, 0, []ops.Place{{Pos: 3, Seq: 1}, {Pos: 200, Seq: 0}, {Pos: 128, Seq: 2}}}, 64, shaders.QKVNorm | shaders.QKVWhole},
+	} {
+		t.Run(fmt.Sprintf("%v, QKV flags %d", c.attentionCase, c.flags), func(t *testing.T) {
+			g.tb = t
+			in := c.input(g)
+			rows, width, kw := len(c.places), c.heads*c.headDim, c.kvHeads*c.headDim
+			in.push.Flags = shaders.AttentionOut | shaders.AttentionQ8
+			q := shaders.QKVPush{
+				K: upload(g, normal(rows*kw, 31)).Addr, V: upload(g, normal(rows*kw, 32)).Addr,
+				QW: upload(g, normal(width, 33)).Addr, KW: upload(g, normal(kw, 34)).Addr, Places: in.push.Places,
+				Table: upload(g, tableOf(ops.NewRope(c.headDim, c.dim, 10000), 1024)).Addr,
+				Rows:  uint32(rows), Heads: uint32(c.heads), KVHeads: uint32(c.kvHeads), HeadDim: uint32(c.headDim), Dim: uint32(c.dim),
+				Eps: 1e-5, Flags: c.flags,
+			}
+			// What no kernel may read before it is written is no number.
+			for s := range in.k {
+				for _, p := range c.places {
+					if p.Seq == s {
+						for i := range kw {
+							in.k[s][p.Pos*kw+i], in.v[s][p.Pos*kw+i] = float32(math.NaN()), float32(math.NaN())
+						}
+					}
+				}
+			}
+			mirrors := func() (all []buffer) {
+				for s := range in.k {
+					all = append(all, upload(g, in.k[s]), upload(g, in.v[s]))
+				}
+				q.Mirrors = addresses(g, all...).Addr
+				in.push.Mirrors = q.Mirrors
+				return all
+			}
+			want := mirrors()
+			q.Q = upload(g, in.q).Addr
+			in.push.Q = q.Q
+			dispatch(g, q, shaders.QKVLaunch(q))
+			dispatch(g, in.push, shaders.AttentionLaunch(in.push, c.headDim, attentionSplits, g.subgroup))
+			o, xq, xd := fetch[float32](in.o), fetch[int8](in.xq), fetch[float32](in.xd)
+
+			got := mirrors()
+			q.Q = upload(g, in.q).Addr
+			oneO, oneXQ, oneXD := g.alloc(4*rows*width), g.alloc(rows*width), g.alloc(rows*width/32*8)
+			in.push.O, in.push.XQ, in.push.XD = oneO.Addr, oneXQ.Addr, oneXD.Addr
+			if !shaders.AttentionQKVFits(q, in.push) {
+				t.Fatal("the kernel does not take it")
+			}
+			push, l := shaders.AttentionQKVLaunch(q, in.push, attentionSplits)
+			for range 2 { // again with the counters that the first left, and the rows in the mirrors
+				dispatch(g, push, l)
+				equal(t, "o", fetch[float32](oneO), o)
+				equal(t, "q", fetch[int8](oneXQ), xq)
+				equal(t, "d", fetch[float32](oneXD), xd)
+				for i := range want {
+					equal(t, fmt.Sprint("mirror ", i), fetch[float32](got[i]), fetch[float32](want[i]))
+				}
+			}
+		})
+	}
+}
+
 func TestAttentionBlock(t *testing.T) {
 	g := openGPU(t)
 	t.Run("block", func(t *testing.T) { testAttentionBlock(t, g, shaders.AttentionFits, shaders.AttentionBlockLaunch) })

@@ -3,6 +3,7 @@
 #extension GL_GOOGLE_include_directive : require
 #include "memory.glsl"
 #include "reduce.glsl"
+#include "qkv.glsl"
 
 layout(local_size_x_id = 0) in;
 layout(constant_id = 1) const uint KEEP = 1; // units an invocation holds
@@ -29,7 +30,6 @@ vec4 limited(vec4 x) {
 
 vec4 weight(vec4 w) { return (p.flags & PLUS_ONE) != 0 ? w + 1 : w; }
 
-// A unit is two vectors of a head: columns 4u and 4u + Dim/2 of the rotated part, two neighbours of the rest.
 void main() {
 	uint row = gl_WorkGroupID.y, part = gl_WorkGroupID.x;
 	bool whole = (p.flags & WHOLE) != 0;
@@ -60,14 +60,13 @@ void main() {
 		uint unit = k * gl_WorkGroupSize.x + place();
 		a[k] = b[k] = wa[k] = wb[k] = t0[k] = t1[k] = vec4(0);
 		if (unit < units) {
-			uint h = unit / per, u = unit % per;
-			uint first = h * p.head_dim / 4 + (u < rotated ? u : 2 * u), second = first + (u < rotated ? rotated : 1);
-			uint i = row0 + head0 * p.head_dim / 4;
-			a[k] = x.v[i + first];
-			b[k] = x.v[i + second];
-			if (norm) { // weights are of the whole projection, or of a head: h is 0 then
-				wa[k] = w.v[first];
-				wb[k] = w.v[second];
+			uvec2 own = vectors_of(unit, per, rotated);
+			uint u = unit % per, i = row0 + head0 * p.head_dim / 4;
+			a[k] = x.v[i + own.x];
+			b[k] = x.v[i + own.y];
+			if (norm) { // weights are of the whole projection, or of a head: it is the only one then
+				wa[k] = w.v[own.x];
+				wb[k] = w.v[own.y];
 			}
 			if (tensor != 2 && u < rotated) {
 				Vectors t = Vectors(p.table);
@@ -75,20 +74,19 @@ void main() {
 				t0[k] = t.v[i];
 				t1[k] = t.v[i + 1];
 			}
-			sum += dot(a[k], a[k]) + dot(b[k], b[k]);
+			sum += squares(a[k], b[k]);
 		}
 	}
 	float scale = 1;
 	if (norm) {
-		scale = inversesqrt(workgroupSum(sum) / float(count * p.head_dim) + p.eps);
+		scale = norm_scale(workgroupSum(sum), count * p.head_dim, p.eps);
 	}
 	[[unroll]] for (uint k = 0; k < KEEP; k++) {
 		uint unit = k * gl_WorkGroupSize.x + place();
 		if (unit >= units) {
 			continue;
 		}
-		uint h = unit / per, u = unit % per;
-		uint first = h * p.head_dim / 4 + (u < rotated ? u : 2 * u), second = first + (u < rotated ? rotated : 1);
+		uvec2 to = vectors_of(unit, per, rotated);
 		vec4 y = a[k], z = b[k];
 		if (norm) {
 			y *= scale * weight(wa[k]);
@@ -98,23 +96,21 @@ void main() {
 			y = limited(y);
 			z = limited(z);
 		}
-		if (tensor != 2 && u < rotated) {
-			vec4 c = vec4(t0[k].xz, t1[k].xz), s = vec4(t0[k].yw, t1[k].yw), r = y;
-			y = r * c - z * s;
-			z = z * c + r * s;
+		if (tensor != 2 && unit % per < rotated) {
+			rotate(y, z, t0[k], t1[k]);
 		}
 		uint head = head0 * p.head_dim / 4;
 		if (tensor == 0) {
-			x.v[row0 + head + first] = y;
-			x.v[row0 + head + second] = z;
+			x.v[row0 + head + to.x] = y;
+			x.v[row0 + head + to.y] = z;
 			continue;
 		}
 		uint m = at.x * heads * p.head_dim / 4 + head;
-		mirror.v[m + first] = y;
-		mirror.v[m + second] = z;
+		mirror.v[m + to.x] = y;
+		mirror.v[m + to.y] = z;
 		if (staged) {
-			stage.v[row0 + head + first] = y;
-			stage.v[row0 + head + second] = z;
+			stage.v[row0 + head + to.x] = y;
+			stage.v[row0 + head + to.y] = z;
 		}
 	}
 }

@@ -226,6 +226,19 @@ func BenchmarkAttention(b *testing.B) {
 				b.Run(fmt.Sprint("splits=", splits), func(b *testing.B) {
 					stages(b, g, bytes, shaders.AttentionLaunch(p, olmoeHeadDim, splits, g.subgroup), push)
 				})
+				b.Run(fmt.Sprint("qkv/splits=", splits), func(b *testing.B) {
+					q := shaders.QKVPush{
+						Q: p.Q, K: g.space(4 * n), V: g.space(4 * n), QW: g.space(4 * olmoeHidden), KW: g.space(4 * olmoeHidden),
+						Table: upload(g, tableOf(ops.NewRope(olmoeHeadDim, olmoeHeadDim, 10000), positions)).Addr,
+						Heads: olmoeHeads, KVHeads: olmoeHeads, HeadDim: olmoeHeadDim, Dim: olmoeHeadDim, Eps: 1e-5,
+						Flags: shaders.QKVNorm | shaders.QKVWhole,
+					}
+					_, l := shaders.AttentionQKVLaunch(q, p, splits)
+					stages(b, g, bytes, l, func(stage int) shaders.AttentionQKVPush {
+						p, _ := shaders.AttentionQKVLaunch(q, push(stage), splits)
+						return p
+					})
+				})
 			}
 		})
 	}

@@ -60,6 +60,7 @@ var pushes = map[string]any{
 	"attention":       AttentionPush{},
 	"attention_block": AttentionPush{},
 	"attention_coop":  AttentionPush{},
+	"attention_qkv":   AttentionQKVPush{},
 	"elementwise":     ElementwisePush{},
 	"gather":          GatherPush{},
 	"kv_out":          KVOutPush{},

@@ -6,6 +6,7 @@ var others = []Variant{
 	{Name: "attention", Source: "attention"},
 	{Name: "attention_block", Source: "attention_block"},
 	{Name: "attention_coop", Source: "attention_coop", Newer: true},
+	{Name: "attention_qkv", Source: "attention_qkv"},
 	{Name: "elementwise", Source: "elementwise"},
 	{Name: "gather", Source: "gather"},
 	{Name: "kv_out", Source: "kv_out"},
