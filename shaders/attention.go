@@ -1,6 +1,9 @@
 package shaders
 
-import "slices"
+import (
+	"math"
+	"slices"
+)
 
 // AttentionPush is the push-constant block of attention.comp and attention_block.comp: causal grouped-query attention of each row over its
 // conversation's mirror, softmax(Scale·q·k)·v over the positions up to the row's own.
@@ -71,8 +74,8 @@ func AttentionScratch(rows, heads, headDim, splits int) int64 {
 func AttentionCounters(rows, heads int) int64 { return 4 * int64(rows) * int64(heads) }
 
 // AttentionLaunch is the dispatch of attention.comp, the form for few rows: a workgroup takes a part of a row's positions, and the one of a
-// (row, KV head) that ends last joins the parts in their order. The size of subgroups makes no difference to it.
-func AttentionLaunch(p AttentionPush, headDim, splits, _ int) Launch {
+// (row, KV head) that ends last joins the parts in their order.
+func AttentionLaunch(p AttentionPush, headDim, splits int) Launch {
 	per, chunks := attentionHeads(int(p.Heads), int(p.KVHeads), headDim)
 	ahead := uint32(2)
 	if headDim > 128 || per > 2 { // registers
@@ -102,7 +105,7 @@ type AttentionQKVPush struct {
 // must, the caller knows: a row does not see the others' keys and values.
 func AttentionQKVFits(q QKVPush, a AttentionPush) bool {
 	width := q.KVHeads * q.HeadDim
-	return slices.Contains([]uint32{64, 128, 256}, q.HeadDim) && q.Dim >= 8 && QKVFits(int(q.HeadDim), int(q.Dim)) && q.Clamp == 0 &&
+	return slices.Contains([]uint32{32, 64, 128, 256}, q.HeadDim) && q.Dim >= 8 && QKVFits(int(q.HeadDim), int(q.Dim)) &&
 		q.StageK == 0 && q.StageV == 0 && a.KWidth == width && a.VWidth == width && a.Flags&(AttentionSink|AttentionGate) == 0
 }
 
@@ -115,11 +118,11 @@ func AttentionQKVLaunch(q QKVPush, a AttentionPush, splits int) (AttentionQKVPus
 		Heads: a.Heads, KVHeads: a.KVHeads, Window: a.Window, Scale: a.Scale, Eps: q.Eps,
 		Flags: a.Flags | flag(q.Flags&QKVPlusOne != 0, AttentionPlusOne),
 	}
-	l := AttentionLaunch(a, int(q.HeadDim), splits, 0)
+	l := AttentionLaunch(a, int(q.HeadDim), splits)
 	l.Kernel = "attention_qkv"
 	units := int(max(q.Heads, q.KVHeads) * q.HeadDim / 8)
 	l.Constants = append(l.Constants,
-		flag(q.Flags&QKVNorm != 0, 1), flag(q.Flags&QKVWhole != 0, 1), groups(units, threads), q.Dim/8)
+		flag(q.Flags&QKVNorm != 0, 1), flag(q.Flags&QKVWhole != 0, 1), groups(units, threads), q.Dim/8, math.Float32bits(q.Clamp))
 	return p, l
 }
 

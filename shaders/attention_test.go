@@ -153,7 +153,7 @@ func TestAttention(t *testing.T) {
 			if c.headDim%32 == 0 {
 				in.push.Flags |= shaders.AttentionQ8
 			}
-			l := shaders.AttentionLaunch(in.push, c.headDim, attentionSplits, g.subgroup)
+			l := shaders.AttentionLaunch(in.push, c.headDim, attentionSplits)
 			dispatch(g, in.push, l)
 			got := fetch[float32](in.o)
 			near(t, "o", got, in.want(), 3e-6)
@@ -173,7 +173,7 @@ func TestAttention(t *testing.T) {
 				one.Q, one.O, one.Gate = one.Q+uint64(4*r*width), one.O+uint64(4*r*width), one.Gate+uint64(4*r*width)
 				one.Places += uint64(8 * r)
 				one.Flags &^= shaders.AttentionQ8
-				dispatch(g, one, shaders.AttentionLaunch(one, c.headDim, attentionSplits, g.subgroup))
+				dispatch(g, one, shaders.AttentionLaunch(one, c.headDim, attentionSplits))
 			}
 			equal(t, "alone", fetch[float32](in.o), got)
 		})
@@ -187,14 +187,16 @@ func TestAttentionQKV(t *testing.T) {
 	for _, c := range []struct {
 		attentionCase
 		dim   int
+		clamp float32
 		flags uint32 // of QKVPush
 	}{
-		{attentionCase{16, 16, 128, 0, 0, run(0, 130, 1)}, 128, shaders.QKVNorm | shaders.QKVWhole},                   // OLMoE
-		{attentionCase{32, 4, 128, 0, 0, run(0, 64, 1)}, 128, shaders.QKVNorm},                                        // Qwen3-MoE
-		{attentionCase{4, 2, 64, 0, 0, run(0, 0, 1)}, 64, 0},                                                          // no norm, the first position
-		{attentionCase{7, 1, 64, 40, 0, run(0, 700, 1)}, 32, shaders.QKVNorm | shaders.QKVPlusOne},                    // a window, a part rotated
-		{attentionCase{2, 1, 256, 0, 0, run(0, 511, 1)}, 64, shaders.QKVNorm | shaders.QKVPlusOne | shaders.QKVWhole}, // wide heads
-		{attentionCase{40, 8, 64, 0, 0, []ops.Place{{Pos: 3, Seq: 1}, {Pos: 200, Seq: 0}, {Pos: 128, Seq: 2}}}, 64, shaders.QKVNorm | shaders.QKVWhole},
+		{attentionCase{16, 16, 128, 0, 0, run(0, 130, 1)}, 128, 0.8, shaders.QKVNorm | shaders.QKVWhole}, // OLMoE
+		{attentionCase{32, 4, 128, 0, 0, run(0, 64, 1)}, 128, 0, shaders.QKVNorm},                        // Qwen3-MoE
+		{attentionCase{4, 2, 64, 0, 0, run(0, 0, 1)}, 64, 0.5, 0},                                        // no norm, the first position
+		{attentionCase{7, 1, 64, 40, 0, run(0, 700, 1)}, 32, 0, shaders.QKVNorm | shaders.QKVPlusOne},    // a window, a part rotated
+		{attentionCase{4, 2, 32, 0, 0, run(0, 63, 1)}, 32, 0, shaders.QKVNorm | shaders.QKVWhole},
+		{attentionCase{2, 1, 256, 0, 0, run(0, 511, 1)}, 64, 0, shaders.QKVNorm | shaders.QKVPlusOne | shaders.QKVWhole}, // wide heads
+		{attentionCase{40, 8, 64, 0, 0, []ops.Place{{Pos: 3, Seq: 1}, {Pos: 200, Seq: 0}, {Pos: 128, Seq: 2}}}, 64, 0, shaders.QKVNorm | shaders.QKVWhole},
 	} {
 		t.Run(fmt.Sprintf("%v, QKV flags %d", c.attentionCase, c.flags), func(t *testing.T) {
 			g.tb = t
@@ -206,7 +208,7 @@ func TestAttentionQKV(t *testing.T) {
 				QW: upload(g, normal(width, 33)).Addr, KW: upload(g, normal(kw, 34)).Addr, Places: in.push.Places,
 				Table: upload(g, tableOf(ops.NewRope(c.headDim, c.dim, 10000), 1024)).Addr,
 				Rows:  uint32(rows), Heads: uint32(c.heads), KVHeads: uint32(c.kvHeads), HeadDim: uint32(c.headDim), Dim: uint32(c.dim),
-				Eps: 1e-5, Flags: c.flags,
+				Eps: 1e-5, Clamp: c.clamp, Flags: c.flags,
 			}
 			// What no kernel may read before it is written is no number.
 			for s := range in.k {
@@ -230,7 +232,7 @@ func TestAttentionQKV(t *testing.T) {
 			q.Q = upload(g, in.q).Addr
 			in.push.Q = q.Q
 			dispatch(g, q, shaders.QKVLaunch(q))
-			dispatch(g, in.push, shaders.AttentionLaunch(in.push, c.headDim, attentionSplits, g.subgroup))
+			dispatch(g, in.push, shaders.AttentionLaunch(in.push, c.headDim, attentionSplits))
 			o, xq, xd := fetch[float32](in.o), fetch[int8](in.xq), fetch[float32](in.xd)
 
 			got := mirrors()

@@ -21,13 +21,6 @@ layout(push_constant) uniform Push {
 
 const uint NORM = 1, WHOLE = 2, PLUS_ONE = 4;
 
-vec4 limited(vec4 x) {
-	[[unroll]] for (uint c = 0; c < 4; c++) {
-		x[c] = isNaN(x[c]) ? x[c] : clamp(x[c], -p.limit, p.limit);
-	}
-	return x;
-}
-
 vec4 weight(vec4 w) { return (p.flags & PLUS_ONE) != 0 ? w + 1 : w; }
 
 void main() {
@@ -93,8 +86,8 @@ void main() {
 			z *= scale * weight(wb[k]);
 		}
 		if (p.limit > 0) {
-			y = limited(y);
-			z = limited(z);
+			y = limited(y, p.limit);
+			z = limited(z, p.limit);
 		}
 		if (tensor != 2 && unit % per < rotated) {
 			rotate(y, z, t0[k], t1[k]);

@@ -224,7 +224,7 @@ func BenchmarkAttention(b *testing.B) {
 			p.Partial = g.space(shaders.AttentionScratch(rows, olmoeHeads, olmoeHeadDim, 64))
 			for _, splits := range []int{8, 16, 32} {
 				b.Run(fmt.Sprint("splits=", splits), func(b *testing.B) {
-					stages(b, g, bytes, shaders.AttentionLaunch(p, olmoeHeadDim, splits, g.subgroup), push)
+					stages(b, g, bytes, shaders.AttentionLaunch(p, olmoeHeadDim, splits), push)
 				})
 				b.Run(fmt.Sprint("qkv/splits=", splits), func(b *testing.B) {
 					q := shaders.QKVPush{

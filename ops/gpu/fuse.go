@@ -12,6 +12,7 @@ type unit struct {
 	download *node // the result goes to the host, and nowhere else
 	route    *node // the result is a router's, which chooses as soon as it is there
 	post     *post // what is done with queries, keys and values before attention: then node is the store
+	attend   *node // and attention; quantize is then of that
 }
 
 // post is the work on queries, keys and values between their projections and attention, a row at a time: norms, clamp, rotation, and the
@@ -30,6 +31,7 @@ const (
 	fuseAttendQuantize
 	fuseGLUQuantize
 	fusePost
+	fusePostAttend
 	fuseMatMulAdd
 	fuseExpertsAdd
 	fuseMatMulNorm
@@ -40,7 +42,7 @@ const (
 )
 
 var fusionNames = [fusions]string{
-	"norm+quantize", "attention+quantize", "glu+quantize", "qkv post", "matmul+add", "experts+add", "matmul+add+norm", "experts+add+norm",
+	"norm+quantize", "attention+quantize", "glu+quantize", "qkv post", "qkv post+attention", "matmul+add", "experts+add", "matmul+add+norm", "experts+add+norm",
 	"matmul+download", "router",
 }
 
@@ -230,7 +232,26 @@ func (p *fusing) post(i int) (unit, bool) {
 		p.take(j)
 	}
 	p.fired[fusePost]++
-	return unit{node: s, post: &x}, true
+	return p.attended(unit{node: s, post: &x}, end), true
+}
+
+// attended takes node i if it is the attention behind u, the work on queries, keys and values. The queries are then kept nowhere else, too.
+func (p *fusing) attended(u unit, i int) unit {
+	if i == len(p.nodes) || p.nodes[i].op != opAttend {
+		return u
+	}
+	a, q := &p.nodes[i], u.post.q.dst.id
+	inPlace := a.dst.id == q || a.dst.id == u.x.id || a.dst.id == u.y.id
+	if a.x.id != q || inPlace || a.table != u.table || a.places != u.places || !p.unread(q, i+1, -1) {
+		return u
+	}
+	if !p.allow(fusePostAttend, a) || !allowPostAttend(u, a) {
+		return u
+	}
+	p.fired[fusePostAttend]++
+	p.swallow(q, i+1)
+	u.attend, u.quantize = p.take(i), p.quantized(i, fuseAttendQuantize)
+	return u
 }
 
 // unread says whether no node from `from` to `to`, -1 for the list's end, reads the values that tensor id has there.

@@ -45,6 +45,8 @@ func script(t *testing.T, list string) (nodes []node) {
 			n.op, n.n = opNorm, [7]uint32{64, 1}
 		case "experts":
 			n.op, n.set = opExperts, new(experts)
+		case "attention":
+			n.op, n.n = opAttend, [7]uint32{1, 1, 64, 1, 64, 64}
 		case "clamp":
 			n.op, n.n = opClamp, [7]uint32{0, 5}
 		default:
@@ -65,6 +67,9 @@ func show(f fused) string {
 		s := u.op.String()
 		if u.post != nil {
 			s = "post"
+		}
+		if u.attend != nil {
+			s += "+attention"
 		}
 		if u.add != nil {
 			s += "+add"
@@ -115,8 +120,12 @@ func TestFuse(t *testing.T) {
 		{"adding to itself is no accumulation", "int:o=n add:o=o", "matmul add | "},
 		{"the gated unit writes the integer form alone", "glu:g=g,u quantize:=g int:o=g", "glu+q matmul | g"},
 		{"not if its values are read", "glu:g=g,u quantize:=g int:o=g float:p=g", "glu quantize matmul matmul | "},
-		{"queries, keys and values", post + "attention:m=q", "post attention | kv"},
-		{"clamped", "norm:q=q norm:k=k clamp:q clamp:k clamp:v rope:q rope:k store_kv:=k,v attention:m=q", "post attention | kv"},
+		{"queries, keys and values", post + "attention:m=q", "post+attention | kqv"},
+		{"and the integer form behind attention", post + "attention:m=q quantize:=m int:o=m", "post+attention+q matmul | kqv"},
+		{"not attention of other queries", post + "attention:m=p", "post attention | kv"},
+		{"nor if the queries are read again", post + "attention:m=q download:=q", "post attention download | kv"},
+		{"nor in place", post + "attention:v=q", "post attention | k"},
+		{"clamped", "norm:q=q norm:k=k clamp:q clamp:k clamp:v rope:q rope:k store_kv:=k,v attention:m=q", "post+attention | kqv"},
 		{"not with a part of the clamps", "norm:q=q norm:k=k clamp:q rope:q rope:k store_kv:=k,v", "norm norm clamp rope rope store_kv | "},
 		{"not if the keys are read later", post + "download:=k", "norm norm rope rope store_kv download | "},
 		{"not if a norm moves its tensor", "norm:p=q norm:k=k rope:p rope:k store_kv:=k,v", "norm norm rope rope store_kv | "},
@@ -134,12 +143,12 @@ func TestFuse(t *testing.T) {
 	}
 }
 
-// TestFuseLayer: a layer of OLMoE becomes eight kernels, in as many stages as depend on each other.
+// TestFuseLayer: a layer of OLMoE becomes seven kernels, in as many stages as depend on each other.
 func TestFuseLayer(t *testing.T) {
 	nodes := script(t, `norm:n=x quantize:=n int:q=n int:k=n int:v=n norm:q=q norm:k=k clamp:q clamp:k clamp:v rope:q rope:k store_kv:=k,v
 		attention:m=q quantize:=m int:o=m add:x=o norm:n=x float:l=n route:=l quantize:=n`)
 	f := fuse(nodes, func(fusion, *node) bool { return true })
-	want := "norm+q matmul matmul matmul post attention+q matmul+add+norm+q matmul+route | kov"
+	want := "norm+q matmul matmul matmul post+attention+q matmul+add+norm+q matmul+route | koqv"
 	if got := show(f); got != want {
 		t.Errorf("fused to\n  %s, want\n  %s", got, want)
 	}

@@ -308,49 +308,75 @@ func (l *lowering) store(u unit) {
 		emit(l, shaders.StoreKVLaunch(p), p, n.op.String(), 0, []span{n.x.f32(), n.y.f32()}, []span{n.cache()})
 		return
 	}
-	q, k, rope := u.post.q, u.post.k, u.post.rope
-	headDim := rope.n[0]
-	p := shaders.QKVPush{
-		Q: q.dst.at, K: n.x.at, V: n.y.at, QW: q.vec.at(), KW: k.vec.at(), Table: rope.host, Places: n.places, Mirrors: n.table,
-		Rows: uint32(n.x.rows), Heads: uint32(q.dst.cols) / headDim, KVHeads: uint32(n.x.cols) / headDim,
-		HeadDim: headDim, Dim: rope.n[1], Eps: float(q.n[1]), Clamp: float(u.post.clamp), Flags: shaders.QKVNorm,
-	}
-	if q.n[0] != headDim {
-		p.Flags |= shaders.QKVWhole
-	}
-	emit(l, shaders.QKVLaunch(p), p, "qkv_post", 0,
-		[]span{q.dst.f32(), n.x.f32(), n.y.f32(), q.vec.span(), k.vec.span()}, []span{q.dst.f32(), n.cache()})
-}
-
-func (l *lowering) attend(u unit) {
-	n := u.node
-	heads, kvHeads, headDim := n.n[0], n.n[1], int(n.n[2])
-	p := shaders.AttentionPush{
-		Q: n.x.at, O: n.dst.at, Mirrors: n.table, Places: n.places, Rows: uint32(n.x.rows), Heads: heads, KVHeads: kvHeads,
-		KWidth: n.n[4], VWidth: n.n[5], Scale: float(n.n[3]), Flags: shaders.AttentionOut,
-	}
-	reads, writes := []span{n.x.f32(), n.cache()}, []span{n.dst.f32()}
-	if n.tiles > 0 {
-		p.Tiles = n.host
-		if l.tiled && shaders.AttentionCoopFits(headDim) {
-			emit(l, shaders.AttentionCoopLaunch(p, headDim, int(n.tiles)), p, n.op.String(), 0, reads, writes)
-			l.out[len(l.out)-1].subgroup = coopSubgroup
-			return
-		}
-		emit(l, shaders.AttentionBlockLaunch(p, headDim, int(n.tiles)), p, n.op.String(), 0, reads, writes)
+	q, k := u.post.q, u.post.k
+	p := u.post.push(n)
+	reads := []span{q.dst.f32(), n.x.f32(), n.y.f32(), q.vec.span(), k.vec.span()}
+	if u.attend == nil {
+		emit(l, shaders.QKVLaunch(p), p, "qkv_post", 0, reads, []span{q.dst.f32(), n.cache()})
 		return
 	}
-	if u.quantize != nil {
-		q := u.quantize.x
+	a, splits, more, writes := l.attention(u.attend, u.quantize)
+	push, launch := shaders.AttentionQKVLaunch(p, a, splits)
+	emit(l, launch, push, u.attend.op.String(), 0, append(reads, more...), append(writes, n.cache()))
+}
+
+// push is what qkv_post.comp gets for the work before the store n.
+func (x *post) push(n *node) shaders.QKVPush {
+	headDim := x.rope.n[0]
+	p := shaders.QKVPush{
+		Q: x.q.dst.at, K: n.x.at, V: n.y.at, QW: x.q.vec.at(), KW: x.k.vec.at(), Table: x.rope.host, Places: n.places, Mirrors: n.table,
+		Rows: uint32(n.x.rows), Heads: uint32(x.q.dst.cols) / headDim, KVHeads: uint32(n.x.cols) / headDim,
+		HeadDim: headDim, Dim: x.rope.n[1], Eps: float(x.q.n[1]), Clamp: float(x.clamp), Flags: shaders.QKVNorm,
+	}
+	if x.q.n[0] != headDim {
+		p.Flags |= shaders.QKVWhole
+	}
+	return p
+}
+
+// attentionPush is what the kernels get for attention over what is given.
+func attentionPush(n *node) shaders.AttentionPush {
+	return shaders.AttentionPush{
+		Q: n.x.at, O: n.dst.at, Mirrors: n.table, Places: n.places, Rows: uint32(n.x.rows), Heads: n.n[0], KVHeads: n.n[1],
+		KWidth: n.n[4], VWidth: n.n[5], Scale: float(n.n[3]), Flags: shaders.AttentionOut,
+	}
+}
+
+// attention is what the kernels for few rows get, and touch besides the queries, with the integer form of the result if that is asked for.
+func (l *lowering) attention(n, quantize *node) (p shaders.AttentionPush, splits int, reads, writes []span) {
+	p, writes = attentionPush(n), []span{n.dst.f32()}
+	if quantize != nil {
+		q := quantize.x
 		p.XQ, p.XD = q.q, q.scales()
 		p.Flags |= shaders.AttentionQ8
 		writes = append(writes, q.q8())
 	}
-	splits := l.splits(ops.Attention{Heads: int(heads), KVHeads: int(kvHeads), HeadDim: headDim})
+	heads, kvHeads, headDim := int(n.n[0]), int(n.n[1]), int(n.n[2])
+	splits = l.splits(ops.Attention{Heads: heads, KVHeads: kvHeads, HeadDim: headDim})
 	p.Partial, p.Count = n.scratch, n.count
-	scratch := at(n.scratch, shaders.AttentionScratch(int(n.x.rows), int(heads), headDim, splits))
-	count := at(n.count, shaders.AttentionCounters(int(n.x.rows), int(heads)))
-	emit(l, shaders.AttentionLaunch(p, headDim, splits, l.subgroup), p, n.op.String(), 0, append(reads, count), append(writes, scratch, count))
+	scratch := at(n.scratch, shaders.AttentionScratch(int(n.x.rows), heads, headDim, splits))
+	count := at(n.count, shaders.AttentionCounters(int(n.x.rows), heads))
+	return p, splits, []span{n.cache(), count}, append(writes, scratch, count)
+}
+
+func (l *lowering) attend(u unit) {
+	n := u.node
+	headDim := int(n.n[2])
+	if n.tiles > 0 {
+		p := attentionPush(n)
+		p.Tiles = n.host
+		launch, coop := shaders.AttentionBlockLaunch, l.tiled && shaders.AttentionCoopFits(headDim)
+		if coop {
+			launch = shaders.AttentionCoopLaunch
+		}
+		emit(l, launch(p, headDim, int(n.tiles)), p, n.op.String(), 0, []span{n.x.f32(), n.cache()}, []span{n.dst.f32()})
+		if coop {
+			l.out[len(l.out)-1].subgroup = coopSubgroup
+		}
+		return
+	}
+	p, splits, reads, writes := l.attention(n, u.quantize)
+	emit(l, shaders.AttentionLaunch(p, headDim, splits), p, n.op.String(), 0, append(reads, n.x.f32()), writes)
 }
 
 func (r route) span(addr uint64) span { return at(addr, 4*int64(r.rows)*int64(r.topK)) }
@@ -391,6 +417,8 @@ func (c cores) allow(f fusion, n *node) bool {
 		return int32(seg) == n.dst.cols || seg%32 == 0
 	case fuseAttendQuantize:
 		return n.tiles == 0 && n.n[2]%32 == 0
+	case fusePostAttend:
+		return n.x.rows == 1 // rows of one conversation would not see each other
 	case fuseMatMulNorm:
 		return n.x.rows <= tailRows && shaders.TailNormFits(int(n.dst.cols))
 	case fuseExpertsNorm:
@@ -411,4 +439,10 @@ func allowPost(x *post, store *node) bool {
 	perHead := seg == headDim && x.k.n[0] == headDim
 	whole := int32(seg) == x.q.dst.cols && int32(x.k.n[0]) == x.k.dst.cols
 	return shaders.QKVFits(int(headDim), int(dim)) && (perHead || whole) && store.x.cols == store.y.cols
+}
+
+// allowPostAttend is what attention_qkv.comp takes.
+func allowPostAttend(u unit, attend *node) bool {
+	q, a := u.post.push(u.node), attentionPush(attend)
+	return attend.tiles == 0 && attend.n[2] == q.HeadDim && a.Heads == q.Heads && a.KVHeads == q.KVHeads && shaders.AttentionQKVFits(q, a)
 }

@@ -22,6 +22,7 @@ layout(constant_id = 6) const bool NORM = true;
 layout(constant_id = 7) const bool WHOLE = true; // of the whole projection
 layout(constant_id = 8) const uint KEEP = 1;     // its units of an invocation
 layout(constant_id = 9) const uint ROTATED = 16; // units of a head that are rotated
+layout(constant_id = 10) const float LIMIT = 0;  // of queries, keys and values; 0 for none
 #endif
 
 layout(buffer_reference, std430, buffer_reference_align = 16) coherent buffer Partials { vec4 v[]; };
@@ -147,6 +148,11 @@ void prepare(uint row, uint pos, uint kv, uint head, uint mine, uint t, bool own
 		bool plus = (p.flags & PLUS_ONE) != 0;
 		y *= scale * (plus ? wy + 1 : wy);
 		z *= scale * (plus ? wz + 1 : wz);
+	}
+	if (LIMIT > 0) {
+		y = limited(y, LIMIT);
+		z = limited(z, LIMIT);
+		x = limited(x, LIMIT);
 	}
 	if (unit < ROTATED) {
 		rotate(y, z, t0, t1);

@@ -16,6 +16,14 @@ float squares(vec4 a, vec4 b) {
 // What n values with so large a sum of squares are multiplied with.
 float norm_scale(float sum, uint n, float eps) { return inversesqrt(sum / float(n) + eps); }
 
+// Values between -limit and limit; what is not a number stays.
+vec4 limited(vec4 x, float limit) {
+	[[unroll]] for (uint c = 0; c < 4; c++) {
+		x[c] = isNaN(x[c]) ? x[c] : clamp(x[c], -limit, limit);
+	}
+	return x;
+}
+
 // rotate turns a unit by its entries of the table, cosine and sine in turn.
 void rotate(inout vec4 a, inout vec4 b, vec4 t0, vec4 t1) {
 	vec4 c = vec4(t0.xz, t1.xz), s = vec4(t0.yw, t1.yw), x = a;
