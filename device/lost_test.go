@@ -212,3 +212,45 @@ func cString(p *byte) string {
 	}
 	return string(unsafe.Slice(p, n))
 }
+
+// TestAWaitNoticesALoss: what another call finds out ends the waits that are under way.
+func TestAWaitNoticesALoss(t *testing.T) {
+	d := openUnchecked(t)
+	f := d.NewFrame()
+	defer replace(d, "getSemaphoreCounterValue", func(_, _, _ uintptr) uintptr { return 0 })()
+	parked := make(chan struct{}, 1)
+	defer replace(d, "waitSemaphores", func(_, _, _ uintptr) uintptr {
+		select {
+		case parked <- struct{}{}:
+		default:
+		}
+		time.Sleep(time.Millisecond)
+		return uintptr(vk.Timeout)
+	})()
+	if err := f.End(); err != nil {
+		t.Fatal(err)
+	}
+	p, err := f.Submit()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- p.Wait(t.Context()) }()
+	select {
+	case <-parked:
+	case err := <-ended:
+		t.Fatalf("the wait has ended: %v", err)
+	}
+	loss := d.lose(errors.New("found elsewhere"))
+	select {
+	case err := <-ended:
+		if !errors.Is(err, loss) {
+			t.Errorf("the wait ends with %v, want %v", err, loss)
+		}
+	case <-time.After(5 * time.Second):
+		t.Error("the wait goes on")
+	}
+	if err := d.Close(); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,6 +1,7 @@
 package device
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -172,7 +173,7 @@ func (w *waiter) wait(ctx context.Context, d *Device, point uint64) error {
 		if waited > d.opts.MaxWait {
 			return d.lose(fmt.Errorf("work on it was not done after %v", d.opts.MaxWait))
 		}
-		if err := ctx.Err(); err != nil {
+		if err := cmp.Or(d.Lost(), ctx.Err()); err != nil { // lost in another call, perhaps
 			return err
 		}
 		if err := w.park.Do(); err != nil {
