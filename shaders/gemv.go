@@ -222,6 +222,9 @@ const maxGroups = 65535
 // GEMVLaunch is the dispatch of gemv.comp for weights in format f; dot uses packed dot products (device.Features.IntegerDot).
 func GEMVLaunch(p GEMVPush, f format.Format, dot bool, subgroup int) Launch {
 	t := tile{threads: 128, outs: 1, unroll: unroll(f, p.Cols, subgroup, atOnce(f, subgroup, 4)), rows: 1, norm: p.constants(p.Outs, subgroup)}
+	if p.NormW != 0 { // fewer workgroups arrive, and the last one normalises with more lanes
+		t.threads = 256
+	}
 	if !Integer(f) && p.Outs <= 256 { // a router's rows, too few for a subgroup each to keep a large device busy
 		t.threads, t.join, t.unroll = threads, 1, unroll(f, p.Cols, threads, atOnce(f, subgroup, 2))
 	}
@@ -249,7 +252,10 @@ func GateUpLaunch(p GateUpPush, f format.Format, dot bool, subgroup int) Launch 
 // DownLaunch is the dispatch of down.comp: a subgroup multiplies with an expert's rows and the workgroup sums the experts.
 func DownLaunch(p DownPush, f format.Format, dot bool, subgroup int) Launch {
 	t := tile{outs: 1, unroll: unroll(f, p.Cols, subgroup, atOnce(f, subgroup, 2)), ranks: min(int(p.TopK), 8), norm: p.constants(p.Outs, subgroup)}
-	if columns(f) < 32 { // more loads than the pieces of a row, which hold less
+	switch {
+	case p.NormW != 0: // fewer workgroups arrive
+		t.outs = atOnce(f, subgroup, 4)
+	case columns(f) < 32: // more loads than the pieces of a row, which hold less
 		t.outs = atOnce(f, subgroup, 2)
 	}
 	t.threads = t.ranks * subgroup

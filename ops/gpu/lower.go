@@ -28,8 +28,9 @@ type speed struct{ flops, bytes float64 }
 // watchdog is how long a submission may take by that estimate. Drivers reset a device after 2 to 10 seconds; desktops stutter long before.
 const watchdog = 0.3
 
-// tailRows is the most rows whose norm is behind a product of one matrix: a single workgroup takes them one after the other.
-const tailRows = 4
+// tailRows is the most rows whose norm is behind a product of one matrix: a single workgroup takes them one after the other, which for four
+// rows was slower than a stage of their own (docs/gpu.md).
+const tailRows = 1
 
 // coopSubgroup is the subgroup size of the cooperative kernels.
 const coopSubgroup = 32
