@@ -97,3 +97,26 @@ func openSmaller(t *testing.T, d *Device, subgroup, invocations uint32, want str
 		t.Errorf("opening gives %v, want %q", err, want)
 	}
 }
+
+// TestComputeFamily: frames go to a queue that does not draw, where there is one.
+func TestComputeFamily(t *testing.T) {
+	const draws, computes, copies = vk.QueueGraphicsBit, vk.QueueComputeBit, 4
+	for _, tt := range []struct {
+		name     string
+		families []uint32
+		want     int
+	}{
+		{"NVIDIA", []uint32{draws | computes | copies, copies, computes | copies, 32}, 2},
+		{"AMD", []uint32{draws | computes | copies, computes | copies, copies}, 1},
+		{"one for all", []uint32{draws | computes | copies}, 0},
+		{"none computes", []uint32{draws | copies, copies}, -1},
+	} {
+		var families []vk.QueueFamilyProperties
+		for _, flags := range tt.families {
+			families = append(families, vk.QueueFamilyProperties{QueueFlags: flags})
+		}
+		if got := computeFamily(families); got != tt.want {
+			t.Errorf("%s: family %d, want %d", tt.name, got, tt.want)
+		}
+	}
+}

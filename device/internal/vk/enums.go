@@ -56,7 +56,8 @@ const (
 	PhysicalDeviceTypeVirtualGpu    = 3
 	PhysicalDeviceTypeCpu           = 4
 
-	QueueComputeBit = 2
+	QueueGraphicsBit = 1
+	QueueComputeBit  = 2
 
 	MemoryPropertyDeviceLocalBit   = 1
 	MemoryPropertyHostVisibleBit   = 2
