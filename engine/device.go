@@ -41,6 +41,8 @@ type accelerator interface {
 	Release(kvs ...*ops.KV) error
 	// ArgMax returns each row's largest value's index, the lowest of several; -1 for a row with a value that is not finite.
 	ArgMax(t *ops.Tensor) []int32
+	// Account counts what the steps that are over have routed. It may otherwise be left until the next step is under way.
+	Account()
 	// Stats returns the counters.
 	Stats() gpu.Stats
 	// Times returns what the dispatches took, by op, the longest first; nil unless the device was opened to take them.

@@ -305,6 +305,9 @@ func (f *fakeDevice) ArgMax(t *ops.Tensor) (ids []int32) {
 	return ids
 }
 
+// Account has nothing to do: Flush counts.
+func (f *fakeDevice) Account() {}
+
 func (f *fakeDevice) Stats() gpu.Stats { return f.stats }
 
 func (f *fakeDevice) Times() []device.Timing { return []device.Timing{{Label: "all", Count: f.ops}} }

@@ -84,6 +84,7 @@ type Model struct {
 
 	rt           *actors.Runtime // of the device's actors and of system's; nil without either
 	system       *actors.System  // nil without routed experts
+	routed       []uint64        // before the step, by layer and expert
 	prefetch     Prefetch
 	predict      func(layer int, experts []int32) // of the step under way; nil: it does not
 	gate         prefetcher.Gate

@@ -133,7 +133,7 @@ func (v *vulkan) start(m *Model, opt Options) (err error) {
 	v.device.Attach(v.queue)
 	v.Executor, err = gpu.New(v.device, gpu.Options{
 		Sizes: m.sizes(), KV: kvmirror.Config{Context: opt.Context},
-		Routed: func(layer int, experts []int32) { m.system.Count(layer, experts) },
+		Routed: m.count,
 		Actor: func(a *kvmirror.Actor) (messages.Address, <-chan struct{}, error) {
 			if v.mirror, err = spawn("kv mirror", "KV cache on the device", a); err != nil {
 				return nil, nil, err

@@ -22,8 +22,7 @@ type Session struct {
 	size   int // context: the most tokens it may hold
 	tokens []int32
 	step   model.Step
-	all    []int    // scratch: row numbers of a step
-	routed []uint64 // Model.Routed before the step
+	all    []int // scratch: row numbers of a step
 }
 
 // NewSession returns an empty session that holds up to size tokens; 0 takes the model's own maximum. A larger size than the model was
@@ -213,7 +212,7 @@ func (s *Session) reserve(n int) {
 func (s *Session) chunk(ctx context.Context, ids []int32, from int, greedy bool, fn func(pos int, p prediction)) error {
 	pos := len(s.tokens)
 	begin := s.m.begin(ctx)
-	s.routed = append(s.routed[:0], s.m.Routed()...)
+	s.m.remember()
 	out, err := s.run(ctx, ids, from, greedy)
 	if err == nil && !out.finite() {
 		out, err = s.locate(ctx, ids, from)
@@ -257,7 +256,7 @@ func (s *Session) run(ctx context.Context, ids []int32, from int, greedy bool) (
 	out, err := s.try(ctx, ids, from, greedy, observe)
 	if failure := (*deviceError)(nil); errors.As(err, &failure) {
 		s.m.abandon(failure.err)
-		s.recount()
+		s.m.recount()
 		if observe != nil {
 			observe = func(name string, layer, rows, cols int, data []float32) {
 				if seen--; seen < 0 {
@@ -268,13 +267,6 @@ func (s *Session) run(ctx context.Context, ids []int32, from int, greedy bool) (
 		out, err = s.try(ctx, ids, from, greedy, observe)
 	}
 	return out, err
-}
-
-// recount forgets what the step has routed so far: it is done again.
-func (s *Session) recount() {
-	if s.m.system != nil {
-		s.m.system.Recount(s.routed)
-	}
 }
 
 // deviceError is what the device failed of in a step.
@@ -356,6 +348,7 @@ func recoverStep(err *error, onDevice func() bool) {
 // wrongly: it is not used any more, and the repetition is the step.
 func (s *Session) locate(ctx context.Context, ids []int32, from int) (output, error) {
 	suspect := s.m.binding.card != nil
+	s.m.account() // what the step has routed, to be forgotten
 	if err := s.m.settle(); err != nil {
 		s.m.abandon(err)
 	}
@@ -383,7 +376,7 @@ func (s *Session) locate(ctx context.Context, ids []int32, from int) (output, er
 
 // scan computes a step once more and says which intermediate was the first that is not finite; nil if all are.
 func (s *Session) scan(ctx context.Context, ids []int32, from int) (out output, first *NonFiniteError, err error) {
-	s.recount()
+	s.m.recount()
 	out, err = s.try(ctx, ids, from, false, func(name string, layer, _, _ int, data []float32) {
 		if first == nil && !finite(data) {
 			first = &NonFiniteError{name, layer}

@@ -80,7 +80,39 @@ func (m *Model) Routed() []uint64 {
 	if m.system == nil {
 		return nil
 	}
+	m.account()
 	return m.system.Counts()
+}
+
+// account has the device's steps counted.
+func (m *Model) account() {
+	if c := m.binding.card; c != nil {
+		c.Account()
+	}
+}
+
+// count counts pairs of the device. The earlier ones are of a step that was over when this one began.
+func (m *Model) count(layer int, experts []int32, earlier bool) {
+	m.system.Count(layer, experts)
+	if earlier && len(m.routed) > 0 {
+		for _, e := range experts {
+			m.routed[layer*m.Config.NumExperts+int(e)]++
+		}
+	}
+}
+
+// remember notes what was routed before a step. Of the device's last step it may not be known yet: the device does not wait for that.
+func (m *Model) remember() {
+	if m.system != nil {
+		m.routed = append(m.routed[:0], m.system.Counts()...)
+	}
+}
+
+// recount forgets what the step has routed so far: it is done again.
+func (m *Model) recount() {
+	if m.system != nil {
+		m.system.Recount(m.routed)
+	}
 }
 
 // WriteTrace writes the timeline of a model loaded with Options.Trace.

@@ -37,6 +37,8 @@ type Mirror struct {
 	asked   []*place // whose caches these are
 	wrote   [Slots]messages.KVWrote
 	pending [Slots]bool
+	kept    []Rows // handed over, and not passed on
+	slot    int    // of kept
 	release messages.KVRelease
 	ids     []int32 // free ones
 	next    int32   // the first that was never used
@@ -92,11 +94,12 @@ func (m *Mirror) Ready(needs []Need) error {
 	return nil
 }
 
-// ask sends the caches that lack something to the actor.
+// ask sends the caches that lack something to the actor. They are copied from the host, which must have its rows.
 func (m *Mirror) ask() error {
 	if len(m.asked) == 0 {
 		return m.err
 	}
+	m.Pass()
 	if err := m.send(&m.ready, &m.ready.Join); err != nil {
 		return err
 	}
@@ -134,27 +137,42 @@ func (m *Mirror) at(kv *ops.KV) *place {
 	return at
 }
 
-// Wrote hands over rows of the last frame, in slot's memory: they are copied to the caches from now on, and their Mark rises. Slot must
-// be free (see Reuse). Ready has been called for the rows.
+// Wrote hands over rows of the last frame, in slot's memory: they are copied to the caches from the next Pass on, or when another call
+// waits for them. Their Mark rises now. Slot must be free (see Reuse). Ready has been called for the rows, which stay the caller's, and
+// the same, until they are passed on.
 func (m *Mirror) Wrote(slot int, rows []Rows) {
-	w := &m.wrote[slot]
-	w.Copies = w.Copies[:0]
+	m.Pass()
+	m.kept, m.slot = rows, slot
 	for _, r := range rows {
-		s := r.KV.Spec
-		w.Copies = append(w.Copies,
-			messages.KVCopy{Dst: r.KV.K[r.From*s.KWidth:][:len(r.K)], Src: r.K},
-			messages.KVCopy{Dst: r.KV.V[r.From*s.VWidth:][:len(r.V)], Src: r.V})
 		if r.KV.Mark >= r.From {
-			r.KV.Mark = max(r.KV.Mark, r.From+len(r.K)/s.KWidth)
+			r.KV.Mark = max(r.KV.Mark, r.From+len(r.K)/r.KV.Spec.KWidth)
 		}
 	}
+}
+
+// Pass has the rows that were handed over copied. Waking the actor takes time, which a device that is at the next frame need not wait for.
+func (m *Mirror) Pass() {
+	if len(m.kept) == 0 {
+		return
+	}
+	w := &m.wrote[m.slot]
+	w.Copies = w.Copies[:0]
+	for _, r := range m.kept {
+		k, v := r.From*r.KV.Spec.KWidth, r.From*r.KV.Spec.VWidth // behind the end of a cache that was cut meanwhile, too
+		w.Copies = append(w.Copies,
+			messages.KVCopy{Dst: r.KV.K[k : k+len(r.K)], Src: r.K}, messages.KVCopy{Dst: r.KV.V[v : v+len(r.V)], Src: r.V})
+	}
+	m.kept = nil
 	w.Reset()
-	m.pending[slot] = true
+	m.pending[m.slot] = true
 	m.to.Send(w)
 }
 
 // Reuse waits until slot's memory may be written again.
 func (m *Mirror) Reuse(slot int) error {
+	if len(m.kept) > 0 && m.slot == slot {
+		m.Pass()
+	}
 	if m.err == nil && m.pending[slot] {
 		m.pending[slot] = false
 		w := &m.wrote[slot]

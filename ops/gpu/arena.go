@@ -7,8 +7,11 @@ import (
 	"github.com/coli-moe/coli/device"
 )
 
-// align is what every address the executor gives out is a multiple of.
-const align = 256
+// What addresses are multiples of: those of tensors, and those of what the host or the device reads in one go, the closer the better.
+const (
+	align = 256
+	tight = 16
+)
 
 func aligned(n int64) int64 { return (n + align - 1) &^ (align - 1) }
 
@@ -17,6 +20,7 @@ func aligned(n int64) int64 { return (n + align - 1) &^ (align - 1) }
 type bump struct {
 	alloc  func(size int64) (*device.Buffer, error)
 	first  int64 // size of the first block, at least
+	dense  bool  // pieces lie close to each other
 	blocks []*device.Buffer
 	block  int   // in use
 	off    int64 // in the block
@@ -41,7 +45,7 @@ func (b *bump) take(size int64) (piece, error) {
 	for ; b.block < len(b.blocks); b.block, b.off = b.block+1, 0 {
 		if buf := b.blocks[b.block]; b.off+size <= buf.Size {
 			p := piece{buf, b.off, size}
-			b.off += aligned(size)
+			b.off += b.aligned(size)
 			return p, nil
 		}
 	}
@@ -55,8 +59,35 @@ func (b *bump) take(size int64) (piece, error) {
 		return piece{}, err
 	}
 	b.blocks = append(b.blocks, buf)
-	b.off = aligned(size)
+	b.off = b.aligned(size)
 	return piece{buf, 0, size}, nil
+}
+
+func (b *bump) aligned(n int64) int64 {
+	if b.dense {
+		return (n + tight - 1) &^ (tight - 1)
+	}
+	return aligned(n)
+}
+
+// position is where the last piece lies in what appendTo appends.
+func (b *bump) position(p piece) (at int64) {
+	for _, buf := range b.blocks[:b.block] {
+		at += buf.Size
+	}
+	return at + p.off
+}
+
+// appendTo appends what has been given out: one copy, since the host reads memory that the device has written slowly.
+func (b *bump) appendTo(all []byte) []byte {
+	for i, buf := range b.blocks[:min(b.block+1, len(b.blocks))] {
+		n := buf.Size
+		if i == b.block {
+			n = min(b.off, n)
+		}
+		all = append(all, buf.Bytes[:n]...)
+	}
+	return all
 }
 
 func (b *bump) free() {

@@ -46,20 +46,20 @@ func (e *Executor) flush() {
 			e.submit(s)
 		}
 	}
+	e.Account()
 	e.wait()
 	e.done(f)
 }
 
 // done notes what the frame of the list has done, and begins the next list.
 func (e *Executor) done(f *frame) {
-	for _, id := range f.swallowed {
-		e.tensors[id].Aux.(*tensor).gone = true
-	}
+	e.gone = append(e.gone, f.swallowed)
 	if e.last != nil {
 		e.last.next = f
 	}
 	e.last = f
 	e.list()
+	e.turn()
 	e.end()
 	e.account(f)
 	for _, b := range e.retired {
@@ -187,7 +187,7 @@ func (e *Executor) dropFrames() {
 	e.frames, e.last = nil, nil
 }
 
-// account counts what a frame did.
+// account counts what a frame did, but for what it chose.
 func (e *Executor) account(f *frame) {
 	s := &e.stats
 	s.Frames++
@@ -198,27 +198,6 @@ func (e *Executor) account(f *frame) {
 	for i, n := range f.fired {
 		e.fired[i] += int64(n)
 	}
-	for _, c := range e.worked {
-		distinct := int64(0)
-		e.seen = slices.Grow(e.seen[:0], c.experts)[:c.experts]
-		clear(e.seen)
-		for _, id := range c.ids {
-			if !e.seen[id] {
-				e.seen[id] = true
-				distinct++
-			}
-		}
-		s.Pairs += int64(len(c.ids))
-		s.Reads += distinct
-		s.MatMuls += 3 * distinct
-	}
-	e.worked = e.worked[:0]
-	for _, c := range e.asked {
-		if e.opt.Routed != nil {
-			e.opt.Routed(c.layer, c.ids)
-		}
-	}
-	e.asked = e.asked[:0]
 	for _, part := range f.slices {
 		times, err := part.Times()
 		if err != nil {

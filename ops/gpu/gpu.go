@@ -32,9 +32,9 @@ const gemvRows = 16
 type Options struct {
 	// Sizes are those of the model: what Fixed returns for them is taken in whole blocks. Zero takes memory as needed.
 	Sizes Sizes
-	// Routed is called after each frame with the experts that it chose for the rows of a layer, [rows, top_k]; nil for nobody. The ids are
-	// valid during the call.
-	Routed func(layer int, ids []int32)
+	// Routed is called with the experts that a list chose for the rows of a layer, [rows, top_k]; nil for nobody. That is while the device
+	// is at the next list, or in Account; earlier says that Reset was called since the list ran. The ids are valid during the call.
+	Routed func(layer int, ids []int32, earlier bool)
 	// KV bounds the caches' copies.
 	KV kvmirror.Config
 	// Actor starts the actor that owns the copies; nil has the executor's goroutine do its work. The channel is closed when it is gone.
@@ -93,13 +93,17 @@ type Executor struct {
 	stage  bump // what the device writes for the host, by step
 
 	// Tensors, routes and tables are handed out in order, the same ones in every step.
-	tensors []*ops.Tensor
-	used    int // tensors of the step
-	routes  []*ops.Routes
-	routed  int       // routes of the step
-	asked   []*chosen // routes of the list, for Options.Routed
-	worked  []*chosen // those of them that experts were computed for
-	seen    []bool    // scratch, by expert
+	tensors  []*ops.Tensor
+	used     int // tensors of the step
+	routes   []*ops.Routes
+	routed   int // routes of the step
+	choices  [2]choices
+	choosing int       // which of them the list's are
+	owed     *choices  // of the last list, not counted yet
+	lists    int       // run
+	ids      []byte    // scratch
+	seen     []bool    // scratch, by expert
+	gone     [][]int32 // the tensors that each list of the step has swallowed
 
 	places placeSlot
 	outs   []outward // of the list, not recorded yet
@@ -136,6 +140,7 @@ func New(dev *device.Device, o Options) (*Executor, error) {
 	e.stage = bump{alloc: alloc(device.HostReads, "results"), first: s.results()}
 	for i := range e.rows {
 		e.rows[i] = bump{alloc: alloc(device.HostReads, "KV rows"), first: s.kvRows()}
+		e.choices[i].memory = bump{alloc: alloc(device.HostReads, "choices"), first: s.choices(), dense: true}
 	}
 	e.weights = newWeights(dev)
 	var err error
@@ -147,6 +152,7 @@ func New(dev *device.Device, o Options) (*Executor, error) {
 
 // Close frees everything on the device.
 func (e *Executor) Close() error {
+	e.Account()
 	e.err = cmp.Or(e.err, error(errClosed))
 	e.dropFrames()
 	e.arena.free()
@@ -155,6 +161,7 @@ func (e *Executor) Close() error {
 	err := e.mirror.close()
 	for i := range e.rows {
 		e.rows[i].free()
+		e.choices[i].memory.free()
 	}
 	e.weights.free()
 	for _, r := range e.ropes {
@@ -173,6 +180,7 @@ func (e *Executor) Name() string { return e.dev.Info().Name }
 
 // Stats returns the counters.
 func (e *Executor) Stats() Stats {
+	e.Account()
 	s := e.stats
 	s.Fused = map[string]int64{}
 	for f, n := range e.fired {
@@ -187,6 +195,7 @@ func (e *Executor) Err() error { return e.err }
 // fail ends the executor's work: this op and all later ones panic. Rows of caches that came back before are the host's first.
 func (e *Executor) fail(doing string, err error) {
 	if e.err == nil {
+		e.Account()
 		e.err = &DeviceError{e.Name(), doing, errors.Join(err, e.mirror.Settle())}
 	}
 	panic(&ops.Failure{Err: e.err})
@@ -206,7 +215,7 @@ func integer(f format.Format) bool { return kernels.For(f).Form == kernels.FormQ
 type tensor struct {
 	operand
 	epoch int32
-	gone  bool      // swallowed: it has no values
+	list  int       // of the step, which wrote it last
 	quant bool      // the integer form is that of the values
 	host  []float32 // the values, if they were downloaded since they were written
 }
@@ -224,7 +233,7 @@ func (e *Executor) aux(t *ops.Tensor) *tensor {
 // read returns t as a source.
 func (e *Executor) read(t *ops.Tensor) *tensor {
 	x := e.aux(t)
-	if x.gone {
+	if x.list < len(e.gone) && slices.ContainsFunc(e.gone[x.list:], func(ids []int32) bool { return slices.Contains(ids, x.id) }) {
 		panic(fmt.Sprintf("gpu: %s of layer %d is read, but was only ever an intermediate of one kernel", t.Name, t.Layer))
 	}
 	return x
@@ -233,7 +242,7 @@ func (e *Executor) read(t *ops.Tensor) *tensor {
 // write returns t as a destination.
 func (e *Executor) write(t *ops.Tensor) *tensor {
 	x := e.aux(t)
-	x.gone, x.quant, x.host = false, false, nil
+	x.list, x.quant, x.host = len(e.gone), false, nil
 	return x
 }
 
@@ -308,8 +317,12 @@ func (e *Executor) Reset() {
 	e.params.reset()
 	e.stage.reset()
 	e.rows[e.slot].reset()
+	e.choices[e.choosing].forget()
+	if e.owed != nil {
+		e.owed.earlier = true
+	}
 	e.used, e.routed, e.tabled = 0, 0, 0
-	e.asked, e.worked, e.outs = e.asked[:0], e.worked[:0], e.outs[:0]
+	e.outs, e.gone = e.outs[:0], e.gone[:0]
 	e.places = placeSlot{list: e.places.list[:0]}
 }
 
@@ -323,7 +336,7 @@ func (e *Executor) New(name string, layer, rows, cols int) *ops.Tensor {
 	t.Name, t.Layer, t.Rows, t.Cols = name, layer, rows, cols
 	x := t.Aux.(*tensor)
 	x.operand = operand{at: p.at(), id: int32(e.used), layer: int32(layer), rows: int32(rows), cols: int32(cols)}
-	x.epoch, x.gone, x.quant, x.host = epoch, false, false, nil
+	x.epoch, x.list, x.quant, x.host = epoch, len(e.gone), false, nil
 	e.used++
 	return t
 }

@@ -516,7 +516,7 @@ func TestFixed(t *testing.T) {
 			switch u.Name {
 			case "activations", "parameters", "tables":
 				used[true] += u.Bytes
-			case "results", "KV rows":
+			case "results", "KV rows", "choices":
 				used[false] += u.Bytes
 			}
 		}
@@ -584,7 +584,7 @@ func TestArgMax(t *testing.T) {
 func TestRouted(t *testing.T) {
 	m := newToy(t, toys["olmoe"])
 	counts := map[int]int{}
-	e := open(t, Options{Routed: func(layer int, ids []int32) {
+	e := open(t, Options{Routed: func(layer int, ids []int32, _ bool) {
 		for _, id := range ids {
 			if id < 0 || id >= 6 {
 				t.Errorf("layer %d: expert %d", layer, id)
@@ -595,6 +595,7 @@ func TestRouted(t *testing.T) {
 	s := m.state()
 	m.logits(t, e, s, prompt(20)...)
 	m.logits(t, e, s, 4)
+	e.Account()
 	if fmt.Sprint(counts) != "map[0:42 1:42 2:42]" {
 		t.Errorf("counted %v, want 42 choices of each layer", counts)
 	}

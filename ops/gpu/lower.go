@@ -141,7 +141,9 @@ func (l *lowering) unit(u unit) {
 	case opDownload:
 		l.copy(label, n.host, n.x.at, n.x.rows, n.x.cols, []span{n.x.f32()}, nil)
 	case opCopyRoutes:
-		l.copy(label, n.host, n.route.weights, n.route.rows, n.route.topK, []span{n.route.span(n.route.weights)}, nil)
+		r := n.route
+		l.copy(label, n.host, r.weights, r.rows, r.topK, []span{r.span(r.weights)}, nil)
+		l.copy(label, n.host+uint64(r.idsAt()), r.ids, r.rows, r.topK, []span{r.span(r.ids)}, nil)
 	case opGather:
 		p := shaders.GatherPush{Dst: n.dst.at, Src: n.x.at, Index: n.host, N: uint32(n.dst.rows), Cols: uint32(n.dst.cols)}
 		emit(l, shaders.GatherLaunch(p), p, label, 0, []span{n.x.f32()}, []span{n.dst.f32()})

@@ -19,7 +19,7 @@ const (
 	opRoute                // routes = the experts by logits x, with bias vec; n is gating, normalize, scale, groups, groups to keep
 	opExperts              // dst = Σ weight·down(act(gate x)·up x) over routes; n[0] is the activation
 	opArgMax               // host numbers at `host` = where each row of x is largest
-	opCopyRoutes           // host memory at `host` = the weights of routes
+	opCopyRoutes           // host memory at `host` = the weights of routes, and the ids behind them
 	opOut                  // the pieces at `host` to host memory: new rows of caches, at places, and ids of routes; n is rows, pieces, widest
 )
 
@@ -67,6 +67,9 @@ type route struct {
 	ids, weights uint64 // addresses: int32 and float32 [rows, topK]
 	rows, topK   int32
 }
+
+// idsAt is where the ids are in host memory that has the weights first.
+func (r route) idsAt() int64 { return aligned(4 * int64(r.rows) * int64(r.topK)) }
 
 // uses calls f with every tensor that the node reads or writes; in place, a tensor comes twice.
 func (n *node) uses(f func(r operand, write bool)) {

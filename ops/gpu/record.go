@@ -247,12 +247,9 @@ func (e *Executor) Route(logits *ops.Tensor, p router.Params) *ops.Routes {
 	ids, _ := e.take(-1, 4*pairs)
 	weights, _ := e.take(-1, 4*pairs)
 	c := r.Aux.(*chosen)
-	host := e.from(&e.stage, 4*pairs)
 	*c = chosen{
-		route: route{
-			ids: ids.at(), weights: weights.at(), rows: int32(logits.Rows), topK: int32(p.TopK),
-		},
-		layer: logits.Layer, experts: logits.Cols, ids: values[int32](host.bytes()),
+		route: route{ids: ids.at(), weights: weights.at(), rows: int32(logits.Rows), topK: int32(p.TopK)},
+		layer: logits.Layer, experts: logits.Cols,
 	}
 	n := node{
 		op: opRoute, x: x.operand, route: c.route, count: e.counters(4 * int64(r.Rows)), layer: int32(logits.Layer),
@@ -262,26 +259,26 @@ func (e *Executor) Route(logits *ops.Tensor, p router.Params) *ops.Routes {
 		n.vec = e.vector(&ops.Vector{Name: "e_score_correction_bias", Data: p.Bias})
 	}
 	e.add(&n)
-	e.out(0, r.Rows, shaders.KVPiece{From: ids.at(), To: host.at(), Width: uint32(r.TopK), Which: shaders.KVPieceRows})
-	e.asked = append(e.asked, c)
+	e.choose(c, true)
 	return r
 }
 
 // chosen is what the executor keeps beside routes.
 type chosen struct {
 	route
-	layer   int
-	experts int     // of the layer
-	ids     []int32 // host memory, valid when the frame has run
+	layer       int
+	experts     int // of the layer
+	list, index int // the list that brings the ids to the host, and which of its choices they are
 }
 
 // Chosen runs what was recorded and returns the ids and weights of routes. They are valid until Reset.
 func (e *Executor) Chosen(r *ops.Routes) (ids []int32, weights []float32) {
 	c := r.Aux.(*chosen)
-	dst := e.from(&e.stage, 4*int64(r.Rows)*int64(r.TopK))
+	pairs := r.Rows * r.TopK
+	dst := e.from(&e.stage, c.idsAt()+4*int64(pairs))
 	e.add(&node{op: opCopyRoutes, route: c.route, host: dst.at(), layer: int32(c.layer)})
 	e.flush()
-	return c.ids, values[float32](dst.bytes())
+	return values[int32](dst.bytes()[c.idsAt():]), values[float32](dst.bytes()[:4*pairs])
 }
 
 // Experts computes the routed experts.
@@ -295,7 +292,11 @@ func (e *Executor) Experts(dst, x *ops.Tensor, routes *ops.Routes, experts ops.E
 		e.quantize(in)
 	}
 	scratch, _ := e.take(int(e.aux(dst).layer), set.workspace(x.Rows, routes.TopK).size)
-	e.worked = append(e.worked, c)
+	if c.list == e.lists {
+		e.choices[e.choosing].list[c.index].worked++
+	} else {
+		e.choose(c, false).worked++ // another list has told whom they concern
+	}
 	e.add(&node{
 		op: opExperts, n: [7]uint32{uint32(act)}, x: in.operand, dst: e.write(dst).operand, set: set, route: c.route, scratch: scratch.at(),
 		layer: int32(dst.Layer),

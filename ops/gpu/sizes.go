@@ -42,7 +42,7 @@ func Fixed(s Sizes, positions int) (onDevice, onHost int64) {
 	counters := aligned(max(4096, shaders.AttentionCounters(gemvRows-1, s.Heads), 4*int64(s.Logits)))
 	numbers := aligned(4 * max(1024, int64(s.Rows)))
 	onDevice = s.kept() + 2*s.layer() + s.params() + rotary + rotary/2 + tables + counters + numbers
-	return onDevice, s.results() + int64(2)*s.kvRows()
+	return onDevice, s.results() + 2*(s.kvRows()+s.choices())
 }
 
 // tensor is the memory of [rows, cols], quant that of its integer form.
@@ -87,10 +87,11 @@ func (s Sizes) params() int64 {
 	return s.tensor(s.Rows, s.Hidden) + 2*aligned(8*rows) + aligned(16*rows) + aligned(4*rows) + align*int64(2*s.Layers+1)
 }
 
-// results is what a step's logits and choices take, or the residual on its way to another executor.
-func (s Sizes) results() int64 {
-	return max(s.tensor(s.Logits, s.Vocab), s.tensor(s.Rows, s.Hidden)) + int64(s.Layers)*s.tensor(s.Rows, s.TopK)
-}
+// results is what a step's logits take, or the residual on its way to another executor.
+func (s Sizes) results() int64 { return max(s.tensor(s.Logits, s.Vocab), s.tensor(s.Rows, s.Hidden)) }
+
+// choices is what the experts that a step chooses take on their way to the host.
+func (s Sizes) choices() int64 { return int64(s.Layers) * s.tensor(s.Rows, s.TopK) }
 
 // kvRows is what a step's rows of the caches take on their way to the host.
 func (s Sizes) kvRows() int64 { return int64(s.Layers) * 2 * s.tensor(s.Rows, s.KV) }
