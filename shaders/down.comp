@@ -1,10 +1,10 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 
-layout(constant_id = 4) const uint RANKS = 8; // subgroups of a workgroup: experts multiplied at once
-layout(constant_id = 7) const uint WHOLE = 1; // 1: columns are whole vectors; only for float32 activations
+layout(constant_id = 3) const uint RANKS = 8; // subgroups of a workgroup: experts multiplied at once
+layout(constant_id = 6) const uint WHOLE = 1; // 1: columns are whole vectors; only for float32 activations
 
-#define TAIL 5
+#define TAIL 4
 #include "rows.glsl"
 #include "experts.glsl"
 #include "tail.glsl"
@@ -42,7 +42,7 @@ void multiply(uint pair, uint first) {
 			Weights w[OUTS * UNROLL];
 			[[unroll]] for (uint j = 0; j < OUTS * UNROLL; j++) {
 				uint i = pieceOf(t, gl_SubgroupInvocationID, gl_SubgroupSize, j % UNROLL);
-				w[j] = loadRow(m, first + j / UNROLL, i, count, j % UNROLL, w[max(j, 1) - 1]);
+				w[j] = loadRow(m, first + j / UNROLL, i, count);
 			}
 			[[unroll]] for (uint u = 0; u < UNROLL; u++) {
 				uint i = pieceOf(t, gl_SubgroupInvocationID, gl_SubgroupSize, u);

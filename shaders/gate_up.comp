@@ -1,7 +1,7 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 
-layout(constant_id = 4) const uint WHOLE = 1; // 1: columns are whole vectors; only for float32 activations
+layout(constant_id = 3) const uint WHOLE = 1; // 1: columns are whole vectors; only for float32 activations
 
 #include "rows.glsl"
 #include "experts.glsl"
@@ -42,8 +42,8 @@ void main() {
 		Weights wg[OUTS * UNROLL], wu[OUTS * UNROLL];
 		[[unroll]] for (uint j = 0; j < OUTS * UNROLL; j++) {
 			uint o = first + j / UNROLL, i = pieceOf(t, gl_SubgroupInvocationID, gl_SubgroupSize, j % UNROLL);
-			wg[j] = loadRow(gate, o, i, count, j % UNROLL, wg[max(j, 1) - 1]);
-			wu[j] = loadRow(up, o, i, count, j % UNROLL, wu[max(j, 1) - 1]);
+			wg[j] = loadRow(gate, o, i, count);
+			wu[j] = loadRow(up, o, i, count);
 		}
 		[[unroll]] for (uint k = 0; k < UNROLL; k++) {
 			uint i = pieceOf(t, gl_SubgroupInvocationID, gl_SubgroupSize, k);

@@ -1,11 +1,11 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 
-layout(constant_id = 4) const uint ROWS = 1; // rows of x that share a load of weights
-layout(constant_id = 5) const uint JOIN = 0; // 1: the subgroups of a workgroup take turns at the pieces of the same weight rows
-layout(constant_id = 8) const uint WHOLE = 1; // 1: columns are whole vectors; only for float32 activations
+layout(constant_id = 3) const uint ROWS = 1; // rows of x that share a load of weights
+layout(constant_id = 4) const uint JOIN = 0; // 1: the subgroups of a workgroup take turns at the pieces of the same weight rows
+layout(constant_id = 7) const uint WHOLE = 1; // 1: columns are whole vectors; only for float32 activations
 
-#define TAIL 6
+#define TAIL 5
 #include "rows.glsl"
 #include "tail.glsl"
 
@@ -54,7 +54,7 @@ void multiply(uint first, uint lane, uint lanes) {
 		for (uint t = 0; t < turns(count, lanes); t++) {
 			Weights w[OUTS * UNROLL];
 			[[unroll]] for (uint j = 0; j < OUTS * UNROLL; j++) {
-				w[j] = loadRow(m, first + j / UNROLL, pieceOf(t, lane, lanes, j % UNROLL), count, j % UNROLL, w[max(j, 1) - 1]);
+				w[j] = loadRow(m, first + j / UNROLL, pieceOf(t, lane, lanes, j % UNROLL), count);
 			}
 			[[unroll]] for (uint r = 0; r < ROWS; r++) {
 				uint row = min(r0 + r, p.rows - 1);

@@ -160,16 +160,15 @@ type tile struct {
 	threads int       // of a workgroup: constant 0
 	outs    int       // weight rows a subgroup computes: constant 1
 	unroll  int       // pieces of a weight row a lane loads at once: constant 2
-	near    int       // 1: those pieces are neighbours: constant 3
-	rows    int       // rows of x multiplied while a piece is at hand: constant 4, only gemv.comp
-	join    int       // 1: a workgroup's subgroups share its rows: constant 5, only gemv.comp
-	ranks   int       // experts multiplied at once: constant 4, only down.comp
+	rows    int       // rows of x multiplied while a piece is at hand: constant 3, only gemv.comp
+	join    int       // 1: a workgroup's subgroups share its rows: constant 4, only gemv.comp
+	ranks   int       // experts multiplied at once: constant 3, only down.comp
 	norm    [2]uint32 // TailNorm's, the next two of these
 }
 
 // launch is the dispatch for so many weight rows of cols columns. The last constant says whether columns are whole vectors of float32.
 func (t tile) launch(kernel string, outs int, cols uint32, subgroup, y int) Launch {
-	constants := []uint32{uint32(t.threads), uint32(t.outs), uint32(t.unroll), uint32(t.near)}
+	constants := []uint32{uint32(t.threads), uint32(t.outs), uint32(t.unroll)}
 	perGroup := t.threads / subgroup * t.outs
 	switch {
 	case t.rows > 0:

@@ -106,18 +106,18 @@ func BenchmarkGEMV(b *testing.B) {
 	}
 }
 
-// As many workgroups as the rows of a product take, with other constants: threads, weight rows a subgroup, pieces at once, and whether those
-// are neighbours; joined, the rows are those of a workgroup.
-func cutAs(l shaders.Launch, outs, subgroup int, c [4]int, joined bool) shaders.Launch {
+// As many workgroups as the rows of a product take, with other constants: threads, weight rows a subgroup, pieces at once; joined, the rows
+// are those of a workgroup.
+func cutAs(l shaders.Launch, outs, subgroup int, c [3]int, joined bool) shaders.Launch {
 	perGroup := c[0] / subgroup * c[1]
 	if joined {
 		perGroup = c[1]
 	}
-	l.Constants = append([]uint32{uint32(c[0]), uint32(c[1]), uint32(c[2]), uint32(c[3])}, l.Constants[4:]...)
+	l.Constants = append([]uint32{uint32(c[0]), uint32(c[1]), uint32(c[2])}, l.Constants[3:]...)
 	if strings.HasPrefix(l.Kernel, "gemv") {
-		l.Constants[5] = 0
+		l.Constants[4] = 0
 		if joined {
-			l.Constants[5] = 1
+			l.Constants[4] = 1
 		}
 	}
 	l.X = uint32((outs + perGroup - 1) / perGroup)
@@ -153,7 +153,7 @@ func BenchmarkDecode(b *testing.B) {
 		b.Run("gate_up/"+f.String(), func(b *testing.B) {
 			base := shaders.GateUpLaunch(x.gateUp(0), f, dot, g.subgroup)
 			stages(b, g, topK*2*x.up.Bytes, base, x.gateUp)
-			if c := [4]int{32 * g.subgroup, 1, 2, 0}; c[0] <= g.d.Info().MaxInvocations {
+			if c := [3]int{32 * g.subgroup, 1, 2}; c[0] <= g.d.Info().MaxInvocations {
 				stages(b, g, topK*2*x.up.Bytes, cutAs(base, inter, g.subgroup, c, false), x.gateUp)
 			}
 			b.Run("warm", func(b *testing.B) { stages(b, g, topK*2*x.up.Bytes, base, warm(x.gateUp)) })
@@ -179,7 +179,7 @@ func BenchmarkTailNorm(b *testing.B) {
 			apart(b, g, x.l.Bytes, shaders.GEMVLaunch(x.push(0), format.Q8_0, dot, g.subgroup), n, x.push)
 			x.p.TailNorm = n.tail
 			base := shaders.GEMVLaunch(x.push(0), format.Q8_0, dot, g.subgroup)
-			for _, c := range [][4]int{{128, 1, 4, 0}, {256, 1, 4, 0}, {256, 1, 2, 0}, {256, 2, 2, 0}} {
+			for _, c := range [][3]int{{128, 1, 4}, {256, 1, 4}, {256, 1, 2}, {256, 2, 2}} {
 				stages(b, g, x.l.Bytes, cutAs(base, hidden, g.subgroup, c, false), x.push)
 			}
 		})
@@ -194,7 +194,7 @@ func BenchmarkTailNorm(b *testing.B) {
 			base := shaders.DownLaunch(x.down(0), f, dot, g.subgroup)
 			for _, outs := range []int{1, 2, 4} {
 				for unroll := 1; unroll <= int(base.Constants[2]); unroll *= 2 {
-					stages(b, g, topK*x.low.Bytes, cutAs(base, hidden, g.subgroup, [4]int{topK * g.subgroup, outs, unroll, 0}, true), x.down)
+					stages(b, g, topK*x.low.Bytes, cutAs(base, hidden, g.subgroup, [3]int{topK * g.subgroup, outs, unroll}, true), x.down)
 				}
 			}
 		})

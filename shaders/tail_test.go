@@ -55,9 +55,9 @@ func TestTailNorm(t *testing.T) {
 			m, a := newMatrix(g, f, hidden, cols, 0.1, 5), newActivations(g, f, rows, cols, 6)
 			old, w, count := normal(rows*hidden, 7), upload(g, normal(hidden, 8)), upload(g, []uint32{0})
 			for _, c := range []struct {
-				cut    [4]int
+				cut    [3]int
 				joined bool
-			}{{cut: [4]int{128, 1, 2, 0}}, {cut: [4]int{256, 1, 1, 0}}, {cut: [4]int{64, 3, 1, 0}}, {[4]int{128, 2, 1, 0}, true}} {
+			}{{cut: [3]int{128, 1, 2}}, {cut: [3]int{256, 1, 1}}, {cut: [3]int{64, 3, 1}}, {[3]int{128, 2, 1}, true}} {
 				what := fmt.Sprintf("%s, %d rows of %d, %+v", f, rows, hidden, c)
 				multiply := func(tail shaders.TailNorm) buffer {
 					y := upload(g, old)

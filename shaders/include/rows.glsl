@@ -5,8 +5,7 @@
 
 layout(local_size_x_id = 0) in;
 layout(constant_id = 1) const uint OUTS = 1;   // weight rows a subgroup computes
-layout(constant_id = 2) const uint UNROLL = 1; // pieces of a weight row that a lane loads at once
-layout(constant_id = 3) const uint NEAR = 0; // 1: those are neighbours, which may share scales; 0: they are the lanes' number apart
+layout(constant_id = 2) const uint UNROLL = 1; // pieces of a weight row that a lane loads at once, the lanes' number apart
 
 #include "weights.glsl"
 
@@ -24,24 +23,16 @@ uint pieces(uint cols) { return (cols + COLS - 1) / COLS; }
 
 // pieceOf returns the u-th piece that a lane of so many lanes loads in turn t.
 uint pieceOf(uint t, uint lane, uint lanes, uint u) {
-	return t * UNROLL * lanes + (NEAR != 0 ? lane * UNROLL + u : u * lanes + lane);
+	return (t * UNROLL + u) * lanes + lane;
 }
 
 // turns returns how many turns the lanes take at a row's pieces.
 uint turns(uint count, uint lanes) { return (count + UNROLL * lanes - 1) / (UNROLL * lanes); }
 
-// loadRow loads piece i of row o, the u-th of this turn; before is what was loaded as the one before it. Beyond the last row or piece it
-// loads that one, for lanes whose result does not count.
-Weights loadRow(Matrix m, uint o, uint i, uint count, uint u, Weights before) {
+// loadRow loads piece i of row o. Beyond the last row or piece it loads that one, for lanes whose result does not count.
+Weights loadRow(Matrix m, uint o, uint i, uint count) {
 	o = min(o, m.outs - 1);
-	i = min(i, count - 1);
-	Weights w = loadCodes(rowQ(m, o), rowS(m, o), i);
-	if (NEAR != 0 && u != 0 && SHARE % UNROLL == 0) {
-		copyScales(w, before);
-	} else {
-		loadScales(w, rowS(m, o), i, m.cols);
-	}
-	return w;
+	return load(rowQ(m, o), rowS(m, o), min(i, count - 1), m.cols);
 }
 
 // total adds up a row's product over the subgroup.

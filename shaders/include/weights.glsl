@@ -49,32 +49,10 @@ struct Weights {
 #endif
 };
 
-// SHARE is how many neighbouring pieces have what loadScales loads in common.
-#if defined(W_Q4_K) || defined(W_Q5_K)
-#define SHARE 8
-#elif defined(W_Q8_0) || defined(W_MXFP4)
-#define SHARE 4
-#elif defined(W_Q4_0) || defined(W_I4G64)
-#define SHARE 2
-#else
-#define SHARE 1
-#endif
-
-// loadCodes loads what no other piece has of piece i of the row whose values and scales are at q and s.
-Weights loadCodes(uint64_t q, uint64_t s, uint i) {
+// load loads piece i of the row whose values and scales are at q and s; cols is the row's width.
+Weights load(uint64_t q, uint64_t s, uint i, uint cols) {
 	Weights w;
 	w.q = Uvec4s(q).v[i];
-#if defined(W_Q5_K)
-	w.high = Words(s).v[(i >> 3) * 12 + 4 + (i & 7)];
-#elif defined(W_Q6_K)
-	uint group = (i >> 3) * 20;
-	w.high = uvec2(Words(s).v[group + 2 * (i & 7)], Words(s).v[group + 2 * (i & 7) + 1]);
-#endif
-	return w;
-}
-
-// loadScales loads the rest of the piece; cols is the row's width.
-void loadScales(inout Weights w, uint64_t s, uint i, uint cols) {
 #if defined(W_Q8_0) || defined(W_MXFP4)
 	w.scale = Words(s).v[i >> 2];
 #elif defined(W_Q4_0) || defined(W_I4G64)
@@ -82,23 +60,15 @@ void loadScales(inout Weights w, uint64_t s, uint i, uint cols) {
 #elif defined(W_Q4_K)
 	w.head = Uvec4s(s).v[i >> 3];
 #elif defined(W_Q5_K)
+	w.high = Words(s).v[(i >> 3) * 12 + 4 + (i & 7)];
 	w.head = Uvec4s(s).v[(i >> 3) * 3];
 #elif defined(W_Q6_K)
-	w.scales = Words(s).v[(i >> 3) * 20 + 16 + ((i & 7) >> 1)];
+	uint group = (i >> 3) * 20;
+	w.high = uvec2(Words(s).v[group + 2 * (i & 7)], Words(s).v[group + 2 * (i & 7) + 1]);
+	w.scales = Words(s).v[group + 16 + ((i & 7) >> 1)];
 	w.d = Words(s).v[(cols >> 8) * 20 + (i >> 4)];
 #endif
-}
-
-// copyScales gives w the scales of another piece.
-void copyScales(inout Weights w, Weights from) {
-#if defined(W_Q4_K) || defined(W_Q5_K)
-	w.head = from.head;
-#elif defined(W_Q6_K)
-	w.scales = from.scales;
-	w.d = from.d;
-#elif defined(INTEGER) && !defined(W_I8ROW)
-	w.scale = from.scale;
-#endif
+	return w;
 }
 
 // Values are the activations of a piece.
