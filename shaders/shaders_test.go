@@ -71,10 +71,16 @@ func TestCurrent(t *testing.T) {
 	if err != nil {
 		t.Errorf("go generate ./shaders: %v", err)
 	}
-	if ci {
-		if n == 0 {
-			t.Error("no module was compiled again: the committed ones come from another glslc than the one here")
+	if !ci {
+		return
+	}
+	want := 0
+	for _, v := range variants.All() {
+		if !v.Newer {
+			want++
 		}
-		t.Logf("%d of %d modules were compiled again", n, len(variants.All()))
+	}
+	if n < want {
+		t.Errorf("%d modules were compiled again, at least %d can be: there is no glslc here, or not the one that made the committed modules", n, want)
 	}
 }

@@ -96,7 +96,7 @@ func Compile(dir string, v variants.Variant) ([]byte, error) {
 	return os.ReadFile(out)
 }
 
-var includes = regexp.MustCompile(`(?m)^#include "([^"]+)"`)
+var includes = regexp.MustCompile(`(?m)^[ \t]*#[ \t]*include[ \t]*"([^"]+)"`)
 
 // text returns a source and what it includes, each file once.
 func text(dir, file string, seen map[string]bool) ([]byte, error) {
@@ -179,15 +179,12 @@ func stale(dir string, v variants.Variant, known map[string]sum) error {
 // also compiles every module for which the very compiler is here that it was made with, and compares the bytes; it returns how many.
 func Check(dir string, rebuild bool) (compiled int, err error) {
 	var errs []error
-	listed := map[string]bool{}
 	for _, source := range variants.Sources() {
 		known, err := sums(dir, source)
 		if err != nil {
 			return 0, err
 		}
-		listed[source+".sum"] = true
 		for _, v := range of(source) {
-			listed[v.Name+".spv"] = true
 			if err := stale(dir, v, known); err != nil {
 				errs = append(errs, err)
 				continue
@@ -206,16 +203,33 @@ func Check(dir string, rebuild bool) (compiled int, err error) {
 			}
 		}
 	}
-	files, err := os.ReadDir(filepath.Join(dir, "spv"))
+	gone, err := unlisted(dir)
 	if err != nil {
 		return compiled, err
 	}
-	for _, f := range files {
-		if !listed[f.Name()] {
-			errs = append(errs, fmt.Errorf("spv/%s belongs to no module of the table", f.Name()))
-		}
+	for _, file := range gone {
+		errs = append(errs, fmt.Errorf("%s belongs to no module of the table", file))
 	}
 	return compiled, errors.Join(errs...)
+}
+
+// unlisted returns the files in spv that belong to no module of the table.
+func unlisted(dir string) ([]string, error) {
+	listed := map[string]bool{}
+	for _, v := range variants.All() {
+		listed[v.Name+".spv"], listed[v.Source+".sum"] = true, true
+	}
+	files, err := os.ReadDir(filepath.Join(dir, "spv"))
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	for _, f := range files {
+		if !listed[f.Name()] {
+			out = append(out, "spv/"+f.Name())
+		}
+	}
+	return out, nil
 }
 
 // of returns the modules made of a source.
@@ -223,11 +237,21 @@ func of(source string) []variants.Variant {
 	return slices.DeleteFunc(variants.All(), func(v variants.Variant) bool { return v.Source != source })
 }
 
-// Build compiles the modules of the given sources, or of all, that are not current, or all of them, and removes the files of modules that
-// are gone. Where a compiler is missing it says so on log and leaves the committed modules.
+// Build compiles the modules of the given sources, or of all, that are not current, or all of them. Of all sources it also removes the files
+// that belong to no module. Where a compiler is missing it says so on log and leaves the committed modules.
 func Build(dir string, sources []string, all bool, log io.Writer) error {
 	if len(sources) == 0 {
 		sources = variants.Sources()
+		gone, err := unlisted(dir)
+		if err != nil {
+			return err
+		}
+		for _, file := range gone {
+			fmt.Fprintln(log, "remove", file)
+			if err := os.Remove(filepath.Join(dir, file)); err != nil {
+				return err
+			}
+		}
 	}
 	for _, source := range sources {
 		if err := build(dir, source, all, log); err != nil {
@@ -249,7 +273,6 @@ func build(dir, source string, all bool, log io.Writer) error {
 	var lines strings.Builder
 	for _, v := range vs {
 		s := known[v.Name]
-		delete(known, v.Name)
 		if all || stale(dir, v, map[string]sum{v.Name: s}) != nil {
 			fmt.Fprintln(log, "compile", v.Name)
 			switch made, err := compile(dir, v); {
@@ -265,11 +288,6 @@ func build(dir, source string, all bool, log io.Writer) error {
 			continue // never compiled
 		}
 		fmt.Fprintln(&lines, s.name, s.inputs, s.output, s.compiler)
-	}
-	for name := range known {
-		if err := os.Remove(spvFile(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
 	}
 	return os.WriteFile(sumFile(dir, source), []byte(lines.String()), 0o644)
 }
