@@ -2,14 +2,12 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "gemm.glsl"
-#ifdef DOT
-#extension GL_EXT_spirv_intrinsics : require
-#endif
 #ifdef COOP
 #include "gemm_coop.glsl"
 const bool PAIRED = FORMAT == Q6_K; // the halves of a block have matrices of their own, each filled up with zeros
 const uint W_PITCH = PAIRED ? 2 * PITCH - 1 : PITCH;
 #else
+#include "dot.glsl"
 #include "gemm_thread.glsl"
 const uint W_PITCH = PITCH;
 #endif
@@ -150,20 +148,6 @@ void multiply() {
 }
 
 #else
-
-// dot4 adds the products of four pairs of int8 to sum.
-#ifdef DOT
-// OpSDot with the capabilities DotProduct and DotProductInput4x8BitPacked, PackedVectorFormat4x8Bit.
-spirv_instruction(extensions = ["SPV_KHR_integer_dot_product"], capabilities = [6019, 6018], id = 4450)
-int packed_dot(uint a, uint b, spirv_literal int form);
-
-int dot4(uint a, uint b, int sum) { return sum + packed_dot(a, b, 0); }
-#else
-int dot4(uint a, uint b, int sum) {
-	[[unroll]] for (int i = 0; i < 32; i += 8) sum += bitfieldExtract(int(a), i, 8) * bitfieldExtract(int(b), i, 8);
-	return sum;
-}
-#endif
 
 void multiply() {
 	for (uint b = 0; b < 2; b++) {
