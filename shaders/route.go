@@ -32,15 +32,6 @@ const (
 // MaxExperts is the most experts of a layer that route.comp takes.
 const MaxExperts = 1024
 
-// SetParams fills what package router's parameters say; the addresses are the caller's.
-func (p *RoutePush) SetParams(r router.Params) {
-	p.TopK, p.Groups, p.TopKGroups, p.Scale = uint32(r.TopK), uint32(r.Groups), uint32(r.TopKGroups), r.Scale
-	if r.Scale == 0 {
-		p.Scale = 1
-	}
-	p.Flags |= flag(r.Normalize, RouteNormalize) | flag(r.Bias != nil, RouteBias)
-}
-
 // RouteLaunch is the dispatch of route.comp: a workgroup a row, whose threads each count how many experts rank before theirs.
 func RouteLaunch(p RoutePush, g router.Gating) Launch {
 	size := 64
@@ -76,14 +67,6 @@ type RouterPush struct {
 // SetMatrix sets what the layout of the matrix at base decides.
 func (p *RouterPush) SetMatrix(base uint64, l layout.Layout) {
 	p.W, p.QStride, p.Experts, p.Cols = base, uint32(l.QStride), uint32(l.Rows), uint32(l.Cols)
-}
-
-// SetParams fills what package router's parameters say; the addresses are the caller's.
-func (p *RouterPush) SetParams(r router.Params) {
-	var q RoutePush
-	q.SetParams(r)
-	p.TopK, p.Groups, p.TopKGroups, p.Scale = q.TopK, q.Groups, q.TopKGroups, q.Scale
-	p.Flags |= q.Flags
 }
 
 // routerFormats are the formats of router.comp by its numbers.

@@ -1,6 +1,7 @@
 package shaders_test
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"testing"
@@ -17,6 +18,21 @@ var (
 
 // smallest is the smallest normal number: devices may take anything below for 0.
 const smallest = 0x1p-126
+
+// routeParams are the fields of RoutePush and RouterPush for package router's parameters, routeFlags the flags.
+func routeParams(p router.Params) (topK, groups, topKGroups uint32, scale float32) {
+	return uint32(p.TopK), uint32(p.Groups), uint32(p.TopKGroups), cmp.Or(p.Scale, 1)
+}
+
+func routeFlags(p router.Params) (flags uint32) {
+	if p.Normalize {
+		flags |= shaders.RouteNormalize
+	}
+	if p.Bias != nil {
+		flags |= shaders.RouteBias
+	}
+	return flags
+}
 
 // routerLogits are rows of logits that try a router: random ones, ties, values that are no numbers, scores that vanish.
 func routerLogits(experts int) (rows [][]float32) {
@@ -77,7 +93,8 @@ func TestRouteIsTheRouters(t *testing.T) {
 				IDs: ids.Addr, Weights: weights.Addr, Host: host.Addr,
 				Rows: uint32(len(logits)), Experts: uint32(c.experts), Flags: shaders.RouteHost,
 			}
-			p.SetParams(c.p)
+			p.TopK, p.Groups, p.TopKGroups, p.Scale = routeParams(c.p)
+			p.Flags |= routeFlags(c.p)
 			dispatch(g, p, shaders.RouteLaunch(p, c.p.Gating))
 			gotIDs, gotWeights := fetch[int32](ids), fetch[float32](weights)
 			equal(t, "the host's ids", fetch[int32](host), gotIDs)
@@ -136,7 +153,8 @@ func TestRouter(t *testing.T) {
 				p.WBias = upload(g, added).Addr
 			}
 			p.SetMatrix(m.buf.Addr, m.Layout)
-			p.SetParams(c.p)
+			p.TopK, p.Groups, p.TopKGroups, p.Scale = routeParams(c.p)
+			p.Flags |= routeFlags(c.p)
 			dispatch(g, p, shaders.RouterLaunch(p, c.f, c.p.Gating))
 
 			var want []float32
@@ -151,7 +169,8 @@ func TestRouter(t *testing.T) {
 			q := shaders.RoutePush{
 				Logits: logits.Addr, Bias: bias, IDs: wantIDs.Addr, Weights: wantWeights.Addr, Rows: uint32(c.rows), Experts: uint32(c.experts),
 			}
-			q.SetParams(c.p)
+			q.TopK, q.Groups, q.TopKGroups, q.Scale = routeParams(c.p)
+			q.Flags |= routeFlags(c.p)
 			dispatch(g, q, shaders.RouteLaunch(q, c.p.Gating))
 			check := func(what string) {
 				t.Helper()

@@ -67,7 +67,7 @@ func BenchmarkRoute(b *testing.B) {
 		p := shaders.RoutePush{
 			Logits: g.space(int64(4 * rows * olmoeExperts)), IDs: g.space(4 * n), Weights: g.space(4 * n), Rows: uint32(rows), Experts: olmoeExperts,
 		}
-		p.SetParams(router.Params{TopK: olmoeTopK})
+		p.TopK, p.Scale = olmoeTopK, 1
 		stages(b, g, int64(4*rows*olmoeExperts), shaders.RouteLaunch(p, router.SoftmaxTopK), func(int) shaders.RoutePush { return p })
 	})
 }
@@ -86,7 +86,7 @@ func BenchmarkRouter(b *testing.B) {
 				IDs: g.space(4 * olmoeTopK), Weights: g.space(4 * olmoeTopK), Rows: 1,
 			}
 			p.SetMatrix(w, l)
-			p.SetParams(router.Params{TopK: olmoeTopK})
+			p.TopK, p.Scale = olmoeTopK, 1
 			push := func(stage int) shaders.RouterPush {
 				p := p
 				p.SetMatrix(w+uint64(stage%copies)*uint64(l.Bytes), l)
