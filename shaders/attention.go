@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// AttentionPush is the push-constant block of attention.comp and attention_block.comp: causal grouped-query attention of each row over its
-// conversation's mirror, softmax(Scale·q·k)·v over the positions up to the row's own.
+// AttentionPush is the push-constant block of attention.comp, attention_block.comp and attention_coop.comp: causal grouped-query attention of
+// each row over its conversation's mirror, softmax(Scale·q·k)·v over the positions up to the row's own.
 type AttentionPush struct {
 	Q       uint64 // float32 [Rows, Heads·HeadDim]
 	O       uint64 // float32 [Rows, Heads·HeadDim], with AttentionOut
@@ -17,7 +17,7 @@ type AttentionPush struct {
 	XQ, XD  uint64 // with AttentionQ8: the integer form of the output's rows, as QuantizePush; HeadDim is a multiple of 32
 	Partial uint64 // attention.comp: scratch of AttentionScratch bytes
 	Count   uint64 // attention.comp: AttentionCounters bytes, zero before the first dispatch; zero again after each
-	Tiles   uint64 // attention_block.comp: int32 [tiles, 4] = AttentionTile
+	Tiles   uint64 // the other two: int32 [tiles, 4] = AttentionTile
 
 	Rows           uint32
 	Heads, KVHeads uint32
@@ -126,7 +126,7 @@ func AttentionQKVLaunch(q QKVPush, a AttentionPush, splits int) (AttentionQKVPus
 	return p, l
 }
 
-// AttentionTile is a run of rows of one conversation that a workgroup of attention_block.comp takes together.
+// AttentionTile is a run of rows of one conversation that a workgroup of attention_block.comp or attention_coop.comp takes together.
 type AttentionTile struct {
 	First, Count int32 // rows; Count 0 is no work
 	Begin, End   int32 // positions that any of the rows sees: from the lowest row's window to the highest position + 1

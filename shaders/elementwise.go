@@ -17,10 +17,8 @@ const (
 
 // ElementwiseLaunch is the dispatch of elementwise.comp for p.N values.
 func ElementwiseLaunch(op uint32, p ElementwisePush) Launch {
-	const most = 65535 // workgroups of a dimension that every device takes
 	n := groups(int(p.N), 4*threads)
-	x := min(n, most)
-	return Launch{Kernel: "elementwise", Constants: []uint32{threads, op}, X: x, Y: groups(int(n), most), Z: 1}
+	return Launch{Kernel: "elementwise", Constants: []uint32{threads, op}, X: min(n, maxGroups), Y: groups(int(n), maxGroups), Z: 1}
 }
 
 // GatherPush is the push-constant block of gather.comp: row i of Dst is row Index[i] of Src.

@@ -10,6 +10,7 @@ import (
 	"github.com/coli-moe/coli/device"
 	"github.com/coli-moe/coli/device/devicetest"
 	"github.com/coli-moe/coli/shaders"
+	"github.com/coli-moe/coli/shaders/internal/spirv"
 )
 
 // gpu is a test's device with what it allocated there.
@@ -93,6 +94,15 @@ func fetch[T any](b buffer) []T {
 func (g *gpu) pipeline(l shaders.Launch) *device.Pipeline {
 	g.tb.Helper()
 	m := shaders.Get(l.Kernel)
+	parsed, err := spirv.Parse(m.SPIRV)
+	if err != nil {
+		g.tb.Fatal(err)
+	}
+	for _, id := range parsed.Constants {
+		if id >= len(l.Constants) {
+			g.tb.Fatalf("%s has a specialisation constant %d, and its launch %d of them", l.Kernel, id, len(l.Constants))
+		}
+	}
 	p, err := g.d.Pipeline(device.Module{Name: m.Name, SPIRV: m.SPIRV, Push: m.Push, FullSubgroups: true}, l.Constants, g.subgroup)
 	if err != nil {
 		g.tb.Fatal(err)

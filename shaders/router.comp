@@ -1,6 +1,6 @@
 #version 460
-// A router's product for few rows and the choice of experts behind it: see route.go. A workgroup computes the logit of a row and an expert,
-// in the order of gemv.comp's sums; the one of a row that ends last chooses.
+// A router's product for few rows and the choice of experts behind it: see route.go. A workgroup computes the logit of a row and an
+// expert; the one of a row that ends last chooses.
 #extension GL_GOOGLE_include_directive : require
 #include "memory.glsl"
 #include "arrive.glsl"
