@@ -103,7 +103,7 @@ func (g *gpu) pipeline(l shaders.Launch) *device.Pipeline {
 			g.tb.Fatalf("%s has a specialisation constant %d, and its launch %d of them", l.Kernel, id, len(l.Constants))
 		}
 	}
-	p, err := g.d.Pipeline(device.Module{Name: m.Name, SPIRV: m.SPIRV, Push: m.Push, FullSubgroups: true}, l.Constants, g.subgroup)
+	p, err := g.d.Pipeline(device.Module(m), l.Constants, g.subgroup)
 	if err != nil {
 		g.tb.Fatal(err)
 	}
