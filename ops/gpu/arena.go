@@ -1,8 +1,10 @@
 package gpu
 
 import (
+	"bytes"
 	"cmp"
 	"fmt"
+	"slices"
 
 	"github.com/coli-moe/coli/device"
 )
@@ -21,9 +23,11 @@ type bump struct {
 	alloc  func(size int64) (*device.Buffer, error)
 	first  int64 // size of the first block, at least
 	dense  bool  // pieces lie close to each other
+	shadow bool  // pieces have a copy, by which write sees what changes
 	blocks []*device.Buffer
-	block  int   // in use
-	off    int64 // in the block
+	copies [][]byte // of the blocks, with shadow
+	block  int      // in use
+	off    int64    // in the block
 }
 
 // piece is memory that a bump gave out.
@@ -38,6 +42,19 @@ func (p piece) at() uint64 { return p.buf.Addr + uint64(p.off) }
 
 // bytes is the piece in host memory.
 func (p piece) bytes() []byte { return p.buf.Bytes[p.off : p.off+p.size : p.off+p.size] }
+
+// write writes a whole piece of b's. Memory that the host writes for the device may lie behind a slow bus, which nothing that has not changed
+// since the last step is sent over.
+func (b *bump) write(p piece, src []byte) {
+	if b.shadow {
+		last := b.copies[slices.Index(b.blocks, p.buf)][p.off : p.off+p.size]
+		if bytes.Equal(last, src) {
+			return
+		}
+		copy(last, src)
+	}
+	copy(p.bytes(), src)
+}
 
 func (b *bump) reset() { b.block, b.off = 0, 0 }
 
@@ -59,6 +76,10 @@ func (b *bump) take(size int64) (piece, error) {
 		return piece{}, err
 	}
 	b.blocks = append(b.blocks, buf)
+	if b.shadow {
+		clear(buf.Bytes)
+		b.copies = append(b.copies, make([]byte, buf.Size))
+	}
 	b.off = b.aligned(size)
 	return piece{buf, 0, size}, nil
 }
@@ -94,7 +115,7 @@ func (b *bump) free() {
 	for _, buf := range b.blocks {
 		buf.Free()
 	}
-	b.blocks, b.block, b.off = nil, 0, 0
+	b.blocks, b.copies, b.block, b.off = nil, nil, 0, 0
 }
 
 // arena holds the activations of a step. Tensors outside the layers live until Reset; those of a layer until the second layer after it

@@ -89,7 +89,8 @@ type Executor struct {
 	points []device.Point // of what was submitted and not waited for
 
 	arena  arena
-	params bump // what the host writes for the device
+	inputs bump // rows that the host writes for the device
+	params bump // what else it writes: little, and much of it the same in every step
 	stage  bump // what the device writes for the host, by step
 
 	// Tensors, routes and tables are handed out in order, the same ones in every step.
@@ -105,6 +106,7 @@ type Executor struct {
 	seen     []bool    // scratch, by expert
 	gone     [][]int32 // the tensors that each list of the step has swallowed
 
+	index  []int32 // scratch
 	places placeSlot
 	outs   []outward // of the list, not recorded yet
 	tables []*cacheTable
@@ -136,7 +138,8 @@ func New(dev *device.Device, o Options) (*Executor, error) {
 	}
 	s := o.Sizes
 	e.arena = newArena(alloc(device.DeviceOnly, "activations"), s.kept(), s.layer())
-	e.params = bump{alloc: alloc(device.HostWrites, "parameters"), first: s.params()}
+	e.inputs = bump{alloc: alloc(device.HostWrites, "inputs"), first: s.inputs()}
+	e.params = bump{alloc: alloc(device.HostWrites, "parameters"), first: s.params(), dense: true, shadow: true}
 	e.stage = bump{alloc: alloc(device.HostReads, "results"), first: s.results()}
 	for i := range e.rows {
 		e.rows[i] = bump{alloc: alloc(device.HostReads, "KV rows"), first: s.kvRows()}
@@ -156,6 +159,7 @@ func (e *Executor) Close() error {
 	e.err = cmp.Or(e.err, error(errClosed))
 	e.dropFrames()
 	e.arena.free()
+	e.inputs.free()
 	e.params.free()
 	e.stage.free()
 	err := e.mirror.close()
@@ -314,6 +318,7 @@ func (e *Executor) list() {
 func (e *Executor) Reset() {
 	e.list()
 	e.arena.reset()
+	e.inputs.reset()
 	e.params.reset()
 	e.stage.reset()
 	e.rows[e.slot].reset()
@@ -323,7 +328,7 @@ func (e *Executor) Reset() {
 	}
 	e.used, e.routed, e.tabled = 0, 0, 0
 	e.outs, e.gone = e.outs[:0], e.gone[:0]
-	e.places = placeSlot{list: e.places.list[:0]}
+	e.places.at, e.places.tile = 0, 0
 }
 
 // New returns a tensor from the arena.

@@ -514,7 +514,7 @@ func TestFixed(t *testing.T) {
 		used := map[bool]int64{}
 		for _, u := range e.dev.Usage() {
 			switch u.Name {
-			case "activations", "parameters", "tables":
+			case "activations", "inputs", "parameters", "tables":
 				used[true] += u.Bytes
 			case "results", "KV rows", "choices":
 				used[false] += u.Bytes

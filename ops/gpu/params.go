@@ -15,7 +15,7 @@ type placeSlot struct {
 	at    uint64
 	list  []ops.Place
 	end   int        // the highest position + 1
-	pairs [][2]int32 // (position, conversation), in memory that the device reads
+	pairs [][2]int32 // (position, conversation)
 	tiles []shaders.AttentionTile
 	tile  uint64 // where tiles are on the device; 0: not made
 }
@@ -26,12 +26,12 @@ func (e *Executor) place(places []ops.Place) uint64 {
 	if s.at != 0 && slices.Equal(places, s.list) {
 		return s.at
 	}
-	p := e.from(&e.params, 8*int64(len(places)))
-	*s = placeSlot{at: p.at(), list: append(s.list[:0], places...), pairs: values[[2]int32](p.bytes()), tiles: s.tiles[:0]}
-	for i, pl := range places {
-		s.pairs[i] = [2]int32{int32(pl.Pos), int32(pl.Seq)}
+	*s = placeSlot{list: append(s.list[:0], places...), pairs: s.pairs[:0], tiles: s.tiles[:0]}
+	for _, pl := range places {
+		s.pairs = append(s.pairs, [2]int32{int32(pl.Pos), int32(pl.Seq)})
 		s.end = max(s.end, pl.Pos+1)
 	}
+	s.at = e.hosted(octets(s.pairs)).at()
 	return s.at
 }
 
@@ -39,11 +39,7 @@ func (e *Executor) place(places []ops.Place) uint64 {
 func (e *Executor) tiles() (uint64, uint32) {
 	s := &e.places
 	if s.tile == 0 {
-		pairs := make([][2]int32, len(s.list)) // the device's memory is slow to read
-		for i, pl := range s.list {
-			pairs[i] = [2]int32{int32(pl.Pos), int32(pl.Seq)}
-		}
-		s.tiles = shaders.AttentionTiles(s.tiles[:0], pairs, 0)
+		s.tiles = shaders.AttentionTiles(s.tiles[:0], s.pairs, 0)
 		s.tile = e.hosted(octets(s.tiles)).at()
 	}
 	return s.tile, uint32(len(s.tiles))
@@ -51,10 +47,11 @@ func (e *Executor) tiles() (uint64, uint32) {
 
 // cacheTable is where kernels find the caches of one layer, by conversation, and what a list does with them.
 type cacheTable struct {
-	at     uint64
-	memory []byte // uint64 [conversations, 2], in memory that the device reads
-	needs  []kvmirror.Need
-	rows   []kvmirror.Rows // on their way to the host
+	at        uint64
+	memory    piece // uint64 [conversations, 2]
+	needs     []kvmirror.Need
+	rows      []kvmirror.Rows // on their way to the host
+	addresses [][2]uint64     // what is in memory
 }
 
 // table returns the table of the caches, one for all ops of a step that name the same.
@@ -71,7 +68,8 @@ func (e *Executor) table(kv []*ops.KV, layer int) *cacheTable {
 	t := e.tables[e.tabled]
 	e.tabled++
 	p := e.from(&e.params, 16*int64(len(kv)))
-	t.at, t.memory, t.needs, t.rows = p.at(), p.bytes(), t.needs[:0], t.rows[:0]
+	t.at, t.memory, t.needs, t.rows = p.at(), p, t.needs[:0], t.rows[:0]
+	t.addresses = append(t.addresses[:0], make([][2]uint64, len(kv))...)
 	for _, c := range kv {
 		t.needs = append(t.needs, kvmirror.Need{KV: c, Layer: layer, First: -1})
 	}
@@ -165,13 +163,13 @@ func (e *Executor) begin() {
 	}
 	done := e.needs
 	for _, t := range e.tables[:e.tabled] {
-		addresses := values[[2]uint64](t.memory)
 		for i, n := range t.needs {
 			if n.End > 0 {
-				addresses[i] = [2]uint64{done[0].K, done[0].V}
+				t.addresses[i] = [2]uint64{done[0].K, done[0].V}
 				done = done[1:]
 			}
 		}
+		e.params.write(t.memory, octets(t.addresses))
 	}
 }
 

@@ -15,7 +15,8 @@ func (e *Executor) Upload(name string, layer, rows, cols int, data []float32) *o
 	// A stream handed over by another executor lives as long as one made outside the layers.
 	t := e.New(name, -1, rows, cols)
 	t.Layer = layer
-	src := e.hosted(octets(data))
+	src := e.from(&e.inputs, 4*int64(len(data)))
+	e.inputs.write(src, octets(data))
 	e.add(&node{op: opUpload, dst: e.write(t).operand, host: src.at(), layer: int32(layer)})
 	return t
 }
@@ -23,7 +24,7 @@ func (e *Executor) Upload(name string, layer, rows, cols int, data []float32) *o
 // hosted copies bytes to memory that the device reads.
 func (e *Executor) hosted(b []byte) piece {
 	p := e.from(&e.params, int64(len(b)))
-	copy(p.bytes(), b)
+	e.params.write(p, b)
 	return p
 }
 
@@ -199,10 +200,11 @@ func (e *Executor) Gather(name string, x *ops.Tensor, rows []int) *ops.Tensor {
 	in := e.read(x).operand
 	t := e.New(name, -1, len(rows), x.Cols)
 	t.Layer = x.Layer
-	index := e.from(&e.params, 4*int64(len(rows)))
-	for i, r := range rows {
-		values[int32](index.bytes())[i] = int32(r)
+	e.index = e.index[:0]
+	for _, r := range rows {
+		e.index = append(e.index, int32(r))
 	}
+	index := e.hosted(octets(e.index))
 	e.add(&node{op: opGather, x: in, dst: e.write(t).operand, host: index.at(), layer: int32(x.Layer)})
 	return t
 }

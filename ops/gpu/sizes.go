@@ -41,7 +41,7 @@ func Fixed(s Sizes, positions int) (onDevice, onHost int64) {
 	tables := 3 * int64(s.Layers) * aligned(24*int64(s.Experts))
 	counters := aligned(max(4096, shaders.AttentionCounters(gemvRows-1, s.Heads), 4*int64(s.Logits)))
 	numbers := aligned(4 * max(1024, int64(s.Rows)))
-	onDevice = s.kept() + 2*s.layer() + s.params() + rotary + rotary/2 + tables + counters + numbers
+	onDevice = s.kept() + 2*s.layer() + s.inputs() + s.params() + rotary + rotary/2 + tables + counters + numbers
 	return onDevice, s.results() + 2*(s.kvRows()+s.choices())
 }
 
@@ -78,13 +78,16 @@ func (s Sizes) layer() int64 {
 	return n
 }
 
-// params is what the host writes in a step: rows, places with their tiles, the head's rows, the caches' tables.
+// inputs is the rows that the host writes in a step.
+func (s Sizes) inputs() int64 { return s.tensor(s.Rows, s.Hidden) }
+
+// params is what else it writes: places with their tiles, the head's rows, the caches' tables, what comes back.
 func (s Sizes) params() int64 {
 	if s.Rows == 0 {
 		return 0
 	}
 	rows := int64(s.Rows)
-	return s.tensor(s.Rows, s.Hidden) + 2*aligned(8*rows) + aligned(16*rows) + aligned(4*rows) + align*int64(2*s.Layers+1)
+	return 2*aligned(8*rows) + aligned(16*rows) + aligned(4*rows) + align*int64(2*s.Layers+1)
 }
 
 // results is what a step's logits take, or the residual on its way to another executor.
