@@ -154,8 +154,7 @@ func (e *Executor) record(f *frame, s *device.Frame, stages [][]int, all []comma
 		}
 		for _, k := range stage {
 			c := &all[k]
-			m := shaders.Get(c.Kernel)
-			p, err := e.dev.Pipeline(device.Module{Name: m.Name, SPIRV: m.SPIRV, Push: m.Push}, c.Constants, c.subgroup)
+			p, err := e.dev.Pipeline(device.Module(shaders.Get(c.Kernel)), c.Constants, c.subgroup)
 			if err != nil {
 				e.fail("compiling a shader", err)
 			}
