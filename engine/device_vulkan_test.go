@@ -118,6 +118,9 @@ func TestVulkanFaults(t *testing.T) {
 	} {
 		for _, layers := range []GPULayers{GPUAll, "2"} {
 			t.Run(kind.name+"/"+string(layers), func(t *testing.T) {
+				if testing.Short() && layers == "2" {
+					t.Skip("the head on the CPU, too")
+				}
 				at := func(n int) (loading, step bool) {
 					var faults device.Faults
 					*kind.at(&faults) = n

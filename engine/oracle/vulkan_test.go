@@ -58,6 +58,9 @@ func TestFixturesOnVulkan(t *testing.T) {
 
 // TestTrainedModelOnVulkan: likewise with trained weights, in their own format and quantised.
 func TestTrainedModelOnVulkan(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a hundred thousand dispatches")
+	}
 	m := load(t, sharedtest.Dir(t, "models", "tiny-moe"), onVulkan(t, engine.Options{GPULayers: engine.GPUAll}))
 	r, err := open(t, sharedtest.Dir(t, "models", "tiny-moe")).Check(t.Context(), m)
 	if err != nil {
