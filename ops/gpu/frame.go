@@ -10,7 +10,7 @@ import (
 	"github.com/coli-moe/coli/shaders"
 )
 
-// mostFrames is how many lists stay recorded: a decode step takes two, by the memory its caches' rows come back in, a prompt some more.
+// mostFrames is how many lists stay recorded: a decode step takes one, a prompt some more.
 const mostFrames = 16
 
 // frame is a list of nodes with what it was compiled to.

@@ -1,6 +1,7 @@
 package gpu
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -599,6 +600,36 @@ func TestRouted(t *testing.T) {
 	if fmt.Sprint(counts) != "map[0:42 1:42 2:42]" {
 		t.Errorf("counted %v, want 42 choices of each layer", counts)
 	}
+}
+
+// TestNumbers: lists that are recorded outlive a list of more rows than any before.
+func TestNumbers(t *testing.T) {
+	e := open(t, Options{})
+	run := func(rows int) {
+		t.Helper()
+		e.Reset()
+		data := make([]float32, rows)
+		for i := range data {
+			data[i] = float32(i + 1)
+		}
+		if got := e.Download(e.Upload("x", -1, rows, 1, data)); !slices.Equal(got, data) {
+			t.Errorf("%d rows came back changed", rows)
+		}
+	}
+	run(3)
+	run(1500)
+	// What was freed is somebody else's now.
+	for range 4 {
+		buf, err := e.dev.Alloc(device.DeviceOnly, 4096, "another's")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer buf.Free()
+		if err := e.dev.Write(buf, 0, bytes.Repeat([]byte{1, 0, 0, 0}, 1024)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	run(3)
 }
 
 // TestSteadyAllocations: a decode step allocates nothing here.

@@ -267,14 +267,16 @@ func (e *Executor) counters(size int64) uint64 {
 	return e.zeros.Addr
 }
 
-// number returns the address of the numbers from 0 to n-1.
+// number returns the address of the numbers from 0 to n-1. Where there were fewer, it forgets what is recorded, which reads those: no node
+// names them.
 func (e *Executor) number(n int) uint64 {
 	if e.numbers == nil || e.numbers.Size < 4*int64(n) {
 		list := make([]int32, max(n, 1024))
 		for i := range list {
 			list[i] = int32(i)
 		}
-		e.retire(e.numbers)
+		e.dropFrames()
+		e.numbers.Free()
 		e.numbers = nil
 		e.numbers = e.fixed(octets(list), "tables")
 	}
