@@ -152,6 +152,46 @@ func TestVulkanFaults(t *testing.T) {
 	}
 }
 
+// TestVulkanOwed: a submission that fails while what the step before chose and wrote has not been looked at costs nothing of it: the tokens
+// are the CPU's, every pair counts once, and the host has all rows.
+func TestVulkanOwed(t *testing.T) {
+	dir := sharedtest.Testdata("oracles", "olmoe")
+	ids := prompt(12)
+	run := func(m *Model, fail func()) (logits []float32, s *Session) {
+		t.Helper()
+		s = session(t, m, 0)
+		for i, part := range [][]int32{ids[:9], ids[9:10], ids[10:11], ids[11:]} {
+			if i == 2 {
+				fail()
+			}
+			err := s.ForwardAll(t.Context(), part, func(_ int, l []float32) { logits = append(logits, l...) })
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		return logits, s
+	}
+	base := load(t, dir, Options{Threads: 1})
+	want, ws := run(base, func() {})
+	for _, layers := range []GPULayers{GPUAll, "2"} {
+		m := load(t, dir, onVulkan(t, Options{Threads: 1, GPULayers: layers, Note: func(string) {}}))
+		got, s := run(m, func() { m.binding.card.accelerator.(*vulkan).device.Inject(device.Faults{Submit: 1}) })
+		if n, _ := m.LayersOnDevice(); n > 0 {
+			t.Errorf("layers %s: nothing failed", layers)
+		}
+		agree(t, "layers "+string(layers), got, want, m.Config.VocabSize)
+		if !slices.Equal(m.Routed(), base.Routed()) {
+			t.Errorf("layers %s: routed %v, want %v", layers, m.Routed(), base.Routed())
+		}
+		for il, layer := range s.step.State {
+			for c, kv := range layer {
+				agree(t, "keys", kv.K, ws.step.State[il][c].K, len(kv.K))
+				agree(t, "values", kv.V, ws.step.State[il][c].V, len(kv.V))
+			}
+		}
+	}
+}
+
 // TestVulkanCap: a device with room for k layers gets k, runs them, and takes no more than it has; one that has less room than the plan
 // believes gives up what does not fit.
 func TestVulkanCap(t *testing.T) {

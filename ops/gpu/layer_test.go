@@ -496,6 +496,28 @@ func TestLoad(t *testing.T) {
 	near(t, "afterwards", m.logits(t, e, s, 1, 2, 3), m.logits(t, reference(), w, 1, 2, 3), 5e-3)
 }
 
+// TestReload: what is recorded with weights that went is not run with those that came in their place.
+func TestReload(t *testing.T) {
+	m := newToy(t, toys["float32"])
+	e, l := open(t, Options{}), &m.layers[0]
+	for turn := range 3 {
+		loaded, err := e.Load(t.Context(), "layer 0", []*ops.Matrix{l.q, l.k, l.v, l.o, l.gate}, []*ops.Vector{l.in, l.post}, &l.experts, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, ws := m.state(), m.state()
+		for i := range 3 {
+			near(t, fmt.Sprintf("step %d of turn %d", i, turn), m.logits(t, e, s, i), m.logits(t, reference(), ws, i), 5e-3)
+		}
+		loaded.Free()
+		l.o = &ops.Matrix{Name: l.o.Name, Format: l.o.Format, Rows: l.o.Rows, Cols: l.o.Cols, RowBytes: l.o.RowBytes, Data: slices.Clone(l.o.Data)}
+		for i := range l.o.Data[:len(l.o.Data)/2] {
+			l.o.Data[i] = 0
+		}
+		l.post.Data[turn] += 2 // the same vector, with other values
+	}
+}
+
 // TestFixed: a run takes no more memory than was told beforehand, whatever its steps.
 func TestFixed(t *testing.T) {
 	for name, o := range toys {
@@ -599,6 +621,58 @@ func TestRouted(t *testing.T) {
 	e.Account()
 	if fmt.Sprint(counts) != "map[0:42 1:42 2:42]" {
 		t.Errorf("counted %v, want 42 choices of each layer", counts)
+	}
+}
+
+// TestOwed: what a step chose and wrote is there though the next one fails, whatever of.
+func TestOwed(t *testing.T) {
+	m := newToy(t, toys["olmoe"])
+	whole, ws := open(t, Options{}), m.state()
+	tokens := prompt(21)
+	m.logits(t, whole, ws, tokens[:20]...)
+	m.logits(t, whole, ws, tokens[20])
+	for name, c := range map[string]struct {
+		faults device.Faults
+		rows   int // of the step that fails: one is recorded already
+	}{
+		"submit":       {device.Faults{Submit: 1}, 1},
+		"first submit": {device.Faults{Submit: 1}, 3},
+		"frame":        {device.Faults{Frame: 1}, 3},
+		"lost":         {device.Faults{Lost: 1}, 1},
+		"wait":         {device.Faults{Wait: 1}, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			counts := map[bool]int{}
+			e := open(t, Options{Routed: func(_ int, ids []int32, earlier bool) { counts[earlier] += len(ids) }})
+			s := m.state()
+			e.Download(m.step(e, s, tokens[:20], nil))
+			e.Download(m.step(e, s, tokens[20:], nil))
+			width := m.kvHeads * m.headDim
+			if last := s.kv[0][0].K[20*width : 21*width]; slices.Max(last) != 0 || slices.Min(last) != 0 || e.owed == nil {
+				t.Fatal("the second step's rows and choices are not owed")
+			}
+			e.dev.Inject(c.faults)
+			func() {
+				defer func() {
+					if f, ok := recover().(*ops.Failure); !ok || !errors.Is(f, device.ErrFault) {
+						t.Errorf("the third step: %v", f)
+					}
+				}()
+				e.Download(m.step(e, s, prompt(c.rows), nil))
+			}()
+			if want := 3 * 2 * 21; counts[true] != want || counts[false] != 0 {
+				t.Errorf("%d choices of steps before and %d of the one that failed were told, want %d and none", counts[true], counts[false], want)
+			}
+			if got := e.Stats().Pairs; got != 3*2*21 {
+				t.Errorf("%d pairs were counted, want %d", got, 3*2*21)
+			}
+			for il := range m.layers {
+				got, want := s.kv[il][0], ws.kv[il][0]
+				if !slices.Equal(got.K[:21*width], want.K) || !slices.Equal(got.V[:21*width], want.V) {
+					t.Errorf("layer %d: the host lacks rows of the steps before", il)
+				}
+			}
+		})
 	}
 }
 
