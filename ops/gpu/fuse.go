@@ -155,6 +155,9 @@ func (p *fusing) normed(u unit, i int, f fusion) unit {
 	if n.op != opNorm || n.x.id != sum.id || n.dst.id == sum.id || n.dst.id == u.x.id || int32(n.n[0]) != sum.cols || !p.allow(f, u.node) {
 		return u
 	}
+	if from := u.x.layer; from >= 0 && n.dst.layer > from && (n.dst.layer-from)%2 == 0 {
+		return u // the norm may lie where what is multiplied does: see arena
+	}
 	p.fired[f]++
 	u.norm, u.quantize = p.take(i+2), p.quantized(i+2, fuseNormQuantize)
 	return u

@@ -143,6 +143,17 @@ func TestFuse(t *testing.T) {
 	}
 }
 
+// TestFuseRecycled: a norm is not behind a product that reads what its memory held two layers before.
+func TestFuseRecycled(t *testing.T) {
+	for layer, want := range map[int32]string{1: "matmul+add+norm | o", 2: "matmul+add+norm | o", 3: "matmul+add norm | o", -1: "matmul+add+norm | o"} {
+		nodes := script(t, "int:o=n add:x=o norm:m=x")
+		nodes[0].x.layer, nodes[2].dst.layer = 1, layer
+		if got := show(fuse(nodes, func(fusion, *node) bool { return true })); got != want {
+			t.Errorf("a norm of layer %d: %s, want %s", layer, got, want)
+		}
+	}
+}
+
 // TestFuseLayer: a layer of OLMoE becomes seven kernels, in as many stages as depend on each other.
 func TestFuseLayer(t *testing.T) {
 	nodes := script(t, `norm:n=x quantize:=n int:q=n int:k=n int:v=n norm:q=q norm:k=k clamp:q clamp:k clamp:v rope:q rope:k store_kv:=k,v
