@@ -193,9 +193,6 @@ func (e *Executor) Stats() Stats {
 	return s
 }
 
-// Err is the failure of the device, nil while it works.
-func (e *Executor) Err() error { return e.err }
-
 // fail ends the executor's work: this op and all later ones panic. Rows of caches that came back before are the host's first.
 func (e *Executor) fail(doing string, err error) {
 	if e.err == nil {
