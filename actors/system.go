@@ -264,6 +264,9 @@ func (s *System) blame(err error, restarts int32) error {
 		return fmt.Errorf("%w: %w", ErrGone, err)
 	default:
 	}
+	if errors.Is(err, messages.ErrStopped) { // an actor is gone, and the system about to hear of it
+		return fmt.Errorf("%w: %w", ErrGone, err)
+	}
 	if failure := (*Failure)(nil); errors.As(err, &failure) || s.restarts.Load() != restarts {
 		return fmt.Errorf("%w: %w", ErrRestarted, err)
 	}

@@ -215,6 +215,8 @@ func TestDeviceInATerminal(t *testing.T) {
 	p.at(">>> ")
 	p.keys(ctrlD)
 	p.check(p.ended())
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	if said := p.screen.String(); strings.Contains(said, "failed") {
 		t.Errorf("the device failed:\n%s", said)
 	}
