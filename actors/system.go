@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -34,7 +33,7 @@ type SystemConfig struct {
 }
 
 // System is the pipeline of a model: the actors and the engine's side of a step. Step, Predict and Tokens are called by the engine's
-// goroutine, one at a time; Figures and WriteTrace by anyone.
+// goroutine, one at a time; Figures by anyone.
 type System struct {
 	cfg    SystemConfig
 	rt     *Runtime
@@ -424,9 +423,6 @@ func (s *System) Counts() []uint64 { return s.counts }
 
 // Recount sets the counts back to earlier ones, before a step is done again. For the engine's goroutine.
 func (s *System) Recount(counts []uint64) { copy(s.counts, counts) }
-
-// WriteTrace writes the timeline so far; see Runtime.WriteTrace.
-func (s *System) WriteTrace(w io.Writer) error { return s.rt.WriteTrace(w) }
 
 // Close stops the actors in the order of the data flow, then what else lives in their runtime, and frees the slots. No step may be under
 // way.
