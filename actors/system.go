@@ -363,7 +363,6 @@ func (f Figures) Since(begin Figures) Figures {
 		{&t.Evictions, b.Evictions},
 		{&t.DemandReads, b.DemandReads},
 		{&t.PredictedReads, b.PredictedReads},
-		{&t.WarmReads, b.WarmReads},
 		{&t.PredictedUsed, b.PredictedUsed},
 		{&t.Needed, b.Needed},
 		{&t.NeededPredicted, b.NeededPredicted},
