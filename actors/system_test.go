@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -45,23 +44,9 @@ const (
 	tightSlots  = 6
 )
 
-// leaks fails the test if, once all else is cleaned up, there are goroutines that were not there when it was called.
-func leaks(t testing.TB) {
-	before := runtime.NumGoroutine()
-	t.Cleanup(func() {
-		for deadline := time.Now().Add(5 * time.Second); runtime.NumGoroutine() > before; time.Sleep(time.Millisecond) {
-			if time.Now().After(deadline) {
-				stacks := make([]byte, 1<<20)
-				t.Errorf("%d goroutines are left of %d:\n%s", runtime.NumGoroutine(), before, stacks[:runtime.Stack(stacks, true)])
-				return
-			}
-		}
-	})
-}
-
 func newRig(t testing.TB, threads, slots int, change func(*SystemConfig)) *rig {
 	t.Helper()
-	leaks(t)
+	sharedtest.Leaks(t)
 	r := &rig{t: t, before: func() {}, predict: true}
 	var err error
 	if r.c, err = weights.Open(sharedtest.Testdata("oracles", "olmoe")); err != nil {
@@ -417,7 +402,7 @@ func TestNewSystemFails(t *testing.T) {
 		{"no layers", func(c *SystemConfig) { c.Layers = 0 }, "actor tier (expert RAM): tier: 0 layers of 12 experts"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			leaks(t)
+			sharedtest.Leaks(t)
 			cfg := valid
 			tt.change(&cfg)
 			if _, err := NewSystem(cfg); err == nil || err.Error() != tt.want {

@@ -84,7 +84,7 @@ func TestVulkan(t *testing.T) {
 // TestVulkanFaults: whatever fails, and when, from the opening of the device to the last token, the tokens are the CPU's, one line says what
 // became of the layers, and nothing is left on the device.
 func TestVulkanFaults(t *testing.T) {
-	leaks(t)
+	sharedtest.Leaks(t)
 	dir := sharedtest.Testdata("oracles", "olmoe")
 	base := load(t, dir, Options{Threads: 1})
 	ids := prompt(9)
@@ -224,7 +224,7 @@ func TestVulkanCap(t *testing.T) {
 
 // TestVulkanNotTaken: a device that was opened for a model that cannot be loaded is closed.
 func TestVulkanNotTaken(t *testing.T) {
-	leaks(t)
+	sharedtest.Leaks(t)
 	dir := sharedtest.Testdata("oracles", "olmoe")
 	for _, tt := range []struct {
 		path string
@@ -281,7 +281,7 @@ func TestVulkanGreedy(t *testing.T) {
 // TestVulkanCancelled: a step that is cancelled between two layers, with the device's part of it done, leaves nothing behind that would
 // disturb what follows; the timeline shows the device's actors.
 func TestVulkanCancelled(t *testing.T) {
-	leaks(t)
+	sharedtest.Leaks(t)
 	dir := sharedtest.Testdata("oracles", "olmoe")
 	base := load(t, dir, Options{Threads: 1})
 	want := logitsOf(t, session(t, base, 0), prompt(40))

@@ -7,12 +7,10 @@ import (
 	"math"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/coli-moe/coli/engine/sampler"
 	"github.com/coli-moe/coli/internal/sharedtest"
@@ -349,18 +347,4 @@ func (n *notes) take() []string {
 	lines := n.lines
 	n.lines = nil
 	return lines
-}
-
-// leaks fails the test if, once all else is cleaned up, there are goroutines that were not there when it was called.
-func leaks(t *testing.T) {
-	before := runtime.NumGoroutine()
-	t.Cleanup(func() {
-		for deadline := time.Now().Add(5 * time.Second); runtime.NumGoroutine() > before; time.Sleep(time.Millisecond) {
-			if time.Now().After(deadline) {
-				stacks := make([]byte, 1<<20)
-				t.Errorf("%d goroutines are left of %d:\n%s", runtime.NumGoroutine(), before, stacks[:runtime.Stack(stacks, true)])
-				return
-			}
-		}
-	})
 }

@@ -182,7 +182,7 @@ func TestFaultyReads(t *testing.T) {
 	} {
 		for _, direct := range []prefetcher.Mode{prefetcher.Auto, prefetcher.Off} {
 			t.Run(tt.name+", direct "+direct.String(), func(t *testing.T) {
-				leaks(t)
+				sharedtest.Leaks(t)
 				m, said := streaming(t, dir, &faults{read: tt.read}, Options{Threads: 2, Direct: direct, Prefetch: PrefetchOff})
 				if !slices.Equal(greedyRun(t, m, prompt(21), 8), want) {
 					t.Error("the logits differ from the run in memory")
@@ -218,7 +218,7 @@ func TestTruncatedWhileStreaming(t *testing.T) {
 	} {
 		for _, direct := range []prefetcher.Mode{prefetcher.Auto, prefetcher.Off} {
 			t.Run(tt.name+", direct "+direct.String(), func(t *testing.T) {
-				leaks(t)
+				sharedtest.Leaks(t)
 				dir := copyOf(t, "olmoe")
 				want := inMemory(t, dir)
 				m, said := streaming(t, dir, &faults{read: pass}, Options{Threads: 2, Direct: direct})
@@ -254,7 +254,7 @@ func TestTruncatedWhileStreaming(t *testing.T) {
 
 // TestNoWeightsFromBehindTheEnd: where the readers find the end of the file, the mapped file is not asked: it may have zeros there.
 func TestNoWeightsFromBehindTheEnd(t *testing.T) {
-	leaks(t)
+	sharedtest.Leaks(t)
 	m, said := streaming(t, sharedtest.Testdata("oracles", "olmoe"), &faults{read: func(int64, []byte, int64, func([]byte, int64) (int, error)) (int, error) {
 		return 0, nil
 	}}, Options{Threads: 2})
@@ -273,7 +273,7 @@ func pass(_ int64, p []byte, off int64, real func([]byte, int64) (int, error)) (
 
 // TestReplacedWhileStreaming: a file that another one takes the name of goes on being read.
 func TestReplacedWhileStreaming(t *testing.T) {
-	leaks(t)
+	sharedtest.Leaks(t)
 	dir := copyOf(t, "olmoe")
 	want := inMemory(t, dir)
 	var once sync.Once
@@ -303,7 +303,7 @@ func TestReplacedWhileStreaming(t *testing.T) {
 
 // TestInterrupted: Ctrl+C while experts are read ends the step at once, however long the reads take. The session goes on where it was.
 func TestInterrupted(t *testing.T) {
-	leaks(t)
+	sharedtest.Leaks(t)
 	dir := sharedtest.Testdata("oracles", "olmoe")
 	want := inMemory(t, dir)
 	hang := make(chan struct{})
@@ -361,7 +361,7 @@ func TestInterrupted(t *testing.T) {
 
 // TestCloseWhileReading closes a model after a step that was cancelled, with its reads still under way, and closes it once more.
 func TestCloseWhileReading(t *testing.T) {
-	leaks(t)
+	sharedtest.Leaks(t)
 	started := make(chan struct{}, 1)
 	f := &faults{read: func(_ int64, p []byte, off int64, real func([]byte, int64) (int, error)) (int, error) {
 		select {
@@ -387,7 +387,7 @@ func TestCloseWhileReading(t *testing.T) {
 
 // TestFileVanishes: a weight file that cannot be opened again for the readers is an error of Load, which leaves nothing behind.
 func TestFileVanishes(t *testing.T) {
-	leaks(t)
+	sharedtest.Leaks(t)
 	c := Options{RAM: 400_000, open: func(path string, _ bool) (prefetcher.File, error) {
 		return nil, &os.PathError{Op: "open", Path: filepath.Base(path), Err: os.ErrNotExist}
 	}}
@@ -399,7 +399,7 @@ func TestFileVanishes(t *testing.T) {
 
 // TestSessionsAndInterruptions runs session after session on one model, and cancels them at random: those that end are right.
 func TestSessionsAndInterruptions(t *testing.T) {
-	leaks(t)
+	sharedtest.Leaks(t)
 	dir := sharedtest.Testdata("oracles", "olmoe")
 	want := inMemory(t, dir)
 	duration := time.Second

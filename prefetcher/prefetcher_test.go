@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/coli-moe/coli/internal/sharedtest"
 	"github.com/coli-moe/coli/messages"
 	"github.com/coli-moe/coli/weights"
 )
@@ -571,7 +572,7 @@ func TestReadAllocatesNothing(t *testing.T) {
 			l := <-r.inbox
 			messages.Landeds.Put(l)
 		}
-	}); n != 0 && !raceEnabled {
+	}); n != 0 && !sharedtest.Race {
 		t.Errorf("%v allocations for two reads", n)
 	}
 }

@@ -1,4 +1,5 @@
-// Package sharedtest finds test material that is too large to be committed: a folder named shared beside the checkout.
+// Package sharedtest has what tests of several packages need: it finds test material that is too large to be committed, a folder named shared
+// beside the checkout, and looks for goroutines that are left.
 //
 // It is imported by tests only.
 package sharedtest

@@ -1,5 +1,0 @@
-//go:build !race
-
-package prefetcher
-
-const raceEnabled = false

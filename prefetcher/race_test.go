@@ -1,6 +1,0 @@
-//go:build race
-
-package prefetcher
-
-// raceEnabled: the race detector makes sync.Pool forget.
-const raceEnabled = true
