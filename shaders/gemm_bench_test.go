@@ -32,17 +32,7 @@ func gemmMeasure(b *testing.B, g *gpu, times int, stages ...gemmStage) time.Dura
 			flops += s.flops
 		}
 	}
-	if err := f.End(); err != nil {
-		b.Fatal(err)
-	}
-	best := time.Duration(1 << 62)
-	for b.Loop() {
-		start := time.Now()
-		if err := f.Run(b.Context()); err != nil {
-			b.Fatal(err)
-		}
-		best = min(best, time.Since(start))
-	}
+	best := fastest(b, f)
 	b.ReportMetric(float64(best.Nanoseconds())/1e3/float64(times), "µs/stage")
 	b.ReportMetric(flops/float64(best.Nanoseconds())/1e3, "TFLOP/s")
 	return best / time.Duration(times)
