@@ -13,3 +13,6 @@ func detect() isa {
 	}
 	return avx512
 }
+
+// lastCache is the size of the processor's last level of cache, 0 if it does not tell.
+func lastCache() int64 { return int64(max(cpuid.CPU.Cache.L3, cpuid.CPU.Cache.L2, 0)) }

@@ -18,6 +18,7 @@ type vector struct {
 	axpyRows   func(acc, p, v []float32, stride, n int)
 	decodeF16  func(dst []float32, src []byte)
 	decodeBF16 func(dst []float32, src []byte)
+	read       func(b []byte) uint64
 }
 
 var vectorGeneric = vector{
@@ -25,6 +26,7 @@ var vectorGeneric = vector{
 	dot:      dotGeneric, axpy: axpyGeneric, scale: scaleGeneric, add: addGeneric, sumSquares: sumSquaresGeneric,
 	mulScaled: mulScaledGeneric, siluMul: siluMulGeneric, expSum: expSumGeneric, maximum: maximumGeneric,
 	dotRows: dotRowsGeneric, axpyRows: axpyRowsGeneric, decodeF16: decodeF16Generic, decodeBF16: decodeBF16Generic,
+	read: readGeneric,
 }
 
 // Dot returns Σ a[i]·b[i] over len(a) values.

@@ -10,12 +10,14 @@ func vectorsOf(limit isa) vector {
 			dot: dotAVX512, axpy: axpyAVX512, scale: scaleAVX512, add: addAVX512, mulScaled: mulScaledAVX512, siluMul: siluMulAVX512,
 			expSum: expSumAVX512, maximum: maximumAVX512, dotRows: dotRowsAVX512, axpyRows: axpyRowsAVX512,
 			decodeF16: decodeF16AVX512, decodeBF16: decodeBF16AVX512, quantize: quantizeAVX512, tiles: tilesAVX512,
+			read: readAVX512,
 		}.vector()
 	case avx2:
 		return assembly{
 			dot: dotAVX2, axpy: axpyAVX2, scale: scaleAVX2, add: addAVX2, mulScaled: mulScaledAVX2, siluMul: siluMulAVX2,
 			expSum: expSumAVX2, maximum: maximumAVX2, dotRows: dotRowsAVX2, axpyRows: axpyRowsAVX2,
 			decodeF16: decodeF16AVX2, decodeBF16: decodeBF16AVX2, quantize: quantizeAVX2, tiles: tilesAVX2,
+			read: readAVX2,
 		}.vector()
 	}
 	return vectorGeneric
@@ -36,6 +38,7 @@ type assembly struct {
 	decodeF16, decodeBF16 func(dst *float32, src *byte, n int)
 	quantize              func(q *int8, d *float32, s, half *int32, x *float32, blocks int)
 	tiles                 func(tiles, q *int8, n int)
+	read                  func(p *byte, n int) uint64
 }
 
 func data(x []float32) *float32 { return unsafe.SliceData(x) }
@@ -63,6 +66,7 @@ func (a assembly) vector() vector {
 		},
 		decodeF16:  decodeWith(a.decodeF16, decodeF16Generic),
 		decodeBF16: decodeWith(a.decodeBF16, decodeBF16Generic),
+		read:       a.readAll,
 	}
 }
 
@@ -75,6 +79,15 @@ func decodeWith(f func(*float32, *byte, int), rest func([]float32, []byte)) func
 		}
 		rest(dst[n:], src[2*n:])
 	}
+}
+
+// readAll is readGeneric for any length.
+func (a *assembly) readAll(b []byte) (sum uint64) {
+	n := len(b) / readStep * readStep
+	if n > 0 {
+		sum = a.read(&b[0], n)
+	}
+	return sum ^ readGeneric(b[n:])
 }
 
 // quantizeRow is quantizeGeneric for any length: a last short block is quantised from a copy with zeros behind.

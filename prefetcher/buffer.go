@@ -6,19 +6,17 @@ import (
 	"sync"
 	"sync/atomic"
 	"unsafe"
+
+	"github.com/coli-moe/coli/internal/hugemem"
 )
 
-const (
-	// blockSize is the alignment that direct I/O asks for, at most.
-	blockSize = 4096
-	// hugePage is what one page-table entry of a transparent huge page maps on x86-64 and arm64 (with 4 KiB pages).
-	hugePage = 2 << 20
-)
+// blockSize is the alignment that direct I/O asks for, at most.
+const blockSize = 4096
 
 // Memory is slots for records, outside Go's heap. Slot may be called concurrently.
 type Memory struct {
-	data, mapped []byte
-	slotBytes    int64
+	*hugemem.Block
+	slotBytes int64
 }
 
 // Arena reserves memory for slots of slotBytes each (rounded up to 4 KiB), in one piece that begins at a huge page. Where the system has
@@ -29,20 +27,24 @@ func Arena(slots int, slotBytes int64) (*Memory, error) {
 		return nil, fmt.Errorf("prefetcher: an arena of %d slots of %d bytes", slots, slotBytes)
 	}
 	slotBytes = (slotBytes + blockSize - 1) / blockSize * blockSize
-	const most = int64(^uint(0)>>1) - 2*hugePage
+	const most = int64(^uint(0)>>1) - 2*hugemem.HugePage
 	if slotBytes > most/int64(slots) {
 		return nil, fmt.Errorf("prefetcher: %d slots of %d bytes are more than the address space", slots, slotBytes)
 	}
-	return reserve(int64(slots)*slotBytes, slotBytes)
+	block, err := hugemem.Map(int64(slots) * slotBytes)
+	if err != nil {
+		return nil, fmt.Errorf("memory for experts: %w", err)
+	}
+	return &Memory{block, slotBytes}, nil
 }
 
 // Slots returns the number of slots.
-func (m *Memory) Slots() int { return int(int64(len(m.data)) / m.slotBytes) }
+func (m *Memory) Slots() int { return int(int64(len(m.Data)) / m.slotBytes) }
 
 // Slot returns the memory of slot i, aligned for direct reads.
 func (m *Memory) Slot(i int) []byte {
 	at, end := int64(i)*m.slotBytes, int64(i+1)*m.slotBytes
-	return m.data[at:end:end]
+	return m.Data[at:end:end]
 }
 
 // populateStep is how much Populate takes at once.
@@ -58,10 +60,10 @@ func (m *Memory) Populate(ctx context.Context, threads int) error {
 		wg.Go(func() {
 			for {
 				at := next.Add(populateStep) - populateStep
-				if at >= int64(len(m.data)) || ctx.Err() != nil {
+				if at >= int64(len(m.Data)) || ctx.Err() != nil {
 					return
 				}
-				if !populate(m.data[at:min(at+populateStep, int64(len(m.data)))]) {
+				if !hugemem.Populate(m.Data[at:min(at+populateStep, int64(len(m.Data)))]) {
 					return
 				}
 			}

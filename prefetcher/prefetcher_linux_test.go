@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coli-moe/coli/internal/hugemem"
 	"github.com/coli-moe/coli/messages"
 	"github.com/coli-moe/coli/weights"
 )
@@ -31,8 +32,8 @@ func TestPopulate(t *testing.T) {
 	if err := m.Populate(t.Context(), 2); err != nil {
 		t.Fatal(err)
 	}
-	in := make([]byte, len(m.data)/os.Getpagesize())
-	if _, _, errno := unix.Syscall(unix.SYS_MINCORE, sliceAddress(m.data), uintptr(len(m.data)), sliceAddress(in)); errno != 0 {
+	in := make([]byte, len(m.Data)/os.Getpagesize())
+	if _, _, errno := unix.Syscall(unix.SYS_MINCORE, sliceAddress(m.Data), uintptr(len(m.Data)), sliceAddress(in)); errno != 0 {
 		t.Fatal(errno)
 	}
 	if absent := bytes.Count(in, []byte{0}); absent > 0 && kernelPopulates() {
@@ -55,7 +56,7 @@ func kernelPopulates() bool {
 		return false
 	}
 	defer m.Close()
-	return populate(m.data)
+	return hugemem.Populate(m.Data)
 }
 
 // TestArenaOfHugePages: a slot larger than a huge page gets some, where the system has them.
@@ -64,7 +65,7 @@ func TestArenaOfHugePages(t *testing.T) {
 	if len(mode) == 0 || strings.Contains(string(mode), "[never]") {
 		t.Skip("no transparent huge pages")
 	}
-	m, err := Arena(1, 4*hugePage)
+	m, err := Arena(1, 4*hugemem.HugePage)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,7 +128,7 @@ func BenchmarkReads(b *testing.B) {
 					b.Fatal(err)
 				}
 				defer mem.Close()
-				clear(mem.data)
+				clear(mem.Data)
 				raw, err := RawRate(b.Context(), s.Files(), each, readers, 300*time.Millisecond)
 				if err != nil {
 					b.Skip(err)

@@ -209,7 +209,7 @@ func TestReads(t *testing.T) {
 				}
 				r := start(t, Config{Readers: readers, Direct: mode, Trace: trace}, nil)
 				for round := range 3 {
-					clear(r.slots.data)
+					clear(r.slots.Data)
 					for e := range int32(experts) {
 						r.ask(e, messages.Priority(round))
 					}
@@ -313,7 +313,7 @@ func TestFaults(t *testing.T) {
 	for name, tt := range all {
 		t.Run(name, func(t *testing.T) {
 			r := start(t, Config{Readers: 1}, tt.fault)
-			clear(r.slots.data)
+			clear(r.slots.Data)
 			r.ask(3, messages.Demand)
 			l := r.answer()
 			switch {

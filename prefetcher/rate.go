@@ -56,7 +56,7 @@ func RawRate(ctx context.Context, paths []string, size int64, readers int, d tim
 		return 0, err
 	}
 	defer mem.Close()
-	for b := mem.data; len(b) > 0; b = b[min(len(b), blockSize):] {
+	for b := mem.Data; len(b) > 0; b = b[min(len(b), blockSize):] {
 		b[0] = 1 // pages are taken and cleared before the clock starts
 	}
 	var wg sync.WaitGroup
