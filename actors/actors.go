@@ -64,9 +64,10 @@ type Spec struct {
 	Spin time.Duration
 }
 
-// Options of a runtime. The zero value traces nothing and reports nothing.
+// Options of a runtime. The zero value traces nothing, measures nothing and reports nothing.
 type Options struct {
 	Trace   bool
+	Measure bool        // take the times of messages, for Stats: three looks at the clock for each
 	OnEvent func(Event) // called by the actors' goroutines, one call at a time; must not block, nor stop the runtime
 }
 
@@ -75,7 +76,9 @@ type Runtime struct {
 	system   *actor.ActorSystem
 	onEvent  func(Event)
 	eventMu  sync.Mutex
-	tracer   *tracer // nil if nothing is traced
+	tracer   *tracer      // nil if nothing is traced
+	clock    func() int64 // nanoseconds since Start; nil if nothing is traced nor measured
+	measure  bool
 	procs    int
 	spinners atomic.Int32
 
@@ -93,10 +96,14 @@ func Start(opts Options) *Runtime {
 		})),
 		onEvent: opts.OnEvent,
 		procs:   runtime.GOMAXPROCS(0),
+		measure: opts.Measure,
+	}
+	if opts.Trace || opts.Measure {
+		began := time.Now()
+		r.clock = func() int64 { return int64(time.Since(began)) }
 	}
 	if opts.Trace {
-		began := time.Now()
-		r.tracer = newTracer(func() int64 { return int64(time.Since(began)) })
+		r.tracer = newTracer(r.clock)
 	}
 	return r
 }
@@ -114,8 +121,8 @@ func (r *Ref) Name() string { return r.name }
 // any time. When the actor has stopped the message fails at once if it can (messages.Failer), with an error that wraps
 // messages.ErrStopped, and is dropped otherwise.
 func (r *Ref) Send(m messages.Message) {
-	if t := r.box.track; t != nil {
-		t.stamp(m.Head())
+	if r.box.now != nil {
+		r.box.stamp(m.Head())
 	}
 	r.box.PostUserMessage(m)
 }
@@ -144,8 +151,12 @@ func (r *Runtime) declare(name string) (*Ref, error) {
 		return nil, fmt.Errorf("actor %s: there is one of this name already", name)
 	}
 	ref := &Ref{name: name, box: newMailbox()}
+	ref.box.now = r.clock
 	if r.tracer != nil {
 		ref.box.track = r.tracer.track(name)
+	}
+	if r.measure {
+		ref.box.times = new(times)
 	}
 	r.refs = append(r.refs, ref)
 	return ref, nil

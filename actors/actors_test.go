@@ -589,6 +589,42 @@ func BenchmarkRoundTrip(b *testing.B) {
 	}
 }
 
+// BenchmarkMessage measures what a message costs that nobody waits for: a thousand are sent, and the last is waited for.
+func BenchmarkMessage(b *testing.B) {
+	for _, v := range []struct {
+		name string
+		opts Options
+	}{{"plain", Options{}}, {"measured", Options{Measure: true}}, {"traced", Options{Trace: true}}} {
+		b.Run(v.name, func(b *testing.B) {
+			r := Start(v.opts)
+			defer r.Stop(context.Background())
+			ref, err := r.Spawn(Spec{Name: "sink", New: func() (Receiver, error) {
+				return receiverFunc(func(m messages.Message) {
+					if j, ok := m.(*job); ok {
+						j.Done()
+					}
+				}), nil
+			}})
+			if err != nil {
+				b.Fatal(err)
+			}
+			notices, last := make([]notice, 999), newJob(0, "")
+			b.ReportAllocs()
+			for b.Loop() {
+				for i := range notices {
+					ref.Send(&notices[i])
+				}
+				last.Reset()
+				ref.Send(last)
+				if err := last.Wait(ref.Dead()); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*(len(notices)+1)), "ns/message")
+		})
+	}
+}
+
 // BenchmarkStartDelay measures how late an actor begins when its sender goes on computing.
 func BenchmarkStartDelay(b *testing.B) {
 	for _, spin := range []time.Duration{0, maxSpin} {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync/atomic"
 
 	"github.com/asynkron/protoactor-go/actor"
 
@@ -20,6 +21,7 @@ type host struct {
 	failure  *Failure // of the last life, until the next has begun
 	closeErr error    // of the last Close
 	stopped  bool
+	restarts atomic.Uint64
 }
 
 // Receive implements actor.Actor.
@@ -67,6 +69,7 @@ func (h *host) rebuild() bool {
 		return false
 	}
 	h.receiver = receiver
+	h.restarts.Add(1)
 	if err != nil {
 		h.failure.What = oneLine(fmt.Sprintf("%s; closing it: %v", h.failure.What, err))
 	}

@@ -15,8 +15,10 @@ import (
 // mailbox is an actor's queue, and the loop that hands its messages to the actor one at a time. It implements actor.Mailbox. A user
 // message that was accepted is handled or failed.
 type mailbox struct {
-	host  *host  // set before the actor starts; nil while it is only declared
-	track *Track // nil if nothing is traced
+	host  *host        // set before the actor starts; nil while it is only declared
+	now   func() int64 // nil if nothing is traced nor measured
+	track *Track       // nil if nothing is traced
+	times *times       // nil if nothing is measured
 	dead  chan struct{}
 
 	invoker    actor.MessageInvoker
@@ -30,6 +32,8 @@ type mailbox struct {
 	scheduled bool  // process runs, or the dispatcher has been told to run it
 	refuse    error // what user messages fail with, once it is set
 	finished  bool  // dead is closed
+	handled   uint64
+	failed    uint64
 }
 
 func newMailbox() *mailbox {
@@ -61,12 +65,21 @@ func (b *mailbox) UserMessageCount() int {
 func (b *mailbox) PostUserMessage(m any) {
 	b.mu.Lock()
 	if err := b.refuse; err != nil {
+		b.lose(m)
 		b.mu.Unlock()
 		fail(m, err)
 		return
 	}
 	b.user.push(m)
 	b.wake()
+}
+
+// stamp marks a message as enqueued now. Called by senders.
+func (b *mailbox) stamp(h *messages.Header) {
+	h.Enqueued = b.now()
+	if b.track != nil {
+		b.track.join(h)
+	}
 }
 
 // PostSystemMessage implements actor.Mailbox. System messages overtake the queue.
@@ -125,24 +138,51 @@ func (b *mailbox) next() (m any, system bool, queued int) {
 		b.scheduled = false
 		return nil, false, 0
 	}
-	return b.user.pop(), false, b.user.n
+	if m = b.user.pop(); m != any(poison) {
+		b.handled++ // here, where the lock is held: counting costs nothing
+	}
+	return m, false, b.user.n
+}
+
+// lose counts a message that is going to be failed without being handled; mu is held.
+func (b *mailbox) lose(m any) {
+	if m != any(poison) {
+		b.failed++
+	}
 }
 
 // handle lets the actor receive a user message. A panic fails the message and goes to the supervisor.
 func (b *mailbox) handle(m any, queued int) {
 	var span message
-	if b.track != nil {
-		span = b.track.open(m, queued) // now: the receiver may put the message back in its pool
+	var start int64
+	times := b.times
+	if b.now != nil { // before the receiver puts the message back in its pool
+		start = b.now()
+		if b.track != nil {
+			span = b.track.open(m, queued, start)
+		}
+		if !times.begin(m, start) {
+			times = nil
+		}
 	}
 	defer func() {
 		if v := recover(); v != nil {
 			failure := panicked(&b.host.spec, v, m)
+			b.mu.Lock()
+			b.failed++
+			b.mu.Unlock()
 			fail(m, failure)
 			b.invoker.EscalateFailure(failure, m)
 			span.panicked = true
 		}
-		if b.track != nil {
-			b.track.close(span)
+		if b.now != nil {
+			end := b.now()
+			if times != nil {
+				times.handle.Add(time.Duration(end - start))
+			}
+			if b.track != nil {
+				b.track.close(span, end)
+			}
 		}
 	}()
 	b.invoker.InvokeUserMessage(m)
@@ -168,6 +208,7 @@ func (b *mailbox) release(err error) {
 	err = b.refuse
 	for b.user.n > 0 {
 		m := b.user.pop()
+		b.lose(m)
 		b.mu.Unlock()
 		fail(m, err)
 		b.mu.Lock()

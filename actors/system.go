@@ -24,9 +24,9 @@ type SystemConfig struct {
 	Slots           int              // experts that may be in memory at once
 	Readers         int              // reads of experts at a time; 0: prefetcher.DefaultReaders
 	Direct          prefetcher.Mode
-	Threads         int      // CPU threads, the engine's included
-	History         []uint64 // pairs routed in earlier runs, by layer and expert; the hottest are read at the start
-	Trace           bool
+	Threads         int                                                     // CPU threads, the engine's included
+	History         []uint64                                                // pairs routed in earlier runs, by layer and expert; the hottest are read at the start
+	Trace, Measure  bool                                                    // see Options; those of Runtime, if it is given, count
 	Runtime         *Runtime                                                // where the actors live, with others' perhaps; nil: their own
 	Note            func(string)                                            // a line for the user; called by any goroutine
 	Open            func(path string, direct bool) (prefetcher.File, error) // tests: files that fail
@@ -70,7 +70,7 @@ var _ interface {
 func NewSystem(cfg SystemConfig) (_ *System, err error) {
 	s := &System{cfg: cfg, gone: make(chan struct{}), ctx: context.Background(), counts: make([]uint64, cfg.Layers*cfg.Experts)}
 	if s.rt = cfg.Runtime; s.rt == nil {
-		s.rt = Start(Options{Trace: cfg.Trace})
+		s.rt = Start(Options{Trace: cfg.Trace, Measure: cfg.Measure})
 	}
 	defer func() {
 		if err != nil {

@@ -95,9 +95,8 @@ func (t *Track) Span(name string, start, end int64, flow uint64, args [4]int64) 
 	t.ring.put(record{kind: kindSpan, name: n, start: start, end: end, flow: flow, args: args})
 }
 
-// stamp marks a message as enqueued now. Called by senders.
-func (t *Track) stamp(h *messages.Header) {
-	h.Enqueued = t.tracer.now()
+// join gives a message a flow of its own if it has none. Called by senders.
+func (t *Track) join(h *messages.Header) {
 	if h.Flow == 0 {
 		h.Flow = ownFlow | t.tracer.flows.Add(1)
 	}
@@ -114,25 +113,24 @@ const (
 	argQueue           // and how many were behind it when it was handled
 )
 
-func (t *Track) open(m any, queued int) message {
+func (t *Track) open(m any, queued int, start int64) message {
 	typ := reflect.TypeOf(m)
 	n, ok := t.types[typ]
 	if !ok {
 		n = t.tracer.intern(messageName(m))
 		t.types[typ] = n
 	}
-	span := message{record: record{kind: kindOther, name: n}}
+	span := message{record: record{kind: kindOther, name: n, start: start}}
 	if msg, ok := m.(messages.Message); ok {
 		h := msg.Head()
 		span.kind, span.flow = kindMessage, h.Flow
 		span.args[argEnqueued], span.args[argQueue] = h.Enqueued, int64(queued)
 	}
-	span.start = t.tracer.now()
 	return span
 }
 
-func (t *Track) close(m message) {
-	m.end = t.tracer.now()
+func (t *Track) close(m message, end int64) {
+	m.end = end
 	if m.panicked {
 		m.kind = kindPanic
 	}

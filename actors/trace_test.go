@@ -21,19 +21,15 @@ var update = flag.Bool("update", false, "write the golden files anew")
 func TestTraceGolden(t *testing.T) {
 	tr := newTracer(nil)
 	tr.size = 4
-	clock := int64(0)
-	tr.now = func() int64 { return clock }
 	engine, tier, prefetcher := tr.track("engine", "layer", "rows"), tr.track("tier"), tr.track("prefetcher")
 	reader := tr.track("reader 0", "bytes", "layer", "expert")
 
 	handle := func(k *Track, m messages.Message, sent, began, ended int64, behind int, panicked bool) {
-		clock = sent
-		k.stamp(m.Head())
-		clock = began
-		span := k.open(m, behind)
+		m.Head().Enqueued = sent
+		k.join(m.Head())
+		span := k.open(m, behind, began)
 		span.panicked = panicked
-		clock = ended
-		k.close(span)
+		k.close(span, ended)
 	}
 	const step = 7
 	handle(tier, &messages.Tokens{}, 100, 300, 450, 0, false)
