@@ -12,6 +12,7 @@ import (
 	"github.com/panjf2000/ants/v2"
 
 	"github.com/coli-moe/coli/messages"
+	"github.com/coli-moe/coli/ops"
 )
 
 // Pool is the actor of the CPU experts: it takes the experts whose bytes have landed and has them computed, by its own goroutines and by
@@ -160,6 +161,7 @@ func (w *Work) Hits(team Splitter, runs []int32) {
 // Land computes experts as their bytes land, in the calling goroutine beside the pool's, until the step is complete. It returns the time
 // spent waiting with nothing to compute, and the step's error: of a read, of a computation, ctx's, or ErrStopped when dead is closed.
 func (w *Work) Land(ctx context.Context, dead <-chan struct{}) (waited time.Duration, err error) {
+	defer w.Clock.Enter(w.Clock.Enter(ops.PartLanded))
 	for {
 		if e := w.err.Load(); e != nil {
 			return waited, *e
@@ -173,13 +175,16 @@ func (w *Work) Land(ctx context.Context, dead <-chan struct{}) (waited time.Dura
 			continue
 		default:
 		}
+		w.Clock.Enter(ops.PartWaiting)
 		start := time.Now()
 		select {
 		case l := <-w.ready:
 			waited += time.Since(start)
+			w.Clock.Enter(ops.PartLanded)
 			w.take(l)
 		case <-w.done:
 			waited += time.Since(start)
+			w.Clock.Enter(ops.PartLanded)
 		case <-ctx.Done():
 			return waited, ctx.Err()
 		case <-dead:

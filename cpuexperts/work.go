@@ -42,7 +42,8 @@ func (m *Matrices) attach(record []byte) {
 //
 // One goroutine drives a Work. While the pool takes part, several compute experts of it at the same time, each another run.
 type Work struct {
-	Step messages.Step // what the tier is asked; Uses[i] belongs to run i
+	Step  messages.Step // what the tier is asked; Uses[i] belongs to run i
+	Clock *ops.Clock    // told by the goroutine that drives the Work what it does; may be nil
 
 	rows, topK int
 	act        func(dst, gate, up []float32)
@@ -175,6 +176,7 @@ func (w *Work) Tiled(team Splitter, runs []int32) {
 	if len(runs) == 0 {
 		return
 	}
+	defer w.Clock.Enter(w.Clock.Enter(ops.PartMemory))
 	pairs := 0
 	hidden := false
 	for _, i := range runs {

@@ -6,6 +6,7 @@ package cpu
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/coli-moe/coli/cpuexperts"
 	"github.com/coli-moe/coli/kernels"
@@ -31,6 +32,10 @@ type Executor struct {
 
 	pipeline Pipeline
 	failed   func(error)
+
+	clock       *ops.Clock // nil: nobody asks where the time goes
+	product     *ops.Tensor
+	productTook time.Duration // of the last product, whose first output is product
 }
 
 var _ ops.Executor = (*Executor)(nil)
@@ -61,6 +66,9 @@ func (e *Executor) Threads() int { return e.team.Size() }
 
 // Stats returns the counters.
 func (e *Executor) Stats() Stats { return e.stats }
+
+// Measure has c told what the time goes into, from the next op on; nil ends that.
+func (e *Executor) Measure(c *ops.Clock) { e.clock = c }
 
 // input is what the executor keeps beside a tensor: its rows as the kernels read them, made when the first matrix asks for them.
 type input struct {
@@ -140,6 +148,7 @@ func (e *Executor) RMSNorm(dst, x *ops.Tensor, p ops.Norm) {
 
 // MatMul multiplies x with every projection's matrix in one hand-over to the team.
 func (e *Executor) MatMul(x *ops.Tensor, out ...ops.Projection) {
+	was := e.clock.Enter(ops.PartDense)
 	in := prepare(x)
 	for _, p := range out {
 		e.reads(in, p.W.Format)
@@ -168,6 +177,10 @@ func (e *Executor) MatMul(x *ops.Tensor, out ...ops.Projection) {
 			}
 		}
 	})
+	if e.clock != nil {
+		e.clock.Enter(was)
+		e.product, e.productTook = out[0].Dst, e.clock.Last()
+	}
 }
 
 // tile splits weight rows: a range is worth a hand-over, and each worker gets several so that a slow core does not hold the others up.
@@ -208,6 +221,7 @@ func (e *Executor) Clamp(x *ops.Tensor, limit float32) {
 
 // RoPE rotates heads in place.
 func (e *Executor) RoPE(x *ops.Tensor, places []ops.Place, r *ops.Rope) {
+	defer e.clock.Enter(e.clock.Enter(ops.PartAttention))
 	check(x.Cols%r.HeadDim == 0 && len(places) == x.Rows, "RoPE", x, x)
 	touch(x)
 	for _, p := range places {
@@ -230,6 +244,7 @@ func (e *Executor) RoPE(x *ops.Tensor, places []ops.Place, r *ops.Rope) {
 
 // StoreKV writes key and value rows to their conversations.
 func (e *Executor) StoreKV(kv []*ops.KV, k, v *ops.Tensor, places []ops.Place) {
+	defer e.clock.Enter(e.clock.Enter(ops.PartAttention))
 	for r, p := range places {
 		kv[p.Seq].Put(p.Pos, k.Row(r), v.Row(r))
 	}
@@ -237,6 +252,7 @@ func (e *Executor) StoreKV(kv []*ops.KV, k, v *ops.Tensor, places []ops.Place) {
 
 // Attention computes each (row, head) on its own: scores, softmax, weighted sum of values.
 func (e *Executor) Attention(dst, q *ops.Tensor, kv []*ops.KV, places []ops.Place, p ops.Attention) {
+	defer e.clock.Enter(e.clock.Enter(ops.PartAttention))
 	check(q.Cols == p.Heads*p.HeadDim && dst.Cols == q.Cols && dst.Rows == q.Rows, "Attention", dst, q)
 	touch(dst)
 	longest := 0
@@ -285,6 +301,7 @@ func (e *Executor) Add(dst, x *ops.Tensor) {
 
 // GLU computes the gated unit.
 func (e *Executor) GLU(dst, gate, up *ops.Tensor, act ops.Activation) {
+	defer e.clock.Enter(e.clock.Enter(ops.PartDense))
 	check(dst.Rows == gate.Rows && dst.Cols == gate.Cols && up.Cols == gate.Cols && up.Rows == gate.Rows, "GLU", dst, gate)
 	touch(dst)
 	unit := gatedUnit(act)
@@ -313,6 +330,10 @@ type routing struct {
 
 // Route chooses experts row by row. The routes are valid until Reset.
 func (e *Executor) Route(logits *ops.Tensor, p router.Params) *ops.Routes {
+	if logits == e.product {
+		e.clock.Rebook(e.productTook, ops.PartDense, ops.PartRouter)
+	}
+	defer e.clock.Enter(e.clock.Enter(ops.PartRouter))
 	if e.routed == len(e.routes) {
 		e.routes = append(e.routes, new(ops.Routes))
 	}

@@ -21,6 +21,7 @@ func (e *Executor) Use(p Pipeline, failed func(error)) { e.pipeline, e.failed = 
 // slot, and adds each row's slots in rank order.
 func (e *Executor) Experts(dst, x *ops.Tensor, routes *ops.Routes, experts ops.ExpertSet, act ops.Activation) {
 	check(dst.Rows == x.Rows && dst.Cols == x.Cols && routes.Rows == x.Rows, "Experts", dst, x)
+	defer e.clock.Enter(e.clock.Enter(ops.PartMemory))
 	touch(dst)
 	if routes.TopK == 0 || routes.Rows == 0 {
 		clear(dst.Data)
@@ -43,6 +44,7 @@ func (e *Executor) nextWork() *cpuexperts.Work {
 	if e.works[e.turn] == nil {
 		e.works[e.turn] = new(cpuexperts.Work)
 	}
+	e.works[e.turn].Clock = e.clock
 	return e.works[e.turn]
 }
 
@@ -56,6 +58,7 @@ func (e *Executor) piped(w *cpuexperts.Work, x *ops.Tensor, width int, experts o
 		}
 	}
 	e.input(w, x, width, act)
+	defer e.clock.Enter(e.clock.Enter(ops.PartHandOver))
 	err := e.pipeline.Step(w, e.team)
 	if err == nil {
 		return true
