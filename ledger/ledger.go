@@ -9,6 +9,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -132,7 +133,7 @@ func (l *Ledger) Grant(name string, bytes int64) (*Lease, error) {
 		return nil, fmt.Errorf("%w for %s: %s needed, %s free (%s); %s",
 			ErrNoRoom, name, FormatSize(bytes), FormatSize(max(free, 0)), less, l.advice)
 	}
-	x := &Lease{ledger: l, name: name, bytes: bytes}
+	x := &Lease{ledger: l, name: name, bytes: bytes, held: bytes}
 	if l.host != nil {
 		var err error
 		if x.host, err = l.host.Grant(name, bytes); err != nil {
@@ -149,10 +150,18 @@ type Lease struct {
 	host   *Lease // of the same memory; nil for none
 	name   string
 	bytes  int64
+	held   int64 // guarded by ledger.mu
 }
 
 // Bytes returns what was granted.
 func (x *Lease) Bytes() int64 { return x.bytes }
+
+// Hold says how much memory the holder has really taken: all that was granted until it is called. It is for the report alone.
+func (x *Lease) Hold(bytes int64) {
+	x.ledger.mu.Lock()
+	defer x.ledger.mu.Unlock()
+	x.held = bytes
+}
 
 // Release gives the memory back. It may be called more than once.
 func (x *Lease) Release() {
@@ -167,21 +176,28 @@ func (x *Lease) Release() {
 // Entry is a line of a report.
 type Entry struct {
 	Name  string
-	Bytes int64
+	Bytes int64 // granted
+	Held  int64 // really taken
+}
+
+// Account is who has been granted how much of what.
+type Account struct {
+	Of      string // "RAM", or a device's name
+	Budget  int64  // what all may hold together
+	Known   bool   // the system tells Budget
+	Entries []Entry
 }
 
 // Report lists what is granted by name, the largest first.
 func (l *Ledger) Report() []Entry {
 	l.mu.Lock()
-	sums := map[string]int64{}
+	sums := map[string]Entry{}
 	for _, x := range l.leases {
-		sums[x.name] += x.bytes
+		e := sums[x.name]
+		sums[x.name] = Entry{x.name, e.Bytes + x.bytes, e.Held + x.held}
 	}
 	l.mu.Unlock()
-	var out []Entry
-	for name, bytes := range sums {
-		out = append(out, Entry{name, bytes})
-	}
+	out := slices.Collect(maps.Values(sums))
 	slices.SortFunc(out, func(a, b Entry) int { return cmp.Or(cmp.Compare(b.Bytes, a.Bytes), cmp.Compare(a.Name, b.Name)) })
 	return out
 }

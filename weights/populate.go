@@ -31,6 +31,14 @@ func (c *Checkpoint) PopulateOnly(ctx context.Context, keep func(*Tensor) bool, 
 	return populate(ctx, c.spans(keep), progress)
 }
 
+// PageBytes is how much memory PopulateOnly takes: the whole pages that hold the tensors to keep.
+func (c *Checkpoint) PageBytes(keep func(*Tensor) bool) (bytes int64) {
+	for _, s := range c.spans(keep) {
+		bytes += s.size
+	}
+	return bytes
+}
+
 // spans returns the whole pages that hold the tensors to keep, each once, in file order.
 func (c *Checkpoint) spans(keep func(*Tensor) bool) []span {
 	page := int64(os.Getpagesize())
