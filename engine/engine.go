@@ -51,6 +51,8 @@ type Options struct {
 	// called once, and may be nil.
 	History func(modelType string, layers, experts int) []uint64
 	Trace   bool // record what the actors do, for WriteTrace
+	Measure bool // time the actors' messages, for Live
+	Profile bool // tell what the time of steps goes into, for Parts; it costs two looks at the clock for each op
 	// Note is called with lines for the user, by any goroutine; may be nil.
 	Note func(string)
 	// Progress is called from Load's goroutine while weights are paged in, with bytes done and in total.
@@ -73,6 +75,7 @@ type Model struct {
 
 	net       model.Model
 	exec      *cpu.Executor
+	clock     *ops.Clock // nil without Options.Profile
 	binding   binding
 	chunk     int
 	tokenizer func() (*tokenizer.Tokenizer, error)
@@ -89,11 +92,13 @@ type Model struct {
 	predict      func(layer int, experts []int32) // of the step under way; nil: it does not
 	gate         prefetcher.Gate
 	firstExperts int             // the CPU's first layer with routed experts
+	request      int64           // bytes of a read of an expert; 0: none is read from disk
 	driveRate    float64         // bytes a second; 0 if it was not measured
 	failures     int             // steps computed without the pipeline
 	said         map[string]bool // what they failed of, as far as it was said
 	repeatSaid   bool
 	note         func(string)
+	live         live
 }
 
 // Load opens a checkpoint (a file or a directory, see weights.Open), binds it to its architecture and pages its weights in.
@@ -143,6 +148,10 @@ func bind(ctx context.Context, path string, c *weights.Checkpoint, opt Options, 
 		threads, m.ThreadsWhy = defaultThreads()
 	}
 	m.exec = cpu.New(threads)
+	if opt.Profile {
+		m.clock = new(ops.Clock)
+		m.exec.Measure(m.clock)
+	}
 	if err := m.load(ctx, opt, found); err != nil {
 		return nil, errors.Join(err, m.stop())
 	}
@@ -192,7 +201,7 @@ func (m *Model) place(opt Options, before bool) (p place, err error) {
 // runtime returns the actors' runtime, a new one if there is none.
 func (m *Model) runtime(opt Options) *actors.Runtime {
 	if m.rt == nil {
-		m.rt = actors.Start(actors.Options{Trace: opt.Trace, OnEvent: func(e actors.Event) {
+		m.rt = actors.Start(actors.Options{Trace: opt.Trace, Measure: opt.Measure, OnEvent: func(e actors.Event) {
 			if e.Kind != actors.GaveUp { // that is said with what becomes of the layers
 				m.note(e.String())
 			}
@@ -283,12 +292,13 @@ type Stats struct {
 // Pairs is the number of (row, expert) pairs computed.
 func (s Stats) Pairs() int64 { return s.CPU.Pairs + s.Device.Pairs }
 
-// Stats returns the counters since the model was loaded.
+// Stats returns the counters since the model was loaded. For the engine's goroutine, as all but Live.
 func (m *Model) Stats() Stats {
 	s := Stats{m.exec.Stats(), m.retired}
 	if c := m.binding.card; c != nil {
 		s.Device = c.Stats()
 	}
+	m.publish(s)
 	return s
 }
 

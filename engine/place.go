@@ -144,6 +144,7 @@ func (m *Model) expertLayers() (layers []int, experts int) {
 // start pages in what the CPU needs of the weights, after done bytes for the device, and starts the expert pipeline.
 func (m *Model) start(ctx context.Context, opt Options, p place, done int64) error {
 	if p.records != nil {
+		m.request = p.request
 		if err := m.measure(ctx, p); err != nil {
 			return err
 		}

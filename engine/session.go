@@ -124,6 +124,14 @@ func (s *Session) Forward(ctx context.Context, ids []int32) ([]float32, error) {
 	return logits, err
 }
 
+// Greedy appends ids and returns what greedy decoding needs after the last of them: its logits as Forward does or, where the head is on a
+// device, which finds the largest one's token, that token and no logits.
+func (s *Session) Greedy(ctx context.Context, ids []int32) (token int32, logits []float32, err error) {
+	var p prediction
+	err = s.forward(ctx, ids, want{greedy: true}, func(_ int, last prediction) { p = last })
+	return p.token, p.logits, err
+}
+
 // next appends ids and returns what follows the last of them, for sam to draw from.
 func (s *Session) next(ctx context.Context, ids []int32, sam *sampler.Sampler) (p prediction, err error) {
 	err = s.forward(ctx, ids, want{greedy: sam.Greedy()}, func(_ int, last prediction) { p = last })
@@ -169,6 +177,7 @@ func (s *Session) forward(ctx context.Context, ids []int32, w want, fn func(pos 
 		}
 	}
 	s.reserve(len(s.tokens) + len(ids))
+	decoding := len(ids) == 1 && len(s.tokens) > 0
 	for len(ids) > 0 {
 		n := min(len(ids), s.m.chunk)
 		if w.all && s.m.binding.head {
@@ -185,6 +194,7 @@ func (s *Session) forward(ctx context.Context, ids []int32, w want, fn func(pos 
 		if err := s.chunk(ctx, ids[:n], from, w.greedy, fn); err != nil {
 			return err
 		}
+		s.m.computed(n, decoding)
 		ids = ids[n:]
 	}
 	return nil
@@ -210,6 +220,8 @@ func (s *Session) reserve(n int) {
 
 // chunk runs one step over ids and hands fn what follows the rows from `from` on.
 func (s *Session) chunk(ctx context.Context, ids []int32, from int, greedy bool, fn func(pos int, p prediction)) error {
+	s.m.clock.Start()
+	defer s.m.clock.Stop()
 	pos := len(s.tokens)
 	begin := s.m.begin(ctx)
 	s.m.remember()
@@ -298,12 +310,14 @@ func (s *Session) try(ctx context.Context, ids []int32, from int, greedy bool, o
 		}
 	}
 	exec = m.at(0)
+	m.enter(exec)
 	x := m.net.Embed(exec, st)
 	for il := range m.net.Layers() {
 		if err := ctx.Err(); err != nil {
 			return output{}, err
 		}
 		x, exec = handOver(m.at(il), exec, x), m.at(il)
+		m.enter(exec)
 		st.Predict = nil
 		if exec == ops.Executor(m.exec) {
 			st.Predict = m.predict
@@ -312,6 +326,7 @@ func (s *Session) try(ctx context.Context, ids []int32, from int, greedy bool, o
 	}
 	if len(s.all) > 0 {
 		x, exec = handOver(m.at(m.net.Layers()), exec, x), m.at(m.net.Layers())
+		m.enter(exec)
 		logits := m.net.Head(exec, st, x, s.all)
 		if greedy && m.binding.head {
 			out.tokens = m.binding.card.ArgMax(logits)
@@ -320,10 +335,12 @@ func (s *Session) try(ctx context.Context, ids []int32, from int, greedy bool, o
 		}
 	}
 	if m.binding.card != nil {
+		m.enter(m.binding.card)
 		if err := m.binding.card.Flush(); err != nil {
 			return output{}, &deviceError{err}
 		}
 	}
+	m.enter(m.exec)
 	return out, nil
 }
 
