@@ -62,3 +62,9 @@ func refused(err error) bool {
 }
 
 func interrupted(err error) bool { return errors.Is(err, unix.EINTR) || errors.Is(err, unix.EAGAIN) }
+
+// mapFile maps the first size bytes of a file of openFile's.
+func mapFile(f File, size int64) (data []byte, unmap func() error, err error) {
+	data, err = unix.Mmap(f.(*osFile).fd, 0, int(size), unix.PROT_READ, unix.MAP_SHARED)
+	return data, func() error { return unix.Munmap(data) }, err
+}

@@ -43,3 +43,8 @@ func refused(err error) bool { return errors.Is(err, errors.ErrUnsupported) }
 
 // interrupted is false: package os repeats such reads itself.
 func interrupted(error) bool { return false }
+
+// mapFile is for systems that this package knows how to map files on.
+func mapFile(File, int64) (data []byte, unmap func() error, err error) {
+	return nil, nil, errors.ErrUnsupported
+}
