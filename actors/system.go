@@ -380,17 +380,38 @@ func (f Figures) Since(begin Figures) Figures {
 }
 
 // Figures asks the actors for their counters.
-func (s *System) Figures() (Figures, error) {
+func (s *System) Figures() (Figures, error) { return s.Ask(context.Background()) }
+
+// Ask returns Figures, unless ctx ends before the actors have answered.
+func (s *System) Ask(ctx context.Context) (Figures, error) {
+	if ctx.Err() != nil {
+		return Figures{}, context.Cause(ctx)
+	}
 	m := new(messages.Figures)
 	m.Reset()
 	s.tier.Send(m)
-	err := m.Wait(s.tier.Dead())
+	var err error
+	select {
+	case err = <-m.C():
+	case <-s.tier.Dead():
+		err = m.Wait(s.tier.Dead())
+	case <-ctx.Done():
+		return Figures{}, context.Cause(ctx)
+	}
 	f := Figures{TierFigures: m.Tier, Waited: time.Duration(s.waited.Load())}
 	if s.reads != nil {
 		st := s.reads.Stats()
 		f.Read, f.Reading = st.Bytes, st.Busy
 	}
 	return f, err
+}
+
+// Reads counts the reads of experts, also of those that are under way. Any goroutine may call it.
+func (s *System) Reads() prefetcher.Stats {
+	if s.reads == nil {
+		return prefetcher.Stats{}
+	}
+	return s.reads.Stats()
 }
 
 // Repeated counts the reads that failed and went well when they were repeated, or are being repeated.

@@ -543,3 +543,33 @@ func TestSharedRuntime(t *testing.T) {
 		t.Errorf("an actor of others did %q; the runtime heard of %q", stays, others)
 	}
 }
+
+// stuck is a message that the tier does not get past until it is let go.
+type stuck struct {
+	messages.Header
+	held, letGo chan struct{}
+}
+
+func (m *stuck) Head() *messages.Header {
+	close(m.held)
+	<-m.letGo
+	return &m.Header
+}
+
+// TestAskABusyTier: whoever asks for figures waits no longer than they like.
+func TestAskABusyTier(t *testing.T) {
+	r := newRig(t, 1, allInMemory, nil)
+	r.run()
+	m := &stuck{held: make(chan struct{}), letGo: make(chan struct{})}
+	r.sys.tier.Send(m)
+	<-m.held
+	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	if f, err := r.sys.Ask(ctx); !errors.Is(err, context.DeadlineExceeded) || f != (Figures{}) {
+		t.Errorf("%+v, %v", f, err)
+	}
+	close(m.letGo)
+	if f, err := r.sys.Ask(t.Context()); err != nil || f.PairsInMemory == 0 {
+		t.Errorf("afterwards: %+v, %v", f, err)
+	}
+}

@@ -45,6 +45,8 @@ type accelerator interface {
 	Account()
 	// Stats returns the counters.
 	Stats() gpu.Stats
+	// Counted returns what Stats does, without waiting for what the last step chose: Pairs and Reads are one step behind, Fused is nil.
+	Counted() gpu.Stats
 	// Times returns what the dispatches took, by op, the longest first; nil unless the device was opened to take them.
 	Times() []device.Timing
 	// Close frees everything. It comes back also where the device does not answer any more.

@@ -310,6 +310,8 @@ func (f *fakeDevice) Account() {}
 
 func (f *fakeDevice) Stats() gpu.Stats { return f.stats }
 
+func (f *fakeDevice) Counted() gpu.Stats { return f.stats }
+
 func (f *fakeDevice) Times() []device.Timing { return []device.Timing{{Label: "all", Count: f.ops}} }
 
 func (f *fakeDevice) Close() error {
