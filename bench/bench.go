@@ -6,6 +6,7 @@ package bench
 
 import (
 	"context"
+	"errors"
 
 	"github.com/coli-moe/coli/internal/loghist"
 )
@@ -29,8 +30,8 @@ type Metric struct {
 
 // Param is a setting of an arm.
 type Param struct {
-	Name  string // the flag's: "ram"
-	Value string // as a user would give it: "25%"
+	Name  string `json:"name"`  // the flag's: "ram"
+	Value string `json:"value"` // as a user would give it: "25%"
 }
 
 // Arm is a cell of the matrix.
@@ -42,7 +43,22 @@ type Arm struct {
 	Bytes int64
 	// Fresh asks for the arm to be opened anew for each repetition whatever fits: cold caches.
 	Fresh bool
-	Open  func(context.Context) (Run, error)
+	// Open may say, by an error that wraps ErrSkip, that there is no measuring the arm here; the others are measured then.
+	Open func(context.Context) (Run, error)
+}
+
+// ErrSkip marks an error that says why an arm cannot be measured on this machine. It is part of the arm's record.
+var ErrSkip = errors.New("skipped")
+
+// Reader is an experiment that reads files: a model's, or those a drive is measured with. They are part of every record, a run is
+// resumed with the same ones only, and state Cold evicts them from the page cache.
+type Reader interface {
+	Files() []string
+}
+
+// Describer is an experiment that knows more about the machine that it measures than Environment does: which GPU is used.
+type Describer interface {
+	Describe(*Env)
 }
 
 // Run is an open arm. Its methods are called by one goroutine, and never while another arm's are.

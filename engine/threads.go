@@ -9,3 +9,6 @@ const maxThreads = 1024
 func fallbackThreads() (n int, why string) {
 	return runtime.GOMAXPROCS(0), "processors the runtime sees"
 }
+
+// DefaultThreads is how many threads a model computes with unless Options say another number, and what decided it.
+func DefaultThreads() (n int, why string) { return defaultThreads() }

@@ -62,6 +62,7 @@ var llama = func() map[string]foreign {
 		"ub ubatch-size":                        {value: true, to: "chunk"},
 		"no-cnv no-conversation":                {to: "raw"},
 		"no-perf":                               {to: "quiet"},
+		"output":                                {value: true, to: "output-format"},
 		"cnv conversation st single-turn jinja": {},
 		"no-display-prompt no-warmup":           {},
 		"b batch-size":                          {value: true, why: "coli has one batch size, --chunk"},

@@ -79,7 +79,7 @@ func TestNormalize(t *testing.T) {
 
 // A flag of coli's own must not be shadowed by the table of llama.cpp's, and what the table renames to must exist.
 func TestLlamaTable(t *testing.T) {
-	flags := newRunCmd().Flags()
+	flags, measuring := newRunCmd().Flags(), newExperimentCmd(experimentCmd{name: "any"}).Flags()
 	for name, f := range llama {
 		if flags.Lookup(name) != nil || len(name) == 1 && flags.ShorthandLookup(name) != nil {
 			t.Errorf("%s is a flag of coli's own", name)
@@ -88,6 +88,9 @@ func TestLlamaTable(t *testing.T) {
 			continue
 		}
 		own := flags.Lookup(f.to)
+		if own == nil {
+			own = measuring.Lookup(f.to)
+		}
 		if own == nil {
 			t.Errorf("%s becomes --%s, which does not exist", name, f.to)
 		} else if takesValue(own) != f.value {

@@ -36,7 +36,7 @@ func twin(flag string) string { return envPrefix + strings.ToUpper(strings.Repla
 // a device would refuse, whether one is looked for or not.
 func checkEnv(root *cobra.Command, environ []string) error {
 	known := slices.Clone(plainEnv)
-	for _, cmd := range root.Commands() {
+	for cmd := range descendants(root) {
 		cmd.Flags().VisitAll(func(f *pflag.Flag) { known = append(known, twin(f.Name)) })
 	}
 	for _, entry := range environ {

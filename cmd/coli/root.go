@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"os"
 	"runtime"
 	"runtime/debug"
@@ -46,11 +47,12 @@ func run(args, environ []string) int {
 		}
 		return err
 	}
-	for _, cmd := range root.Commands() {
-		work := cmd.RunE
-		cmd.RunE = func(cmd *cobra.Command, args []string) error {
-			started = true
-			return work(cmd, args)
+	for cmd := range descendants(root) {
+		if work := cmd.RunE; work != nil {
+			cmd.RunE = func(cmd *cobra.Command, args []string) error {
+				started = true
+				return work(cmd, args)
+			}
 		}
 	}
 	var err error
@@ -81,39 +83,93 @@ func note(w interface{ Write([]byte) (int, error) }, format string, args ...any)
 	fmt.Fprintf(w, "coli: "+format+"\n", args...) //nolint:errcheck // there is nowhere left to report it
 }
 
-// parse prepares the arguments of the subcommand, which comes first, for pflag. It returns lines to be shown on stderr.
+// parse prepares the arguments of the subcommand, whose name comes first, for pflag. It returns lines to be shown on stderr.
 func parse(root *cobra.Command, args []string) (notes []string, err error) {
 	root.InitDefaultHelpCmd()
 	cmd, path := root, []string{}
-	if len(args) > 0 && !strings.HasPrefix(args[0], "-") {
-		var names []string
-		for _, c := range root.Commands() {
-			names = append(names, c.Name())
-			if c.Name() == args[0] {
-				cmd, path, args = c, args[:1], args[1:]
-				break
-			}
+	for len(args) > 0 && cmd.HasSubCommands() && !strings.HasPrefix(args[0], "-") {
+		next := child(cmd, args[0])
+		if next == nil {
+			return nil, unknownCommand(cmd, args[0])
 		}
-		if cmd == root {
-			hint := fmt.Sprintf("to answer a prompt: coli run %q", args[0])
-			if near := nearest(args[0], append(names, "version")); near == "version" {
-				hint = "did you mean coli --version?"
-			} else if near != "" {
-				hint = "did you mean coli " + near + "?"
-			} else if isModel(args[0]) {
-				hint = fmt.Sprintf("to run a model: coli run -m %q", args[0])
-			}
-			return nil, fmt.Errorf("unknown command %q; %s", args[0], hint)
+		cmd, path, args = next, append(path, args[0]), args[1:]
+		if cmd.Name() == "help" {
+			break
 		}
 	}
 	cmd.InitDefaultHelpFlag()
 	cmd.InitDefaultVersionFlag()
 	rest, notes, err := normalize(cmd.Flags(), args)
 	if err != nil {
+		if cmd.HasSubCommands() && cmd != root {
+			err = fmt.Errorf("%w; what is measured comes first, as in %s %s", err, cmd.CommandPath(), cmd.Commands()[0].Name())
+		}
 		return nil, err
 	}
 	root.SetArgs(append(path, rest...))
 	return notes, nil
+}
+
+// child is the subcommand of that name, nil if there is none.
+func child(cmd *cobra.Command, name string) *cobra.Command {
+	for _, c := range cmd.Commands() {
+		if c.Name() == name {
+			return c
+		}
+	}
+	return nil
+}
+
+// descendants are the commands below one, at every depth.
+func descendants(cmd *cobra.Command) iter.Seq[*cobra.Command] {
+	return func(yield func(*cobra.Command) bool) {
+		for _, c := range cmd.Commands() {
+			if !yield(c) {
+				return
+			}
+			for d := range descendants(c) {
+				if !yield(d) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// unknownCommand is the error about a word where the name of one of cmd's subcommands is expected, with a guess at what was meant.
+func unknownCommand(cmd *cobra.Command, word string) error {
+	var names []string
+	for _, c := range cmd.Commands() {
+		names = append(names, c.Name())
+	}
+	if cmd.HasParent() {
+		hint := "it has " + strings.Join(names, ", ")
+		if near := nearest(word, names); near != "" {
+			hint = fmt.Sprintf("did you mean %s %s?", cmd.CommandPath(), near)
+		}
+		return fmt.Errorf("%s has no %q; %s", cmd.CommandPath(), word, hint)
+	}
+	hint := fmt.Sprintf("to answer a prompt: coli run %q", word)
+	if near := nearest(word, append(names, "version")); near == "version" {
+		hint = "did you mean coli --version?"
+	} else if near != "" {
+		hint = "did you mean coli " + near + "?"
+	} else if isModel(word) {
+		hint = fmt.Sprintf("to run a model: coli run -m %q", word)
+	} else if parent := parentOf(cmd, word); parent != nil {
+		hint = fmt.Sprintf("did you mean %s %s?", parent.CommandPath(), word)
+	}
+	return fmt.Errorf("unknown command %q; %s", word, hint)
+}
+
+// parentOf is the command below root that has a subcommand of that name, nil if none has.
+func parentOf(root *cobra.Command, name string) *cobra.Command {
+	for c := range descendants(root) {
+		if child(c, name) != nil {
+			return c
+		}
+	}
+	return nil
 }
 
 func newRoot() *cobra.Command {
@@ -132,7 +188,7 @@ func newRoot() *cobra.Command {
 	root.SetVersionTemplate("coli {{.Version}}\n")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return flagError(err) })
 	root.SetUsageFunc(func(cmd *cobra.Command) error { return printUsage(cmd.OutOrStderr(), cmd) })
-	root.AddCommand(newRunCmd(), newInfoCmd(), newDevicesCmd(), newPerplexityCmd(), newVerifyCmd(), newConvertCmd(), newSynthCmd())
+	root.AddCommand(newRunCmd(), newInfoCmd(), newDevicesCmd(), newPerplexityCmd(), newVerifyCmd(), newConvertCmd(), newSynthCmd(), newBenchCmd())
 	return root
 }
 

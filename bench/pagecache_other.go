@@ -1,0 +1,13 @@
+//go:build !linux
+
+package bench
+
+import "errors"
+
+var errPageCache = errors.New("this system has no call that empties the page cache of a file")
+
+// Evict is not possible here.
+func Evict([]string) (left int64, err error) { return 0, errPageCache }
+
+// Cached is not known here.
+func Cached([]string) (bytes int64, err error) { return 0, errPageCache }
