@@ -5,19 +5,22 @@ import "github.com/coli-moe/coli/internal/loghist"
 // The conversation about how experts are read.
 //
 //	engine ── Took ─────▶ balancer    after each decode step of a model that streams
-//	balancer ── Sample ─▶ probe       what has the disk done?
+//	balancer ── Sample ─▶ probe       what has the disk done? asked while a search is on, at most every 100 ms
 //	balancer ◀─ BlockIO ─ probe       the answer
 //	balancer ── Policy ─▶ prefetcher  how many reads at a time; the engine looks at the same policy before each step
+//
+// Nobody waits for any of these: without a balancer, or without a probe, the last policy stands.
 
 // Took tells what a decode step took.
 type Took struct {
 	Header
-	Nanos   int64  // the step's
-	Waited  int64  // nanoseconds of it that the engine waited for the disk with nothing to compute
-	Reading int64  // nanoseconds of it with at least one read in flight
-	Reads   int64  // experts read during it
-	Bytes   int64  // of them
-	Policy  uint64 // the Policy.ID it was made under
+	Nanos     int64  // the step's
+	Waited    int64  // nanoseconds of it that the engine waited for the disk with nothing to compute
+	Reading   int64  // nanoseconds of it with at least one read in flight
+	ReadNanos int64  // of the reads that ended in it, from begin to end, summed: ReadNanos/Reading were in flight on average
+	Reads     int64  // experts read during it
+	Bytes     int64  // of them
+	Policy    uint64 // the Policy.ID it was made under
 }
 
 // Sample asks the probe for its figures.
@@ -44,6 +47,6 @@ type Policy struct {
 	Header
 	ID      uint64 // rises with each
 	Readers int    // reads at a time
-	Depth   int    // experts predicted for a layer; 0: none
+	Depth   int    // experts predicted for a layer and row; 0: none
 	Horizon int    // layers ahead that are predicted, 1: the next
 }

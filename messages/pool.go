@@ -33,4 +33,5 @@ var (
 	Predicts  Pool[Predict]
 
 	TokensPool Pool[Tokens]
+	TookPool   Pool[Took]
 )

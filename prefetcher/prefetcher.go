@@ -1,8 +1,8 @@
 // Package prefetcher owns the disk: it reads the records of routed experts into memory that the tier lends it.
 //
-// What to read next is decided by a pure queue; a fixed set of reader goroutines carries it out, with direct I/O where the file system
-// allows it. Beside that live the arena of slots, the drive's raw rate to compare with, and the gate that switches prediction off when
-// it does not pay. Which experts are worth reading is the tier's matter, where their bytes lie package weights'.
+// What to read next is decided by a pure queue; reader goroutines carry it out, with direct I/O where the file system allows it. Beside
+// that live the arena of slots and the drive's raw rate to compare with. Which experts are worth reading is the tier's matter, where
+// their bytes lie package weights', and how many to read at a time package balancer's.
 package prefetcher
 
 import (
@@ -40,18 +40,21 @@ func ReadersFor(size int64) int {
 // MaxReaders bounds the threads that can be blocked in reads.
 const MaxReaders = 64
 
-// Config configures a Prefetcher. Note, Open and Trace may be nil.
+// Config configures a Prefetcher. All functions may be nil.
 type Config struct {
 	Source  Source
-	Readers int // goroutines; default DefaultReaders
+	Readers int // reads at a time, until a messages.Policy; default DefaultReaders
 	Direct  Mode
 	Tier    messages.Address // gets Landed
 	// Note takes a line for the user: how the files are read, and when that changes or a file is written to. Any goroutine calls it.
 	Note func(string)
 	// Open opens files, by default the system's.
 	Open func(path string, direct bool) (File, error)
-	// Trace is called by a reader after each of its reads, before Landed is sent.
+	// Trace is called by a reader after each of its reads, before Landed is sent. A reader's number is below MaxReaders.
 	Trace func(reader int, l *messages.Landed, t Times)
+	// Begin and Observe are called by a reader before and after each of its reads, for whoever measures them.
+	Begin   func()
+	Observe func(bytes int64, took time.Duration, failed bool)
 }
 
 // Times of a read, from its record's lookup to its landing.
@@ -62,6 +65,7 @@ type Stats struct {
 	Reads, Bytes    int64
 	Failed, Retried int64
 	Busy            time.Duration // while at least one read was in flight: Bytes/Busy is the rate
+	Took            time.Duration // of the reads that have ended, summed: Took/Busy were in flight on average
 }
 
 // Prefetcher is the actor's state and its readers. Receive is called by its mailbox, one message at a time; readers take their next read
@@ -71,9 +75,10 @@ type Prefetcher struct {
 	files  []*openedFile
 	tier   messages.Address
 	note   func(string)
-	trace  func(int, *messages.Landed, Times)
+	hooks  Config             // its functions
 	begin  chan messages.Read // room for every reader
-	ended  sync.WaitGroup
+	ended  sync.WaitGroup     // readers
+	number int                // of them; they are started when there is a read too many for those that are there
 
 	patience time.Duration // of Close
 
@@ -97,22 +102,29 @@ type openedFile struct {
 	warned  bool // that it was written to
 }
 
-// New opens the files and starts the readers. Close must be called.
+// New opens the files. Close must be called.
 func New(cfg Config) (*Prefetcher, error) {
-	p := &Prefetcher{source: cfg.Source, tier: cfg.Tier, note: cfg.Note, trace: cfg.Trace, patience: closeWait}
-	readers := min(max(cmp.Or(cfg.Readers, DefaultReaders), 1), MaxReaders)
+	p := &Prefetcher{source: cfg.Source, tier: cfg.Tier, note: cfg.Note, hooks: cfg, patience: closeWait}
 	if p.note == nil {
 		p.note = func(string) {}
 	}
 	if err := p.open(cfg); err != nil {
 		return nil, errors.Join(err, p.closeFiles())
 	}
-	p.queue, p.begin = newQueue(readers), make(chan messages.Read, readers)
-	for i := range readers {
-		p.ended.Go(func() { p.reader(i) })
+	if p.hooks.Trace == nil {
+		p.hooks.Trace = func(int, *messages.Landed, Times) {}
 	}
+	if p.hooks.Begin == nil {
+		p.hooks.Begin = func() {}
+	}
+	if p.hooks.Observe == nil {
+		p.hooks.Observe = func(int64, time.Duration, bool) {}
+	}
+	p.queue, p.begin = newQueue(bounded(cmp.Or(cfg.Readers, DefaultReaders))), make(chan messages.Read, MaxReaders)
 	return p, nil
 }
+
+func bounded(readers int) int { return min(max(readers, 1), MaxReaders) }
 
 func (p *Prefetcher) open(cfg Config) error {
 	open := cfg.Open
@@ -158,7 +170,8 @@ func (p *Prefetcher) open(cfg Config) error {
 	return nil
 }
 
-// Receive handles Read, Raise and Cancel, and takes them back to their pools. It panics on any other message.
+// Receive handles Read, Raise and Cancel, and takes them back to their pools; and Policy, of which it looks at Readers: reads in flight go
+// on if these are more now. It panics on any other message.
 func (p *Prefetcher) Receive(m messages.Message) {
 	switch m := m.(type) {
 	case *messages.Read:
@@ -176,13 +189,29 @@ func (p *Prefetcher) Receive(m messages.Message) {
 		p.queue.cancel(m.Key)
 		p.mu.Unlock()
 		messages.Cancels.Put(m)
+	case *messages.Policy:
+		p.mu.Lock()
+		p.queue.allow(bounded(m.Readers))
+		p.mu.Unlock()
 	default:
 		panic(fmt.Sprintf("prefetcher: message %T", m))
 	}
+	p.dispatch()
+}
+
+// dispatch hands the reads that may begin to readers, of which there is one for each read in flight.
+func (p *Prefetcher) dispatch() {
 	for {
 		r, ok := p.take()
 		if !ok {
 			return
+		}
+		p.mu.Lock()
+		need := p.queue.inFlight
+		p.mu.Unlock()
+		for ; p.number < need; p.number++ {
+			id := p.number
+			p.ended.Go(func() { p.reader(id) })
 		}
 		p.begin <- r
 	}
@@ -217,10 +246,10 @@ func (p *Prefetcher) reader(id int) {
 	for r := range p.begin {
 		for ok := true; ok; {
 			key := r.Key
+			p.hooks.Begin()
 			l, t := p.read(&r)
-			if p.trace != nil {
-				p.trace(id, l, t)
-			}
+			p.hooks.Observe(l.Bytes, t.End.Sub(t.Begin), l.Err != nil)
+			p.hooks.Trace(id, l, t)
 			p.account(l, t)
 			p.tier.Send(l)
 			p.mu.Lock()
@@ -281,6 +310,7 @@ func (p *Prefetcher) account(l *messages.Landed, t Times) {
 		p.stats.Busy += t.End.Sub(p.since)
 	}
 	p.stats.Bytes += l.Bytes
+	p.stats.Took += t.End.Sub(t.Begin)
 	if l.Err != nil {
 		p.stats.Failed++
 	} else {
@@ -447,13 +477,7 @@ func (p *Prefetcher) Close() error {
 	p.mu.Lock()
 	p.queue.stop(messages.ErrStopped)
 	p.mu.Unlock()
-	for {
-		r, ok := p.take()
-		if !ok {
-			break
-		}
-		p.begin <- r
-	}
+	p.dispatch()
 	close(p.begin)
 	ended := make(chan struct{})
 	go func() { p.ended.Wait(); close(ended) }()

@@ -6,7 +6,7 @@ import "github.com/coli-moe/coli/messages"
 // caller takes with next and carries out.
 //
 //   - Demand before predicted before warm, first come first served within each.
-//   - At most readers reads are in flight, and at most one of a key: another Read of the key waits for the first to end and is then
+//   - No read begins while readers are in flight, and at most one of a key: another Read of the key waits for the first to end and is then
 //     read into its own slot. It lends those before it its priority.
 //   - Every Read added is answered: by begin, after which the caller says done, or by refuse.
 type queue struct {
@@ -36,6 +36,12 @@ type effect struct {
 
 func newQueue(readers int) *queue {
 	return &queue{readers: readers, active: map[messages.Key]*request{}}
+}
+
+// allow sets how many reads may be in flight. More than that go on, and as many must end before the next one begins.
+func (q *queue) allow(readers int) {
+	q.readers = readers
+	q.begin()
 }
 
 // add queues a read.

@@ -16,7 +16,7 @@ var priorities = []string{"demand", "predicted", "warm"}
 
 // TestQueue plays scenarios. Each line of a script is a call, its effects are the output:
 //
-//	read LAYER/EXPERT PRIORITY slot=N · raise KEY · cancel KEY · done KEY · stop
+//	read LAYER/EXPERT PRIORITY slot=N · raise KEY · cancel KEY · done KEY · allow READERS · stop
 func TestQueue(t *testing.T) {
 	datadriven.Walk(t, "testdata/queue", func(t *testing.T, path string) {
 		var q *queue
@@ -48,6 +48,12 @@ func TestQueue(t *testing.T) {
 					q.done(m.Key)
 				case op == "stop":
 					q.stop(messages.ErrStopped)
+				case op == "allow":
+					var readers int
+					if _, err := fmt.Sscanf(line, "allow %d", &readers); err != nil {
+						d.Fatalf(t, "%q: %v", line, err)
+					}
+					q.allow(readers)
 				default:
 					d.Fatalf(t, "what is %q?", line)
 				}
@@ -98,7 +104,7 @@ func TestQueueRandom(t *testing.T) {
 					ended[slot] = true
 					continue
 				}
-				if _, twice := inFlight[key]; twice || len(inFlight) == readers {
+				if _, twice := inFlight[key]; twice || len(inFlight) >= readers {
 					t.Fatalf("seed %d: %v begins beside %v", seed, key, inFlight)
 				}
 				if urgent(e.read.Priority) {
@@ -119,7 +125,10 @@ func TestQueueRandom(t *testing.T) {
 		slots := int32(0)
 		for range 300 {
 			key := messages.Key{Expert: rng.Int32N(6)}
-			switch rng.IntN(6) {
+			switch rng.IntN(7) {
+			case 6:
+				readers = 1 + rng.IntN(4)
+				q.allow(readers)
 			case 0, 1, 2:
 				p := messages.Priority(rng.IntN(3))
 				for slot, k := range waiting { // a later read lends its priority to those of its key before it

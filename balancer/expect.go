@@ -1,0 +1,56 @@
+package balancer
+
+import (
+	"slices"
+
+	"github.com/coli-moe/coli/messages"
+)
+
+// expectation is what a step takes under the setting in force: computing, and waiting for each byte read. It lags behind the steps, so
+// that a change shows.
+type expectation struct {
+	n       int     // steps seen
+	rest    float64 // nanoseconds of a step without waiting
+	waited  float64 // nanoseconds of a step
+	bytes   float64 // of a step
+	ratio   [alarmSteps]float64
+	pending int // ratios in it, the newest overwriting the oldest
+}
+
+// begin takes an arm's means for what is expected.
+func (e *expectation) begin(a *arm) {
+	n := float64(max(a.n, 1))
+	mean, _ := a.perStep()
+	*e = expectation{n: a.n, waited: a.waited / n, bytes: a.bytes / n, rest: max(mean-a.waited/n, 0)}
+}
+
+// perStep is what a step takes.
+func (e *expectation) perStep() float64 { return e.rest + e.waited }
+
+// add takes a step. It returns how many times longer than expected steps take, if that has been off for long enough; 0 otherwise.
+func (e *expectation) add(t *messages.Took) (off float64) {
+	nanos := float64(max(t.Nanos, 1))
+	e.n++
+	if e.n > alarmSteps {
+		expected := e.rest + e.waited
+		if e.bytes > 0 {
+			expected = e.rest + e.waited*min(float64(t.Bytes)/e.bytes, 4)
+		}
+		e.ratio[e.pending%alarmSteps] = nanos / max(expected, 1)
+		e.pending++
+	}
+	weight := 1 / float64(min(e.n, forget))
+	e.rest += weight * (nanos - float64(t.Waited) - e.rest)
+	e.waited += weight * (float64(t.Waited) - e.waited)
+	e.bytes += weight * (float64(t.Bytes) - e.bytes)
+	if e.pending < alarmSteps {
+		return 0
+	}
+	sorted := e.ratio
+	slices.Sort(sorted[:])
+	if m := sorted[alarmSteps/2]; m > alarm || m < 1/alarm {
+		*e = expectation{}
+		return m
+	}
+	return 0
+}

@@ -1,0 +1,398 @@
+package balancer
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/coli-moe/coli/messages"
+)
+
+const (
+	firstPause = 64   // decode steps between rounds; doubled by each trial that changes nothing,
+	lastPause  = 1024 // up to here
+	lossShare  = 0.02 // of the time that trials may lose, once a round has ended
+	alarm      = 1.25 // a step this many times longer or shorter than expected is not noise,
+	alarmSteps = 16   // if the median of so many is
+	forget     = 128  // steps by which what is expected lags behind
+	noWait     = 0.02 // of the time: waiting for the disk that is not worth a trial
+)
+
+// setting is what a policy sets. Without prediction the horizon is the least.
+type setting struct{ readers, depth, horizon int }
+
+// move is a way from one setting to another.
+type move uint8
+
+const (
+	moreReaders move = iota
+	fewerReaders
+	predict // or not
+	deeper
+	shallower
+	further
+	nearer
+	exchange // prediction for readers, or the other way round
+	moves
+)
+
+// readerGrid are the numbers of readers that are tried.
+var readerGrid = []int{1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64}
+
+// Machine is the state of the balancer. It is not safe for concurrent use, and its methods do not allocate except to word a decision.
+type Machine struct {
+	cfg    Config
+	depths []int // that are tried, in rising order
+
+	policy messages.Policy // of the next step
+	kept   setting
+	tokens uint64
+	skip   bool // the first step under a policy still has the last one's reads under way
+
+	recent arm // steps under the kept setting, since it was chosen or the last trial: the next one's first turn
+	expect expectation
+
+	searching bool   // a round is under way: of the moves that the figures suggest
+	queue     []move // that are left of it
+	stride    int    // by which readers change, in grid steps
+	trying    bool
+	trial     trial
+	inTurn    int       // steps of its turn
+	tried     []attempt // since the search began
+	pause     int       // steps to the next trial
+	rest      int       // how long the next pause is at least
+	said      bool      // that there is nothing to gain
+
+	block messages.BlockIO // the last one with anything in it
+	last  Decision
+}
+
+// attempt is when a setting was last tried.
+type attempt struct {
+	setting
+	at uint64
+}
+
+// New returns a machine that has made its first decision, to begin with cfg.Start.
+func New(cfg Config) *Machine {
+	cfg.TopK = max(cfg.TopK, 1)
+	cfg.Readers.Min, cfg.Horizon.Min = max(cfg.Readers.Min, 1), max(cfg.Horizon.Min, 1)
+	m := &Machine{cfg: cfg, stride: 1, rest: firstPause, searching: true}
+	s := setting{cfg.Readers.clamp(cfg.Start.Readers), cfg.Depth.clamp(cfg.Start.Depth), cfg.Horizon.clamp(cfg.Start.Horizon)}
+	half := (cfg.TopK + 1) / 2
+	for _, d := range []int{0, half, cfg.TopK, cfg.TopK + half, 2 * cfg.TopK, s.depth} {
+		m.depths = append(m.depths, cfg.Depth.clamp(d))
+	}
+	slices.Sort(m.depths)
+	m.depths = slices.Compact(m.depths)
+	m.kept = m.normal(s)
+	m.set(m.kept)
+	why := cfg.Why
+	if cfg.Fixed() {
+		why = "nothing to balance: " + why
+	}
+	m.decide(fmt.Sprintf("%s: %s", why, Describe(m.policy)))
+	return m
+}
+
+func (m *Machine) normal(s setting) setting {
+	if s.depth == 0 {
+		s.horizon = m.cfg.Horizon.Min
+	}
+	return s
+}
+
+// Policy is what the next step is to be made under.
+func (m *Machine) Policy() messages.Policy { return m.policy }
+
+// Last is the last decision.
+func (m *Machine) Last() Decision { return m.last }
+
+// Wants says whether figures of the drive would help now: a round is under way, or near.
+func (m *Machine) Wants() bool { return !m.cfg.Fixed() && !m.trying && m.pause < 2*minTurn }
+
+// BlockIO takes what the drive has done.
+func (m *Machine) BlockIO(b *messages.BlockIO) {
+	if b.Known && b.Device.Count > 0 {
+		m.block = *b
+	}
+}
+
+// queueing says that requests wait for the drive longer than it takes for them: it has more at a time than it works on.
+func (m *Machine) queueing() bool {
+	return m.block.Known && m.block.Queue.Mean() > 2*m.block.Device.Mean()
+}
+
+// Took takes what a step took, and says whether there is a new decision. The policy may have changed without one: a trial is on.
+func (m *Machine) Took(t *messages.Took) (decided bool) {
+	m.tokens++
+	if m.cfg.Fixed() || t.Policy != m.policy.ID {
+		return false
+	}
+	if m.skip {
+		m.skip = false
+		return false
+	}
+	if m.trying {
+		return m.try(t)
+	}
+	if m.pause > 0 {
+		m.pause--
+		if m.recent.n >= m.turn() { // the newest steps are the next trial's first turn
+			m.recent.reset()
+		}
+	}
+	m.recent.add(t)
+	if off := m.expect.add(t); off != 0 {
+		m.search()
+		m.decide(fmt.Sprintf("a token takes %.2f times as long as %d before, for as many bytes: the search begins anew from %s", off, alarmSteps, Describe(m.policy)))
+		return true
+	}
+	if m.pause > 0 || m.recent.n < m.turn() {
+		return false
+	}
+	return m.next()
+}
+
+// turn is how many steps a turn has.
+func (m *Machine) turn() int {
+	mean := float64(turnTime)
+	if m.recent.n > 0 {
+		mean = m.recent.total / float64(m.recent.n)
+	}
+	return int(max(minTurn, min(float64(turnTime)/mean, maxTurn)))
+}
+
+// search forgets what trials have shown.
+func (m *Machine) search() {
+	m.tried = m.tried[:0]
+	m.round()
+}
+
+// round begins with moves from the setting in force.
+func (m *Machine) round() {
+	m.searching, m.queue, m.pause, m.rest, m.stride, m.said = true, m.queue[:0], 0, firstPause, 1, false
+	m.recent.reset()
+}
+
+// next begins a trial, or the next pause.
+func (m *Machine) next() (decided bool) {
+	if m.searching && len(m.queue) == 0 && m.rest == firstPause && len(m.tried) == 0 {
+		m.plan(nil)
+	}
+	for len(m.queue) > 0 {
+		mv := m.queue[0]
+		m.queue = m.queue[1:]
+		if to := m.target(mv); m.promising(mv) && m.lastTried(to) == 0 {
+			m.begin(mv, to)
+			return false
+		}
+	}
+	wasSearching := m.searching
+	m.searching = false
+	if wasSearching && len(m.tried) > 0 {
+		m.sleep(0)
+		return false
+	}
+	if mv, ok := m.oldest(); ok {
+		m.begin(mv, m.target(mv))
+		return false
+	}
+	m.sleep(0)
+	if m.said {
+		return false
+	}
+	m.said = true
+	m.decide(fmt.Sprintf("nothing to gain: the engine waits for the disk %s of the time, a token takes %s", percent(m.recent.waiting()), millis(m.expect.perStep())))
+	return true
+}
+
+// plan queues the moves of a round, those first that the figures suggest.
+func (m *Machine) plan(again []move) {
+	order := [...]move{moreReaders, predict, fewerReaders, shallower, exchange, nearer, deeper, further}
+	switch {
+	case m.queueing():
+		order = [...]move{fewerReaders, shallower, predict, nearer, exchange, further, deeper, moreReaders}
+	case m.recent.idle() > 0.15:
+		order = [...]move{moreReaders, further, deeper, predict, exchange, shallower, fewerReaders, nearer}
+	}
+	m.queue = append(append(m.queue[:0], again...), order[:]...)
+}
+
+// possible says whether a move may gain anything where the engine waits for the disk as it did of late.
+func (m *Machine) possible(mv move) bool {
+	if m.target(mv) == m.kept {
+		return false
+	}
+	if m.recent.waiting() >= noWait {
+		return true
+	}
+	switch mv { // what may save computing, or leave cores to it
+	case shallower, nearer:
+		return true
+	case predict:
+		return m.kept.depth > 0
+	case fewerReaders:
+		return m.recent.idle() < 0.95
+	default:
+		return false
+	}
+}
+
+// promising says whether a move is worth a trial now.
+func (m *Machine) promising(mv move) bool {
+	switch mv {
+	case moreReaders: // those there are must have something to do
+		return m.possible(mv) && !m.queueing() && m.recent.atOnce() >= 0.6*float64(m.kept.readers)
+	case deeper, further: // a drive that is busy already has no time for more guesses
+		return m.possible(mv) && m.recent.idle() > 0.03
+	default:
+		return m.possible(mv)
+	}
+}
+
+// target is the setting that a move leads to; the one in force where it leads nowhere.
+func (m *Machine) target(mv move) setting {
+	s := m.kept
+	switch mv {
+	case moreReaders:
+		s.readers = m.cfg.Readers.clamp(shift(readerGrid, s.readers, m.stride))
+	case fewerReaders:
+		s.readers = m.cfg.Readers.clamp(shift(readerGrid, s.readers, -m.stride))
+	case predict:
+		if s.depth > 0 {
+			s.depth = m.cfg.Depth.Min
+		} else {
+			s.depth = m.cfg.Depth.clamp(m.cfg.TopK)
+		}
+	case exchange:
+		if s.depth > 0 {
+			s.depth, s.readers = m.cfg.Depth.Min, m.cfg.Readers.clamp(shift(readerGrid, s.readers, 3))
+		} else {
+			s.depth, s.readers = m.cfg.Depth.clamp(m.cfg.TopK), m.cfg.Readers.clamp(shift(readerGrid, s.readers, -3))
+		}
+	case deeper, shallower:
+		if by := 1 - 2*int(mv-deeper); s.depth > 0 {
+			s.depth = shift(m.depths, s.depth, by)
+		}
+	case further, nearer:
+		if by := 1 - 2*int(mv-further); s.depth > 0 {
+			s.horizon = m.cfg.Horizon.clamp(s.horizon + by)
+		}
+	}
+	return m.normal(s)
+}
+
+// shift is the value so many places beyond or before now in a rising list, or its end.
+func shift(values []int, now, by int) int {
+	i, found := slices.BinarySearch(values, now)
+	if by > 0 && !found {
+		i--
+	}
+	return values[max(0, min(i+by, len(values)-1))]
+}
+
+// lastTried is when a setting was tried, 0 for never.
+func (m *Machine) lastTried(s setting) uint64 {
+	for _, t := range m.tried {
+		if t.setting == s {
+			return t.at
+		}
+	}
+	return 0
+}
+
+// oldest is the move to the setting that was not tried for the longest time.
+func (m *Machine) oldest() (best move, ok bool) {
+	var at uint64
+	for mv := range moves {
+		if t := m.lastTried(m.target(mv)); m.possible(mv) && (!ok || t < at) {
+			best, at, ok = mv, t, true
+		}
+	}
+	return best, ok
+}
+
+// begin starts a trial.
+func (m *Machine) begin(mv move, to setting) {
+	m.trial = trial{from: m.kept, to: to, move: mv, need: margin, length: m.turn(), a: m.recent}
+	if cheaper(to, m.kept) {
+		m.trial.need = 0
+	}
+	m.trying = true
+	i := slices.IndexFunc(m.tried, func(a attempt) bool { return a.setting == to })
+	if i < 0 {
+		i, m.tried = len(m.tried), append(m.tried, attempt{setting: to})
+	}
+	m.tried[i].at = m.tokens
+	m.set(to)
+	m.inTurn = 0
+}
+
+// cheaper says that a reads and computes less than b, or the same with fewer readers.
+func cheaper(a, b setting) bool {
+	if x, y := a.depth*a.horizon, b.depth*b.horizon; x != y {
+		return x < y
+	}
+	return a.readers < b.readers
+}
+
+// try takes a step of a trial.
+func (m *Machine) try(t *messages.Took) (decided bool) {
+	x := &m.trial
+	m.inTurn++
+	before := x.turn
+	v := x.add(t, m.inTurn == x.length)
+	if v == undecided {
+		if x.turn != before {
+			m.inTurn = 0
+			if turns[x.turn] != turns[before] {
+				m.set(x.setting())
+			}
+		}
+		return false
+	}
+	m.trying = false
+	what := x.words(v)
+	a, _ := x.a.perStep()
+	b, _ := x.b.perStep()
+	m.recent.reset()
+	if v == better {
+		m.kept = x.to
+		m.expect.begin(&x.b)
+		stride := m.stride
+		m.round()
+		if x.move == moreReaders || x.move == fewerReaders {
+			m.stride = 2 * stride
+		}
+		m.plan([]move{x.move})
+	} else if m.stride > 1 {
+		m.stride = 1
+		m.queue = append([]move{x.move}, m.queue...)
+	}
+	m.set(m.kept)
+	if v == worse && !m.searching {
+		m.rest = min(2*m.rest, lastPause)
+		m.sleep(float64(x.b.n) * max(b-a, 0) / max(a, 1))
+	}
+	m.decide(what)
+	return true
+}
+
+// sleep begins a pause, long enough for the loss, in steps, to be a small share of it.
+func (m *Machine) sleep(loss float64) {
+	m.pause = max(m.rest, min(int(loss/lossShare), 4*lastPause))
+	m.recent.reset()
+}
+
+// set puts a setting in force.
+func (m *Machine) set(s setting) {
+	if m.policy.ID > 0 && s == (setting{m.policy.Readers, m.policy.Depth, m.policy.Horizon}) {
+		return
+	}
+	m.policy = messages.Policy{ID: m.policy.ID + 1, Readers: s.readers, Depth: s.depth, Horizon: s.horizon}
+	m.skip = true
+}
+
+func (m *Machine) decide(reason string) {
+	m.last = Decision{Token: m.tokens, Policy: m.policy, Reason: reason}
+}
