@@ -61,7 +61,9 @@ type card struct {
 	name   string
 	free   int64 // bytes of its memory that may be used, a reserve not among them
 	fixed  int64 // bytes that a run takes beside layers
+	slack  int64 // of fixed, what is not accounted for
 	shared bool  // its memory is the CPU's
+	ledger *ledger.Ledger
 }
 
 // binding says where layers run: the first n on the card, the others on the CPU. The zero value is the CPU alone.
@@ -70,8 +72,7 @@ type binding struct {
 	n      int
 	head   bool // on the card too; n is then the number of layers
 	loaded []freer
-
-	bytes, weights int64 // planned for the card, of all and of weights
+	demand demand
 }
 
 // at returns the executor of layer il; il = Layers() is the head.
@@ -130,19 +131,11 @@ func (m *Model) plan(opt Options, found *search) error {
 		m.LayersWhy = fmt.Sprintf("all layers on the CPU, none on %s: %s", c.name, limit)
 		return c.end()
 	}
-	m.binding, m.deviceName = binding{card: c, n: n, head: head, bytes: c.fixed}, c.name
-	for il := range n {
-		m.binding.bytes += d.layers[il]
-		m.binding.weights += d.weights[il]
-	}
-	if head {
-		m.binding.bytes += d.head
-		m.binding.weights += d.head
-	}
+	m.binding, m.deviceName = binding{card: c, n: n, head: head, demand: d}, c.name
 	if limit != "" {
 		limit = "; " + limit
 	}
-	m.LayersWhy = fmt.Sprintf("%s (%s of %s free%s)", m.where(), ledger.FormatSize(m.binding.bytes), ledger.FormatSize(c.free), limit)
+	m.LayersWhy = fmt.Sprintf("%s (%s of %s free%s)", m.where(), ledger.FormatSize(m.binding.bytes()), ledger.FormatSize(c.free), limit)
 	return nil
 }
 
@@ -213,7 +206,7 @@ func (m *Model) stateBytes(il int, opt Options) int64 {
 	return kvmirror.Bytes(s.KWidth, s.VWidth, kvmirror.Config{Context: opt.Context}.Rows(m.stateTokens(opt)))
 }
 
-// stateTokens is how many tokens' state a device has room for: those of the context asked for, if that is known.
+// stateTokens is how many tokens' layer state there is room for: those of the context asked for, if that is known.
 func (m *Model) stateTokens(opt Options) int {
 	return min(cmp.Or(opt.Context, kvReserve), max(m.Config.MaxPositionEmbeddings, 1))
 }
@@ -253,7 +246,7 @@ func (m *Model) upload(ctx context.Context, progress func(done, total int64)) (d
 	if b.card == nil {
 		return 0, nil
 	}
-	total, rest := b.weights, m.cpuTensors()
+	total, rest := b.weights(), m.cpuTensors()
 	for _, t := range m.Checkpoint.Tensors() {
 		if rest(t) {
 			total += t.Size

@@ -78,9 +78,11 @@ type Model struct {
 	clock     *ops.Clock // nil without Options.Profile
 	binding   binding
 	chunk     int
+	threads   int
 	tokenizer func() (*tokenizer.Tokenizer, error)
 	template  func() (*chat.Template, error)
 
+	room         room
 	deviceName   string
 	retired      gpu.Stats // of a device that is not used any more
 	retiredTimes []device.Timing
@@ -116,7 +118,27 @@ func Load(ctx context.Context, path string, opt Options) (m *Model, err error) {
 	return m, nil
 }
 
+// bind returns a model whose weights are where they are used.
 func bind(ctx context.Context, path string, c *weights.Checkpoint, opt Options, found *search) (*Model, error) {
+	m, err := prepare(path, c, opt)
+	if err != nil {
+		return nil, err
+	}
+	// The vocabulary is parsed while the weights are paged in; whoever needs it waits for it and gets its error.
+	go m.tokenizer()
+	m.exec = cpu.New(m.threads)
+	if opt.Profile {
+		m.clock = new(ops.Clock)
+		m.exec.Measure(m.clock)
+	}
+	if err := m.load(ctx, opt, found); err != nil {
+		return nil, errors.Join(err, m.stop())
+	}
+	return m, nil
+}
+
+// prepare returns a model of which nothing is loaded.
+func prepare(path string, c *weights.Checkpoint, opt Options) (*Model, error) {
 	if opt.Threads > maxThreads {
 		return nil, fmt.Errorf("--threads %d: at most %d are useful; 0 takes the physical cores", opt.Threads, maxThreads)
 	}
@@ -124,7 +146,7 @@ func bind(ctx context.Context, path string, c *weights.Checkpoint, opt Options, 
 	if err != nil {
 		return nil, err
 	}
-	m := &Model{Checkpoint: c, Config: cfg, chunk: opt.Chunk, ThreadsWhy: "asked for", prefetch: opt.Prefetch, note: opt.Note}
+	m := &Model{Checkpoint: c, Config: cfg, chunk: opt.Chunk, threads: opt.Threads, ThreadsWhy: "asked for", prefetch: opt.Prefetch, note: opt.Note}
 	if m.note == nil {
 		m.note = func(string) {}
 	}
@@ -136,38 +158,22 @@ func bind(ctx context.Context, path string, c *weights.Checkpoint, opt Options, 
 	}
 	m.tokenizer = sync.OnceValues(func() (*tokenizer.Tokenizer, error) { return loadTokenizer(path, c) })
 	m.template = sync.OnceValues(func() (*chat.Template, error) { return loadTemplate(path, c, cfg) })
-	// The vocabulary is parsed while the weights are paged in; whoever needs it waits for it and gets its error.
-	go m.tokenizer()
-	net, err := model.Load(c)
-	if err != nil {
+	if m.net, err = model.Load(c); err != nil {
 		return nil, err
 	}
-	m.net = net
-	threads := opt.Threads
-	if threads <= 0 {
-		threads, m.ThreadsWhy = defaultThreads()
-	}
-	m.exec = cpu.New(threads)
-	if opt.Profile {
-		m.clock = new(ops.Clock)
-		m.exec.Measure(m.clock)
-	}
-	if err := m.load(ctx, opt, found); err != nil {
-		return nil, errors.Join(err, m.stop())
+	if m.threads <= 0 {
+		m.threads, m.ThreadsWhy = defaultThreads()
 	}
 	return m, nil
 }
 
 // load brings the weights to where they are used: layers to the device, as far as they fit, and into memory what the CPU needs.
 func (m *Model) load(ctx context.Context, opt Options, found *search) error {
-	if err := m.plan(opt, found); err != nil {
-		return err
-	}
-	planned := m.binding.n
-	p, err := m.place(opt, true) // before the long part, since it may refuse
+	p, err := m.settleIn(opt, found) // before the long part, since it may refuse
 	if err != nil {
 		return err
 	}
+	planned := m.binding
 	if opt.Progress == nil {
 		opt.Progress = func(int64, int64) {}
 	}
@@ -175,27 +181,44 @@ func (m *Model) load(ctx context.Context, opt Options, found *search) error {
 	if err != nil {
 		return err
 	}
-	if m.binding.n < planned {
-		if p, err = m.place(opt, false); err != nil {
+	if m.binding.n < planned.n || m.binding.head != planned.head {
+		if p, err = m.place(opt); err != nil {
 			return err
 		}
 	}
-	m.PlaceWhy = p.why
 	return m.start(ctx, opt, p, done)
 }
 
-// place decides what the CPU's memory is used for. What a device that shares it is going to take is set aside before anything is uploaded.
-func (m *Model) place(opt Options, before bool) (p place, err error) {
-	ram, err := ledger.New(ledger.System())
-	if err != nil {
+// settleIn decides, before anything is loaded, which layers go to a device and where the experts of the others live. A plan and a load do
+// it alike.
+func (m *Model) settleIn(opt Options, found *search) (p place, err error) {
+	if err := m.plan(opt, found); err != nil {
 		return p, err
 	}
-	if b := &m.binding; before && b.card != nil && b.card.shared {
-		if _, err := ram.Grant("layers on "+b.card.name, b.bytes); err != nil {
-			return p, fmt.Errorf("%w or give fewer --gpu-layers", err)
+	return m.place(opt)
+}
+
+// place decides what memory is used for. What a device that shares the CPU's takes is set aside first.
+func (m *Model) place(opt Options) (p place, err error) {
+	r, b := &m.room, &m.binding
+	r.clear()
+	if r.ram == nil {
+		if r.ram, err = ledger.New(ledger.System()); err != nil {
+			return p, err
 		}
 	}
-	return m.decide(opt, ram)
+	r.device, r.name, r.planned = nil, "", nil
+	if b.card != nil {
+		r.device, r.name, r.planned = b.card.ledger, b.card.name, b.entries()
+		if b.card.shared {
+			if r.layers, err = r.grant("layers on "+r.name, b.bytes()); err != nil {
+				return p, fmt.Errorf("%w or give fewer --gpu-layers", err)
+			}
+		}
+	}
+	p, err = m.decide(opt)
+	m.PlaceWhy = p.why
+	return p, err
 }
 
 // runtime returns the actors' runtime, a new one if there is none.
@@ -228,7 +251,9 @@ func (m *Model) stop() error {
 	case m.rt != nil:
 		err = errors.Join(err, m.rt.Stop(ctx))
 	}
-	m.exec.Close()
+	if m.exec != nil {
+		m.exec.Close()
+	}
 	return err
 }
 
@@ -236,7 +261,7 @@ func (m *Model) stop() error {
 const closeWait = 15 * time.Second
 
 // Threads is the number of CPU threads.
-func (m *Model) Threads() int { return m.exec.Threads() }
+func (m *Model) Threads() int { return m.threads }
 
 // Tokenizer returns the checkpoint's vocabulary.
 func (m *Model) Tokenizer() (*tokenizer.Tokenizer, error) { return m.tokenizer() }

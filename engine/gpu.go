@@ -92,7 +92,7 @@ func (m *Model) open(opt Options, found *search, asked bool) (*card, error) {
 	if err := m.sizes().Check(); err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
-	c := &card{name: info.Name, shared: info.Type != device.Discrete}
+	c := &card{name: info.Name, shared: info.Type != device.Discrete, slack: slack}
 	onDevice, onHost := gpu.Fixed(m.sizes(), m.stateTokens(opt))
 	c.fixed = onDevice + slack
 	var ram *ledger.Ledger
@@ -102,9 +102,9 @@ func (m *Model) open(opt Options, found *search, asked bool) (*card, error) {
 			return nil, errors.Join(err, d.Close())
 		}
 	}
-	vram := ledger.Device(info.Name, info.Memory, info.Free, ram)
-	c.free, _ = vram.Free()
-	d.Account(vram)
+	c.ledger = ledger.Device(info.Name, info.Memory, info.Free, ram)
+	c.free, _ = c.ledger.Free()
+	d.Account(c.ledger)
 	v := &vulkan{device: d}
 	if c.accelerator, err = v, v.start(m, opt); err != nil {
 		return nil, errors.Join(err, v.Close())

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -41,7 +40,7 @@ func (p *Prefetch) String() string { return string(*p) }
 // Type is what a flag's help calls the value.
 func (p *Prefetch) Type() string { return "string" }
 
-// kvReserve is how many tokens of layer state are set aside when the RAM for experts is decided without being told.
+// kvReserve is how many tokens of layer state are set aside where nobody says how long conversations become.
 const kvReserve = 4096
 
 // place is where a model's experts live.
@@ -55,37 +54,38 @@ type place struct {
 
 // decide settles where the experts of the CPU's layers live, before anything is loaded: in memory if they fit what the ledger, or --ram,
 // allows; otherwise in as many slots as fit, filled from disk. What cannot run at all is refused with the numbers.
-func (m *Model) decide(opt Options, l *ledger.Ledger) (p place, err error) {
+func (m *Model) decide(opt Options) (p place, err error) {
+	r := &m.room
 	all, experts := m.expertLayers()
 	layers := m.cpuLayers()
+	onCPU := m.cpuTensors()
+	if r.dense, err = r.grant(EntryDense, m.Checkpoint.PageBytes(func(t *weights.Tensor) bool { return onCPU(t) && !t.OfExpert() })); err != nil {
+		return p, err
+	}
+	if r.state, err = r.grant(EntryState, m.hostState()*int64(m.stateTokens(opt))); err != nil {
+		return p, fmt.Errorf("%w or give a smaller --ctx-size than %d", err, m.stateTokens(opt))
+	}
 	switch {
 	case len(all) == 0:
 		return place{why: "no routed experts"}, nil
 	case len(layers) == 0:
 		return place{why: "all experts on the device"}, nil
 	}
-	dense, total := m.cpuBytes()
-	if _, err := l.Grant("dense weights", dense); err != nil {
-		return p, err
-	}
-	kv := int64(0)
-	for il := range m.net.Layers() {
-		s := m.net.State(il)
-		kv += int64(s.KWidth+s.VWidth) * 4
-	}
-	reserve := min(kvReserve, max(m.Config.MaxPositionEmbeddings, 1), cmp.Or(opt.Context, kvReserve))
-	if _, err := l.Grant(fmt.Sprintf("the layer state of %d tokens", reserve), kv*int64(reserve)); err != nil {
-		return p, fmt.Errorf("%w or give a smaller --ctx-size", err)
-	}
-	budget, known := l.Free()
+	total := m.Checkpoint.PageBytes(func(t *weights.Tensor) bool { return onCPU(t) && t.OfExpert() })
+	budget, known := r.ram.Free()
 	source := "free memory"
 	if opt.RAM > 0 {
-		if _, err := l.Grant("experts (--ram)", min(opt.RAM, total)); err != nil { // beyond the experts nothing is needed
+		x, err := r.ram.Grant("experts (--ram)", min(opt.RAM, total)) // beyond the experts nothing is needed
+		if err != nil {
 			return p, fmt.Errorf("%w or give a smaller --ram", err)
 		}
+		x.Release() // what is taken of it is known below
 		budget, known, source = opt.RAM, true, "--ram"
 	}
 	if !known || total <= budget {
+		if r.experts, err = r.grant(EntryExperts, total); err != nil {
+			return p, err
+		}
 		what := "all experts"
 		if len(layers) < len(all) {
 			what = "all experts of the CPU's layers"
@@ -100,6 +100,9 @@ func (m *Model) decide(opt Options, l *ledger.Ledger) (p place, err error) {
 	if p.slots = int(budget / slot); p.slots < len(layers) {
 		return p, fmt.Errorf("%w: experts get %s (%s), and one for each of %d layers needs %s (%s each); give a larger --ram",
 			ledger.ErrNoRoom, ledger.FormatSize(budget), source, len(layers), ledger.FormatSize(int64(len(layers))*slot), ledger.FormatSize(slot))
+	}
+	if r.experts, err = r.grant(EntryExperts, int64(p.slots)*slot); err != nil {
+		return p, err
 	}
 	first, err := p.records.Record(layers[0], 0)
 	if err != nil {
@@ -116,6 +119,15 @@ func (m *Model) decide(opt Options, l *ledger.Ledger) (p place, err error) {
 	p.why = fmt.Sprintf("experts stream from disk: %d of %d fit %s (%s), %s each; reads at a time: %d (%s)",
 		p.slots, len(layers)*experts, ledger.FormatSize(budget), source, ledger.FormatSize(slot), p.readers, readers)
 	return p, nil
+}
+
+// hostState is what the layer state of a token takes in RAM, where all of it lies.
+func (m *Model) hostState() (bytes int64) {
+	for il := range m.net.Layers() {
+		s := m.net.State(il)
+		bytes += int64(s.KWidth+s.VWidth) * 4
+	}
+	return bytes
 }
 
 func sizeOr(bytes int64, known bool, source string) string {
@@ -149,14 +161,7 @@ func (m *Model) start(ctx context.Context, opt Options, p place, done int64) err
 			return err
 		}
 	}
-	populate := m.Checkpoint.Populate
-	if p.records != nil || m.binding.n > 0 {
-		onCPU := m.cpuTensors()
-		populate = func(ctx context.Context, progress func(done, total int64)) error {
-			return m.Checkpoint.PopulateOnly(ctx, func(t *weights.Tensor) bool { return onCPU(t) && (p.records == nil || !t.OfExpert()) }, progress)
-		}
-	}
-	if err := populate(ctx, func(n, total int64) { opt.Progress(done+n, done+total) }); err != nil {
+	if err := m.populate(ctx, p, func(n, total int64) { opt.Progress(done+n, done+total) }); err != nil {
 		return err
 	}
 	_, experts := m.expertLayers()
@@ -179,26 +184,36 @@ func (m *Model) start(ctx context.Context, opt Options, p place, done int64) err
 	if err != nil {
 		return err
 	}
+	if p.records != nil {
+		m.room.experts.Hold(m.system.SlotBytes())
+	}
 	m.exec.Use(m.system, m.failed)
 	return nil
 }
 
-// cpuBytes are the bytes in the files of the weights that the CPU multiplies with, and of its layers' routed experts.
-func (m *Model) cpuBytes() (dense, experts int64) {
-	if m.binding.n == 0 {
-		return m.Checkpoint.DenseBytes(), m.Checkpoint.ExpertBytes()
+// populate pages in the CPU's dense weights, and its experts unless they stream.
+func (m *Model) populate(ctx context.Context, p place, progress func(done, total int64)) error {
+	onCPU, r := m.cpuTensors(), &m.room
+	leases := []*ledger.Lease{r.dense}
+	total := r.dense.Bytes()
+	if p.records == nil && r.experts != nil {
+		leases = append(leases, r.experts)
+		total += r.experts.Bytes()
 	}
-	onCPU := m.cpuTensors()
-	for _, t := range m.Checkpoint.Tensors() {
-		switch {
-		case !onCPU(t):
-		case t.OfExpert():
-			experts += t.Size
-		default:
-			dense += t.Size
+	before := int64(0)
+	for _, x := range leases {
+		taken := int64(0)
+		err := m.Checkpoint.PopulateOnly(ctx, func(t *weights.Tensor) bool { return onCPU(t) && t.OfExpert() == (x == r.experts) }, func(n, _ int64) {
+			taken = n
+			progress(before+n, total)
+		})
+		if err != nil {
+			return err
 		}
+		x.Hold(taken)
+		before += taken
 	}
-	return dense, experts
+	return nil
 }
 
 // measure reads a little at random offsets, to have the drive's own rate to compare with.

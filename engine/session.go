@@ -22,6 +22,7 @@ type Session struct {
 	size   int // context: the most tokens it may hold
 	tokens []int32
 	step   model.Step
+	held   int64 // bytes of layer state
 	all    []int // scratch: row numbers of a step
 }
 
@@ -57,6 +58,7 @@ func (s *Session) Close() {
 		_ = c.Release(slices.Concat(s.step.State...)...) // a device that fails at this has its steps to say so
 	}
 	s.step.State = nil
+	s.account()
 }
 
 // Truncate forgets the tokens from n on.
@@ -206,7 +208,7 @@ const reserveStep = 256
 // reserve takes memory for the layer state of n tokens, before any step that writes it: rows of a long prompt, hundreds of megabytes, would
 // be copied again and again if room came with each chunk.
 func (s *Session) reserve(n int) {
-	n = min((n+reserveStep-1)/reserveStep*reserveStep, s.size)
+	n, grown := min((n+reserveStep-1)/reserveStep*reserveStep, s.size), false
 	for _, layer := range s.step.State {
 		for _, kv := range layer {
 			if kv.Holds(n) {
@@ -214,7 +216,11 @@ func (s *Session) reserve(n int) {
 			}
 			_ = s.m.settle() // rows on their way arrive before the memory moves; if it fails, so does the next step, which goes to the CPU
 			kv.Reserve(n, s.size)
+			grown = true
 		}
+	}
+	if grown {
+		s.account()
 	}
 }
 
