@@ -116,7 +116,7 @@ func OpenRaw(cfg RawConfig) (_ *Raw, err error) {
 	if cfg.Way == Mapped {
 		return r, nil
 	}
-	r.each = int(max(rawMemory/cfg.Size/int64(cfg.Readers), 1))
+	r.each = rawSlots(cfg.Size, cfg.Readers)
 	if r.mem, err = Arena(cfg.Readers*r.each, cfg.Size); err != nil {
 		return nil, err
 	}
@@ -124,6 +124,14 @@ func OpenRaw(cfg RawConfig) (_ *Raw, err error) {
 		b[0] = 1 // pages are taken and cleared before any clock starts
 	}
 	return r, nil
+}
+
+// rawSlots is how many requests of a reader have memory of their own.
+func rawSlots(size int64, readers int) int { return int(max(rawMemory/size/int64(readers), 1)) }
+
+// RawMemory is how many bytes OpenRaw takes for requests of size bytes, a multiple of 4 KiB, if the way is not Mapped.
+func RawMemory(size int64, readers int) int64 {
+	return size * int64(readers) * int64(rawSlots(size, readers))
 }
 
 func openRaw(path string, way Way, size int64) (File, error) {
