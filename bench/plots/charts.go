@@ -103,9 +103,9 @@ const (
 	xBytes         // powers of two
 )
 
-// lines draws series over an axis from 0; nil without a point. The y axis ends at top, or where the data do if that is 0.
-func lines(xLabel, yLabel string, scale xScale, all []series) *plot.Plot {
-	p := newPlot(xLabel, yLabel)
+// lines draws series over axes from 0, a logarithmic one aside; nil without a point.
+func lines(yLabel string, scale xScale, all []series) *plot.Plot {
+	p := newPlot(yLabel)
 	least, most, top := math.Inf(1), math.Inf(-1), 0.0
 	for _, s := range all {
 		for _, q := range s.points {
@@ -123,7 +123,7 @@ func lines(xLabel, yLabel string, scale xScale, all []series) *plot.Plot {
 	p.Y.Min, p.Y.Max, p.Y.Tick.Marker = 0, vertical.top(top*1.02), vertical
 	if scale == xBytes {
 		p.X.Min, p.X.Max = least/math.Sqrt2, most*math.Sqrt2
-		p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, logBytes{}
+		p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, logBytes{10}
 		return p
 	}
 	horizontal := linear{8}
@@ -193,7 +193,7 @@ func (b barChart) Plot(c draw.Canvas, p *plot.Plot) {
 const barHeight = vg.Length(22)
 
 // bars draws bars below each other, in their order, and returns the height that they want; nil without one.
-func bars(label string, all []bar, marks []mark) (*plot.Plot, vg.Length) {
+func bars(all []bar, marks []mark) (*plot.Plot, vg.Length) {
 	var chart barChart
 	top := 0.0
 	for _, b := range all {
@@ -219,7 +219,7 @@ func bars(label string, all []bar, marks []mark) (*plot.Plot, vg.Length) {
 			top = math.Max(top, m.at)
 		}
 	}
-	p := newPlot(label, "")
+	p := newPlot("")
 	names := make(plot.ConstantTicks, len(chart.bars))
 	note, text := vg.Length(0), textStyle(8.5, ink, false)
 	for i, b := range chart.bars {
@@ -233,7 +233,7 @@ func bars(label string, all []bar, marks []mark) (*plot.Plot, vg.Length) {
 	p.Y.Scale, p.Y.Tick.Marker = plot.InvertedScale{Normalizer: plot.LinearScale{}}, names
 	p.Y.Tick.Label.Color = color.RGBA{0x21, 0x21, 0x21, 0xff} // no grid line through each bar
 	p.Add(chart)
-	return p, vg.Length(len(chart.bars))*barHeight + 34
+	return p, vg.Length(len(chart.bars))*barHeight + 20
 }
 
 // distribution is a histogram to be drawn.
@@ -289,8 +289,8 @@ func span(all []distribution) (first, last int, ok bool) {
 }
 
 // histogram draws distributions of durations over each other, from bucket first to last.
-func histogram(xLabel, yLabel string, all []distribution, first, last int) *plot.Plot {
-	p := newPlot(xLabel, yLabel)
+func histogram(yLabel string, all []distribution, first, last int) *plot.Plot {
+	p := newPlot(yLabel)
 	top := 0.0
 	for _, d := range all {
 		for i := range d.Buckets {
@@ -333,7 +333,7 @@ func (r rangeChart) Plot(c draw.Canvas, p *plot.Plot) {
 }
 
 // ranges draws rows of quantiles over a logarithmic axis of time, and returns the height they want; nil without one.
-func ranges(label string, all []rangeRow) (*plot.Plot, vg.Length) {
+func ranges(all []rangeRow) (*plot.Plot, vg.Length) {
 	var chart rangeChart
 	least, most := math.Inf(1), 0.0
 	for _, row := range all {
@@ -350,7 +350,7 @@ func ranges(label string, all []rangeRow) (*plot.Plot, vg.Length) {
 	if len(chart) == 0 {
 		return nil, 0
 	}
-	p := newPlot(label, "")
+	p := newPlot("")
 	names := make(plot.ConstantTicks, len(chart))
 	for i, row := range chart {
 		names[i] = plot.Tick{Value: float64(i), Label: fit(p.Y.Tick.Label, row.name, width*0.36)}
@@ -363,5 +363,5 @@ func ranges(label string, all []rangeRow) (*plot.Plot, vg.Length) {
 	}
 	p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, logTime{}
 	p.Add(chart)
-	return p, vg.Length(len(chart))*barHeight + 34
+	return p, vg.Length(len(chart))*barHeight + 20
 }

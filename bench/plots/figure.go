@@ -6,6 +6,7 @@ import (
 	"image/color"
 	"io"
 	"math"
+	"slices"
 	"strings"
 
 	"gonum.org/v1/plot"
@@ -65,38 +66,46 @@ const (
 
 // figure is a picture: a title, lines of what it was measured on, a legend, and panels below them.
 type figure struct {
-	file     string // name without extension
-	title    string
-	subtitle string
-	legend   []entry
-	panels   [][]panel // rows of equally many
-	height   vg.Length // of a panel
+	file      string // name without extension
+	title     string
+	statistic string // what its figures are of the repetitions, "" if that is plain
+	subtitle  string
+	legend    []entry
+	panels    [][]panel // rows of equally many
+	height    vg.Length // of a panel
 }
 
 // panel is one plot; a nil plot leaves its place empty.
 type panel struct {
 	title string
+	note  string // beside the title, to the right
+	// Below the axis. The plot library puts a label of its own in the middle of the numbers, which on a logarithmic axis is far from the
+	// middle.
+	x string
 	*plot.Plot
 }
 
 // entry is one of the legend.
 type entry struct {
-	name string
-	draw func(c draw.Canvas) // into a small box
+	name  string
+	width vg.Length
+	draw  func(c draw.Canvas) // into a box as wide
 }
 
-const entryWidth = vg.Length(18)
-
 func swatch(name string, c color.Color) entry {
-	return entry{name, func(box draw.Canvas) {
+	return entry{name, 10, func(box draw.Canvas) {
 		box.SetColor(c)
 		mid := box.Center().Y
-		box.Fill(vg.Rectangle{Min: vg.Point{X: box.Min.X + 4, Y: mid - 4}, Max: vg.Point{X: box.Max.X - 4, Y: mid + 4}}.Path())
+		box.Fill(vg.Rectangle{Min: vg.Point{X: box.Min.X, Y: mid - 4}, Max: vg.Point{X: box.Max.X, Y: mid + 4}}.Path())
 	}}
 }
 
+func dot(name string, c color.Color, g draw.GlyphDrawer) entry {
+	return entry{name, 8, func(box draw.Canvas) { box.DrawGlyph(draw.GlyphStyle{Color: c, Radius: 3.2, Shape: g}, box.Center()) }}
+}
+
 func sample(name string, s draw.LineStyle, g draw.GlyphDrawer) entry {
-	return entry{name, func(box draw.Canvas) {
+	return entry{name, 18, func(box draw.Canvas) {
 		mid := box.Center()
 		box.StrokeLine2(s, box.Min.X, mid.Y, box.Max.X, mid.Y)
 		if g != nil {
@@ -106,7 +115,7 @@ func sample(name string, s draw.LineStyle, g draw.GlyphDrawer) entry {
 }
 
 // newPlot is a plot in the pictures' style: a light grid, a line below, units in the axes' labels.
-func newPlot(x, y string) *plot.Plot {
+func newPlot(y string) *plot.Plot {
 	p := plot.New()
 	for _, a := range []*plot.Axis{&p.X, &p.Y} {
 		a.Label.TextStyle = textStyle(9.5, ink, false)
@@ -119,7 +128,7 @@ func newPlot(x, y string) *plot.Plot {
 		a.Tick.Length = 4
 		a.Padding = 0
 	}
-	p.X.Label.Text, p.Y.Label.Text = x, y
+	p.Y.Label.Text = y
 	p.Y.LineStyle.Width, p.Y.Tick.Length = 0, 0
 	p.Add(gridLines{})
 	return p
@@ -151,9 +160,17 @@ func (f *figure) size() vg.Length {
 	h += vg.Length(len(f.legendRows())) * legendHeight
 	h += 8
 	for _, row := range f.panels {
-		h += f.height + titleHeight(row)
+		h += f.height + titleHeight(row) + labelHeight(row)
 	}
 	return h
+}
+
+// labelHeight is what the labels of a row's axes take.
+func labelHeight(row []panel) vg.Length {
+	if slices.ContainsFunc(row, func(p panel) bool { return p.x != "" }) {
+		return 15
+	}
+	return 0
 }
 
 const legendHeight = vg.Length(15)
@@ -162,13 +179,13 @@ func lineHeight(s text.Style) vg.Length { return s.Font.Size * 1.3 }
 
 func subtitleStyle() text.Style { return textStyle(8.5, muted, false) }
 
-func (f *figure) subtitles() []string { return wrap(subtitleStyle(), f.subtitle, " · ", width-2*margin) }
+func (f *figure) subtitles() []string {
+	return wrap(subtitleStyle(), f.subtitle, " · ", width-2*margin)
+}
 
 func titleHeight(row []panel) vg.Length {
-	for _, p := range row {
-		if p.title != "" {
-			return 18
-		}
+	if slices.ContainsFunc(row, func(p panel) bool { return p.title != "" }) {
+		return 18
 	}
 	return 8
 }
@@ -177,7 +194,7 @@ func titleHeight(row []panel) vg.Length {
 func (f *figure) legendRows() (rows [][]entry) {
 	style, used := textStyle(9, ink, false), vg.Length(0)
 	for _, e := range f.legend {
-		w := entryWidth + 4 + style.Width(e.name) + 14
+		w := e.width + 5 + style.Width(e.name) + 14
 		if len(rows) == 0 || used+w > width-2*margin {
 			rows, used = append(rows, nil), 0
 		}
@@ -237,9 +254,9 @@ func (f *figure) draw(c draw.Canvas) {
 		x, mid := c.Min.X, top-legendHeight/2
 		for _, e := range row {
 			box := c
-			box.Rectangle = vg.Rectangle{Min: vg.Point{X: x, Y: top - legendHeight}, Max: vg.Point{X: x + entryWidth, Y: top}}
+			box.Rectangle = vg.Rectangle{Min: vg.Point{X: x, Y: top - legendHeight}, Max: vg.Point{X: x + e.width, Y: top}}
 			e.draw(box)
-			x += entryWidth + 4
+			x += e.width + 5
 			c.FillText(style, vg.Point{X: x, Y: mid + 1}, e.name)
 			x += style.Width(e.name) + 14
 		}
@@ -258,19 +275,30 @@ func (f *figure) draw(c draw.Canvas) {
 		}
 	}
 	c.Max.Y = top
-	tiles := draw.Tiles{Rows: rows, Cols: len(f.panels[0]), PadTop: title, PadY: title, PadX: 22}
-	style = textStyle(9.5, ink, true)
+	last, above := labelHeight(f.panels[rows-1]), labelHeight(f.panels[0])
+	tiles := draw.Tiles{Rows: rows, Cols: len(f.panels[0]), PadTop: title, PadY: title + above, PadX: 16, PadBottom: last}
 	for i, row := range plot.Align(plots, tiles, c) {
 		for j, at := range row {
-			p := f.panels[i][j]
-			if p.Plot == nil {
-				continue
+			if f.panels[i][j].Plot != nil {
+				f.panels[i][j].draw(at)
 			}
-			p.Draw(at)
-			left := p.DataCanvas(at).Min.X
-			c.FillText(style, vg.Point{X: left, Y: at.Max.Y + 5}, fit(style, p.title, at.Max.X-left))
 		}
 	}
+}
+
+// draw draws a panel into the place of its plot, and what is said of it above and below.
+func (p *panel) draw(at draw.Canvas) {
+	p.Draw(at)
+	data := p.DataCanvas(at)
+	note := textStyle(8.5, muted, false)
+	note.XAlign = draw.XRight
+	c := at
+	c.FillText(note, vg.Point{X: data.Max.X, Y: at.Max.Y + 5.5}, p.note)
+	title := textStyle(9.5, ink, true)
+	c.FillText(title, vg.Point{X: data.Min.X, Y: at.Max.Y + 5}, fit(title, p.title, data.Max.X-data.Min.X-note.Width(p.note)-8))
+	label := textStyle(9.5, ink, false)
+	label.XAlign, label.YAlign = draw.XCenter, draw.YTop
+	c.FillText(label, vg.Point{X: data.Center().X, Y: at.Min.Y - 2}, p.x)
 }
 
 // render returns the picture in both formats. The same figure gives the same bytes: neither has a date in it.

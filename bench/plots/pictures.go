@@ -37,7 +37,7 @@ func figures(records []bench.Record) (all []*figure) {
 			if f == nil {
 				continue
 			}
-			f.subtitle = g.subtitle()
+			f.subtitle = g.subtitle(f.statistic)
 			all = append(all, f)
 		}
 	}
@@ -46,11 +46,11 @@ func figures(records []bench.Record) (all []*figure) {
 
 // newFigure names a picture of the group; what is behind the experiment's name in the file's.
 func (g *group) newFigure(what, title string) *figure {
-	return &figure{file: g.name + what, title: "coli bench " + g.name + ": " + title}
+	return &figure{file: g.name + what, title: "coli bench " + g.name + ": " + title, statistic: "mean ± sd"}
 }
 
 // subtitle says on what, of what and how it was measured.
-func (g *group) subtitle() string {
+func (g *group) subtitle(statistic string) string {
 	var parts []string
 	add := func(what func(r *bench.Record) string) {
 		var list []string
@@ -71,16 +71,15 @@ func (g *group) subtitle() string {
 	add(model)
 	add(func(r *bench.Record) string { return commit(r.Env) })
 	add(func(r *bench.Record) string {
-		return fmt.Sprintf("%s%s, mean ± sd", plural(r.Reps, "repetition"), stateWord(r.State))
+		words := []string{plural(r.Reps, "repetition")}
+		for _, w := range []string{string(r.State), statistic} {
+			if w != "" {
+				words = append(words, w)
+			}
+		}
+		return strings.Join(words, ", ")
 	})
 	return strings.Join(parts, " · ")
-}
-
-func stateWord(s bench.State) string {
-	if s == "" {
-		return ""
-	}
-	return ", " + string(s)
 }
 
 func plural(n int, word string) string {
@@ -211,14 +210,14 @@ func (g *group) throughput() *figure {
 	for _, s := range all {
 		slices.SortStableFunc(s.points, func(a, b point) int { return cmp.Compare(a.x, b.x) })
 	}
-	p := lines(xLabel, "tokens per second", xNumber, all)
+	p := lines("tokens per second", xNumber, all)
 	if p == nil {
 		return nil
 	}
 	if strings.Contains(xLabel, "%") && p.X.Max > 100 && most(all) <= 100 {
 		p.X.Max = 100
 	}
-	f.panels, f.height = [][]panel{{{Plot: p}}}, 260
+	f.panels, f.height = [][]panel{{{x: xLabel, Plot: p}}}, 246
 	return f
 }
 
@@ -283,15 +282,20 @@ func (g *group) drive() *figure {
 		for _, s := range lists[t] {
 			slices.SortStableFunc(s.points, func(a, b point) int { return cmp.Compare(a.x, b.x) })
 		}
-		if p := lines("request size", "GB/s", xBytes, lists[t]); p != nil {
-			row = append(row, panel{t, p})
+		if p := lines("", xBytes, lists[t]); p != nil {
+			row = append(row, panel{title: t, x: "request size", Plot: p})
 			top = max(top, p.Y.Max)
 		}
 	}
-	f.tile(row, 2, 230)
-	for _, p := range row { // one scale for all
-		p.Y.Max = top
+	cols := min(3, max(len(row), 1))
+	for i, p := range row {
+		p.Y.Max = top // one scale for all
+		p.X.Tick.Marker = logBytes{[...]int{10, 7, 4}[cols-1]}
+		if i%cols == 0 {
+			p.Y.Label.Text = "GB/s"
+		}
 	}
+	f.tile(row, cols, 216)
 	return f.orNil()
 }
 
@@ -371,7 +375,7 @@ func (g *group) kernels() *figure {
 	var list []panel
 	for _, t := range threads {
 		var marks []mark
-		title := t + " threads"
+		title, note := t+" threads", ""
 		if t == "1" {
 			title = "1 thread"
 		}
@@ -381,10 +385,10 @@ func (g *group) kernels() *figure {
 				mean += x / n
 			}
 			marks = []mark{{mean, computed("").style}}
-			title += ": plain read " + value(mean) + " GB/s"
+			note = "plain read " + value(mean) + " GB/s"
 		}
-		if p, h := bars("GB/s", charts[t], marks); p != nil {
-			list, f.height = append(list, panel{title, p}), max(f.height, h)
+		if p, h := bars(charts[t], marks); p != nil {
+			list, f.height = append(list, panel{title: title, note: note, x: "GB/s", Plot: p}), max(f.height, h)
 		}
 	}
 	f.tile(list, 1, f.height)
@@ -408,11 +412,11 @@ func (g *group) products() *figure {
 
 // single makes the figure one of bars.
 func (f *figure) single(label string, all []bar, marks []mark) *figure {
-	p, h := bars(label, all, marks)
+	p, h := bars(all, marks)
 	if p == nil {
 		return nil
 	}
-	f.panels, f.height = [][]panel{{{Plot: p}}}, h
+	f.panels, f.height = [][]panel{{{x: label, Plot: p}}}, h
 	return f
 }
 
@@ -517,15 +521,16 @@ func (g *group) quantiles() *figure {
 	}
 	f := g.newFigure("", "latency")
 	for i, s := range shownQuantiles {
-		style := measured(i, "").style
-		style.Width = 0
-		f.legend = append(f.legend, sample(s.name, style, glyphs[i]))
+		if slices.ContainsFunc(rows, func(r rangeRow) bool { return finite(r.quantiles[i]) }) {
+			f.legend = append(f.legend, dot(s.name, colour(i), glyphs[i]))
+		}
 	}
-	p, h := ranges("time, logarithmic", rows)
+	p, h := ranges(rows)
 	if p == nil {
 		return nil
 	}
-	f.panels, f.height = [][]panel{{{Plot: p}}}, h
+	f.statistic = "mean"
+	f.panels, f.height = [][]panel{{{x: "time, logarithmic", Plot: p}}}, h
 	return f
 }
 
@@ -597,12 +602,9 @@ func (g *group) latencies() (all []*figure) {
 		}
 		var list []panel
 		for k, r := range part {
-			label, y := "", ""
+			label := ""
 			if k == len(part)-1 {
-				label = "time, logarithmic; bars are a factor of two wide"
-			}
-			if k == len(part)/2 || k == (len(part)-1)/2 && len(part)%2 == 1 {
-				y = "% of requests"
+				label = "time, logarithmic; a bar is a factor of two wide"
 			}
 			var ds []distribution
 			var said []string
@@ -612,24 +614,29 @@ func (g *group) latencies() (all []*figure) {
 					continue
 				}
 				ds = append(ds, distribution{h, colour(i)})
-				said = append(said, fmt.Sprintf("%s %s, 99 %% %s", shortName(name), quantile(h, 0.5), quantile(h, 0.99)))
+				said = append(said, fmt.Sprintf("%s %s, %s", shortName(name), quantile(h, 0.5), quantile(h, 0.99)))
 			}
-			title := cmp.Or(g.label(r), r.Test) + " · median " + strings.Join(said, "; ")
-			list = append(list, panel{title, histogram(label, y, ds, first, last)})
+			list = append(list, panel{
+				title: cmp.Or(g.label(r), r.Test), note: "median, 99 %: " + strings.Join(said, " · "), x: label,
+				Plot: histogram("% of them", ds, first, last),
+			})
 		}
-		f.tile(list, 1, 96)
+		f.statistic = "all together"
+		f.tile(list, 1, 86)
 		all = append(all, f)
 	}
 	return all
 }
 
-// shortName is the first word or words of a histogram's.
+// shortName is the first word of a histogram's.
 func shortName(name string) string {
-	s, _, _ := strings.Cut(histogramName(name), ",")
+	s, _, _ := strings.Cut(strings.TrimPrefix(histogramName(name), "a "), " ")
 	return s
 }
 
-func quantile(h loghist.Hist, q float64) string { return duration(twoDigits(float64(h.Quantile(q) / time.Nanosecond))) }
+func quantile(h loghist.Hist, q float64) string {
+	return duration(twoDigits(float64(h.Quantile(q) / time.Nanosecond)))
+}
 
 // time is where the time of a token went, by arm.
 func (g *group) time() *figure {
@@ -670,6 +677,7 @@ func (g *group) time() *figure {
 		}
 	}
 	f := g.newFigure("-time", "where a token's time goes")
+	f.statistic = "mean"
 	for i, name := range names {
 		f.legend = append(f.legend, swatch(name, partColour(i)))
 	}

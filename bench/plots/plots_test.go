@@ -171,10 +171,10 @@ func TestPictures(t *testing.T) {
 	}
 	for name, want := range map[string][]string{
 		"stream":         {"coli bench stream: tokens a second over the memory that experts have", "tokens per second", "experts with room in memory, % of their bytes", "tg128", "physical limit", "100"},
-		"stream-latency": {"queue wait, before the drive has it", "device time, in the drive", "1 ms", "% of requests"},
+		"stream-latency": {"queue wait, before the drive has it", "device time, in the drive", "1 ms", "% of them"},
 		"stream-time":    {"ms per token", "dense", "waiting for the disk", "ram 10%", "ram 100%", "233 ms"},
 		"io":             {"GB/s", "request size", "1 reader", "4 readers", "direct", "buffered", "mmap", "64 KiB"},
-		"kernels":        {"GB/s", "Q8_0", "BF16", "1 thread: plain read 12.8 GB/s", "2 threads: plain read 12.8 GB/s", "rows are decoded first"},
+		"kernels":        {"GB/s", "Q8_0", "BF16", "1 thread", "2 threads", "plain read 12.8 GB/s", "rows are decoded first"},
 		"kernels-matmul": {"10⁹ operations per second", "Q4_K, rows 32, threads 2"},
 		"balance":        {"tokens per second", "the balancer's choice", "readers 4, prefetch-depth 8", "readers auto, prefetch-depth auto", "7.33 ± 0.2"},
 		"mailbox":        {"median", "99 %", "senders 4: wait", "10 µs"},

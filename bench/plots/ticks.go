@@ -116,12 +116,12 @@ func value(x float64) string {
 	return short(x)
 }
 
-// logBytes marks powers of two, ten of them at most.
-type logBytes struct{}
+// logBytes marks powers of two, n of them at most.
+type logBytes struct{ n int }
 
-func (logBytes) Ticks(min, max float64) (ticks []plot.Tick) {
+func (l logBytes) Ticks(min, max float64) (ticks []plot.Tick) {
 	first, last := int(math.Ceil(math.Log2(min)-1e-9)), int(math.Floor(math.Log2(max)+1e-9))
-	stride := (last-first)/10 + 1
+	stride := (last-first)/l.n + 1
 	for i := first; i <= last; i += stride {
 		ticks = append(ticks, plot.Tick{Value: math.Ldexp(1, i), Label: byteSize(math.Ldexp(1, i))})
 	}
