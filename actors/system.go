@@ -9,10 +9,12 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/coli-moe/coli/balancer"
 	"github.com/coli-moe/coli/cpuexperts"
 	"github.com/coli-moe/coli/messages"
 	"github.com/coli-moe/coli/ops"
 	"github.com/coli-moe/coli/prefetcher"
+	"github.com/coli-moe/coli/probe"
 	"github.com/coli-moe/coli/tier"
 	"github.com/coli-moe/coli/weights"
 )
@@ -22,7 +24,8 @@ type SystemConfig struct {
 	Layers, Experts int              // of the model; experts of a layer
 	Records         *weights.Records // how experts are read; nil: all of them are in memory for good
 	Slots           int              // experts that may be in memory at once
-	Readers         int              // reads of experts at a time; 0: prefetcher.DefaultReaders
+	Balance         balancer.Config  // how experts are read
+	Probe           *probe.Probe     // of the drive, the caller's to close; nil: none
 	Direct          prefetcher.Mode
 	Threads         int                                                     // CPU threads, the engine's included
 	History         []uint64                                                // pairs routed in earlier runs, by layer and expert; the hottest are read at the start
@@ -35,14 +38,17 @@ type SystemConfig struct {
 // System is the pipeline of a model: the actors and the engine's side of a step. Step, Predict and Tokens are called by the engine's
 // goroutine, one at a time; Figures by anyone.
 type System struct {
-	cfg    SystemConfig
-	rt     *Runtime
-	tier   *Ref
-	disk   *Ref // nil if all experts are in memory
-	cpu    *Ref // likewise
-	pool   *cpuexperts.Pool
-	reads  *prefetcher.Prefetcher
-	memory *prefetcher.Memory
+	cfg     SystemConfig
+	rt      *Runtime
+	tier    *Ref
+	disk    *Ref // nil if all experts are in memory
+	cpu     *Ref // likewise
+	policy  atomic.Pointer[messages.Policy]
+	chosen  balancer.Log
+	balance *Ref // nil if all experts are in memory, or there is nothing to balance
+	pool    *cpuexperts.Pool
+	reads   *prefetcher.Prefetcher
+	memory  *prefetcher.Memory
 
 	stop   context.CancelFunc // of the slots' paging in
 	paging sync.WaitGroup
@@ -58,7 +64,11 @@ type System struct {
 	counts []uint64 // pairs routed, by layer and expert
 	waited atomic.Int64
 
-	track, readTrack []*Track
+	track     []*Track
+	readTrack [prefetcher.MaxReaders]*Track // made by the reader of that number
+
+	decisionTrack *Track
+	decided       int64 // when the last decision was made
 }
 
 var _ interface {
@@ -125,19 +135,17 @@ func (s *System) stream(config *tier.ActorConfig) (err error) {
 	if err != nil {
 		return err
 	}
-	readers := s.cfg.Readers
-	if readers == 0 {
-		readers = prefetcher.DefaultReaders
-	}
-	for i := range readers {
-		s.readTrack = append(s.readTrack, s.rt.Track(fmt.Sprintf("reader %d", i), "layer", "expert", "bytes"))
-	}
 	s.disk, err = s.rt.Spawn(Spec{
 		Name: "prefetcher", Resource: "disk", Policy: GiveUp, OnEvent: s.event,
 		New: func() (Receiver, error) {
-			p, err := prefetcher.New(prefetcher.Config{
-				Source: s.cfg.Records, Readers: readers, Direct: s.cfg.Direct, Tier: toTier, Note: s.cfg.Note, Open: s.cfg.Open, Trace: s.tracer(),
-			})
+			cfg := prefetcher.Config{
+				Source: s.cfg.Records, Readers: s.cfg.Balance.Start.Readers, Direct: s.cfg.Direct, Tier: toTier, Note: s.cfg.Note, Open: s.cfg.Open,
+				Trace: s.tracer(),
+			}
+			if s.cfg.Probe != nil {
+				cfg.Begin, cfg.Observe = s.cfg.Probe.Begin, s.cfg.Probe.Observe
+			}
+			p, err := prefetcher.New(cfg)
 			s.reads = p
 			return p, err
 		},
@@ -152,8 +160,104 @@ func (s *System) stream(config *tier.ActorConfig) (err error) {
 			return s.pool, err
 		},
 	})
+	if err != nil {
+		return err
+	}
 	config.Prefetcher, config.CPU = s.disk, s.cpu
+	return s.startBalancer()
+}
+
+// startBalancer puts the first policy in force, and starts the balancer if there is more to decide. It and the probe may fail: then the
+// last policy stands.
+func (s *System) startBalancer() error {
+	s.decisionTrack = s.rt.Track("balancer: decisions", "readers", "depth", "horizon")
+	config := balancer.ActorConfig{Config: s.cfg.Balance, Apply: s.SetPolicy, Log: &s.chosen, Decide: s.decide}
+	if s.cfg.Balance.Fixed() {
+		balancer.NewActor(config)
+		return nil
+	}
+	self, err := s.rt.Declare("balancer")
+	if err != nil {
+		return err
+	}
+	config.Self = self
+	if s.cfg.Probe != nil {
+		asked, err := s.rt.Spawn(Spec{
+			Name: "probe", Resource: "figures of the drive", Policy: GiveUp, OnEvent: s.lost,
+			New: func() (Receiver, error) { return probe.NewActor(s.cfg.Probe), nil },
+		})
+		if err != nil {
+			return err
+		}
+		config.Probe = asked
+	}
+	s.balance, err = s.rt.Spawn(Spec{
+		Name: "balancer", Resource: "how experts are read", Policy: GiveUp, OnEvent: s.lost,
+		New: func() (Receiver, error) { return balancer.NewActor(config), nil },
+	})
 	return err
+}
+
+// lost says what happened to an actor that only makes a run faster.
+func (s *System) lost(e Event) {
+	if s.cfg.Note != nil {
+		s.cfg.Note(e.String() + ", and experts are read as they are now")
+	}
+}
+
+// decide records a decision: the span is the time that led to it.
+func (s *System) decide(d balancer.Decision) {
+	now := s.decisionTrack.Now()
+	s.decisionTrack.Span(d.Reason, s.decided, now, 0, [4]int64{int64(d.Policy.Readers), int64(d.Policy.Depth), int64(d.Policy.Horizon)})
+	s.decided = now
+}
+
+// SetPolicy has experts read in this way, until the balancer decides otherwise. Any goroutine may call it.
+func (s *System) SetPolicy(p messages.Policy) {
+	s.policy.Store(&p)
+	if s.disk != nil {
+		s.disk.Send(&messages.Policy{ID: p.ID, Readers: p.Readers, Depth: p.Depth, Horizon: p.Horizon})
+	}
+}
+
+// Policy is how experts are read now; zero if all are in memory. Any goroutine may call it.
+func (s *System) Policy() messages.Policy {
+	if p := s.policy.Load(); p != nil {
+		return *p
+	}
+	return messages.Policy{}
+}
+
+// Decisions are the balancer's newest ones with their reasons, oldest first; the first is what it began with. Any goroutine may call it.
+func (s *System) Decisions() []balancer.Decision { return s.chosen.Decisions() }
+
+// LastDecision is the newest of Decisions.
+func (s *System) LastDecision() balancer.Decision { return s.chosen.Last() }
+
+// Beginning is what the end of a step is compared with.
+type Beginning struct {
+	at     time.Time
+	waited int64
+	reads  prefetcher.Stats
+	policy uint64
+}
+
+// Begin is called before a step of a model that streams.
+func (s *System) Begin() Beginning {
+	return Beginning{time.Now(), s.waited.Load(), s.reads.Stats(), s.Policy().ID}
+}
+
+// Decoded tells the balancer what a decode step took.
+func (s *System) Decoded(b Beginning) {
+	if s.balance == nil {
+		return
+	}
+	m := messages.TookPool.Get()
+	now := s.reads.Stats()
+	m.Nanos, m.Waited, m.Policy = int64(time.Since(b.at)), s.waited.Load()-b.waited, b.policy
+	m.Reading, m.ReadNanos = int64(now.Busy-b.reads.Busy), int64(now.Took-b.reads.Took)
+	m.Reads, m.Bytes = now.Reads-b.reads.Reads, now.Bytes-b.reads.Bytes
+	s.balance.Send(m)
 }
 
 // tracer records reads on the tracks of their readers.
@@ -163,6 +267,9 @@ func (s *System) tracer() func(int, *messages.Landed, prefetcher.Times) {
 	}
 	names := [...]string{messages.Demand: "read on demand", messages.Predicted: "predicted read", messages.Warm: "read from history"}
 	return func(reader int, l *messages.Landed, t prefetcher.Times) {
+		if s.readTrack[reader] == nil {
+			s.readTrack[reader] = s.rt.Track(fmt.Sprintf("reader %d", reader), "layer", "expert", "bytes")
+		}
 		k := s.readTrack[reader]
 		end := k.Now()
 		k.Span(names[l.Priority], end-int64(t.End.Sub(t.Begin)), end, l.Flow, [4]int64{int64(l.Key.Layer), int64(l.Key.Expert), l.Bytes})

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/coli-moe/coli/balancer"
 	"github.com/coli-moe/coli/cpuexperts"
 	"github.com/coli-moe/coli/internal/sharedtest"
 	"github.com/coli-moe/coli/messages"
@@ -67,7 +68,7 @@ func newRig(t testing.TB, threads, slots int, change func(*SystemConfig)) *rig {
 		t.Fatal(err)
 	}
 	cfg := SystemConfig{
-		Layers: r.layers, Experts: r.experts, Records: r.records, Slots: slots, Readers: 2, Threads: threads, Direct: prefetcher.Off,
+		Layers: r.layers, Experts: r.experts, Records: r.records, Slots: slots, Balance: balancer.Fixed(2, 8, 1), Threads: threads, Direct: prefetcher.Off,
 		Note: func(line string) { r.notes.add("%s", line) },
 	}
 	if slots == allInMemory {
@@ -106,7 +107,7 @@ func (r *rig) use(p cpu.Pipeline) {
 func (r *rig) run() (out []float32) {
 	st := model.Step{State: make([][]*ops.KV, r.layers)}
 	if r.predict {
-		st.Predict = r.sys.Predict
+		st.Predict, st.Depth, st.Horizon = r.sys.Predict, 8, 1
 	}
 	for il := range st.State {
 		st.State[il] = []*ops.KV{ops.NewKV(r.net.State(il))}

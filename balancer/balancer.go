@@ -42,6 +42,14 @@ type Config struct {
 	TopK                    int // experts of a token in a layer: the unit of Depth
 }
 
+// Fixed returns the configuration of a policy that stands.
+func Fixed(readers, depth, horizon int) Config {
+	return Config{
+		Start: messages.Policy{Readers: readers, Depth: depth, Horizon: horizon}, Why: "as asked",
+		Readers: Range{readers, readers}, Depth: Range{depth, depth}, Horizon: Range{horizon, horizon},
+	}
+}
+
 // Fixed says whether nothing is left to decide.
 func (c *Config) Fixed() bool {
 	return c.Readers.fixed() && c.Depth.fixed() && (c.Horizon.fixed() || c.Depth.Max == 0)

@@ -16,7 +16,6 @@ const (
 	warmTokens = 512  // after which the search counts no more
 )
 
-
 func fixedArms(c Config) (arms []messages.Policy) {
 	for _, r := range []int{1, 2, 4, 8, 16} {
 		for _, d := range []int{0, c.TopK / 2, c.TopK, 2 * c.TopK} {

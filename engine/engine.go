@@ -16,11 +16,13 @@ import (
 	"github.com/coli-moe/coli/chat"
 	"github.com/coli-moe/coli/device"
 	"github.com/coli-moe/coli/ledger"
+	"github.com/coli-moe/coli/messages"
 	"github.com/coli-moe/coli/model"
 	"github.com/coli-moe/coli/ops"
 	"github.com/coli-moe/coli/ops/cpu"
 	"github.com/coli-moe/coli/ops/gpu"
 	"github.com/coli-moe/coli/prefetcher"
+	"github.com/coli-moe/coli/probe"
 	"github.com/coli-moe/coli/tokenizer"
 	"github.com/coli-moe/coli/weights"
 )
@@ -36,9 +38,11 @@ type Options struct {
 	// RAM is the most memory for routed experts, in bytes; 0 takes what is free. Experts that do not fit are read from disk when they are
 	// routed to.
 	RAM      int64
-	Readers  int             // reads of experts at a time; 0: as many as keep a drive busy
+	Readers  int             // reads of experts at a time; 0: balanced, from as many as keep a drive busy
 	Direct   prefetcher.Mode // whether experts are read past the page cache
 	Prefetch Prefetch        // "" is PrefetchAuto
+	Depth    int             // experts predicted for a layer, unless Prefetch is PrefetchOff; 0: balanced, from as many as a token is routed to
+	Horizon  int             // layers ahead that are predicted; 0: balanced, from the next one
 	// Deterministic makes what is read, and where it stays, follow the routing alone. The answer does not depend on it.
 	Deterministic bool
 	// Device chooses the device that layers run on: its index or a part of its name, as package device lists them; DeviceNone for none.
@@ -58,8 +62,9 @@ type Options struct {
 	// Progress is called from Load's goroutine while weights are paged in, with bytes done and in total.
 	Progress func(done, total int64)
 
-	open func(path string, direct bool) (prefetcher.File, error) // tests: files that fail
-	fake func(m *Model) (*card, error)                           // tests: devices that fail
+	open   func(path string, direct bool) (prefetcher.File, error) // tests: files that fail
+	fake   func(m *Model) (*card, error)                           // tests: devices that fail
+	choose func() messages.Policy                                  // tests: how experts are read in the next step
 }
 
 // Model is a checkpoint ready to run. Its sessions share the executors; one goroutine at a time may use a model and its sessions.
@@ -90,14 +95,16 @@ type Model struct {
 	rt           *actors.Runtime // of the device's actors and of system's; nil without either
 	system       *actors.System  // nil without routed experts
 	routed       []uint64        // before the step, by layer and expert
-	prefetch     Prefetch
+	probe        *probe.Probe    // nil unless experts are read from disk
+	choose       func() messages.Policy
 	predict      func(layer int, experts []int32) // of the step under way; nil: it does not
-	gate         prefetcher.Gate
-	firstExperts int             // the CPU's first layer with routed experts
-	request      int64           // bytes of a read of an expert; 0: none is read from disk
-	driveRate    float64         // bytes a second; 0 if it was not measured
-	failures     int             // steps computed without the pipeline
-	said         map[string]bool // what they failed of, as far as it was said
+	depth        int                              // experts predicted for a layer and row,
+	horizon      int                              // and for how many layers ahead
+	firstExperts int                              // the CPU's first layer with routed experts
+	request      int64                            // bytes of a read of an expert; 0: none is read from disk
+	driveRate    float64                          // bytes a second; 0 if it was not measured
+	failures     int                              // steps computed without the pipeline
+	said         map[string]bool                  // what they failed of, as far as it was said
 	repeatSaid   bool
 	note         func(string)
 	live         live
@@ -146,12 +153,9 @@ func prepare(path string, c *weights.Checkpoint, opt Options) (*Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &Model{Checkpoint: c, Config: cfg, chunk: opt.Chunk, threads: opt.Threads, ThreadsWhy: "asked for", prefetch: opt.Prefetch, note: opt.Note}
+	m := &Model{Checkpoint: c, Config: cfg, chunk: opt.Chunk, threads: opt.Threads, ThreadsWhy: "asked for", choose: opt.choose, note: opt.Note}
 	if m.note == nil {
 		m.note = func(string) {}
-	}
-	if opt.Deterministic && m.prefetch != PrefetchOn {
-		m.prefetch = PrefetchOff
 	}
 	if m.chunk <= 0 {
 		m.chunk = DefaultChunk
@@ -250,6 +254,9 @@ func (m *Model) stop() error {
 		err = errors.Join(err, m.system.Close(ctx))
 	case m.rt != nil:
 		err = errors.Join(err, m.rt.Stop(ctx))
+	}
+	if m.probe != nil {
+		err = errors.Join(err, m.probe.Close())
 	}
 	if m.exec != nil {
 		m.exec.Close()

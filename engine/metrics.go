@@ -7,24 +7,28 @@ import (
 	"time"
 
 	"github.com/coli-moe/coli/actors"
+	"github.com/coli-moe/coli/ledger"
 	"github.com/coli-moe/coli/prefetcher"
+	"github.com/coli-moe/coli/probe"
 )
 
 // Live is the state of a model that is at work. Counters count since the model was loaded.
 type Live struct {
 	Actors []actors.ActorStats // empty without actors; their times need Options.Measure
 
-	// Experts is nil unless experts are read from disk. ExpertsAge is how old it is: the tier answers between two messages, and if it does
-	// not in time its last answer stands.
+	// Experts is nil unless experts are read from disk. The tier answers between two messages; if it does not in time its last answer
+	// stands (nil before the first), and ExpertsAge says how old it is.
 	Experts    *ExpertStats
 	ExpertsAge time.Duration
-	Reads      prefetcher.Stats // zero without Experts
+	Reads      prefetcher.Stats // zero unless experts are read from disk
 
 	Prefilled, Decoded int64 // tokens computed, of prompts and of answers
 	Stats              Stats // after the last step; of a device without what its last step chose
 
-	DeviceName string // "" without a device
-	Resident   int64  // of this process, mapped files included, in bytes; 0 where unknown
+	Block      *probe.Snapshot  // what drives did; nil without a probe
+	Ledger     []ledger.Account // see Model.Ledger
+	DeviceName string           // see Model.DeviceName
+	Resident   int64            // of this process, mapped files included, in bytes; 0 where unknown
 }
 
 // live is what the engine's goroutine leaves for Live.
@@ -46,7 +50,7 @@ const patience = 50 * time.Millisecond
 // waits for none of them, and for the tier's figures no longer than a moment.
 func (m *Model) Live() Live {
 	l := &m.live
-	out := Live{Prefilled: l.prefilled.Load(), Decoded: l.decoded.Load(), DeviceName: m.deviceName, Resident: ResidentBytes()}
+	out := Live{Prefilled: l.prefilled.Load(), Decoded: l.decoded.Load(), Ledger: m.Ledger(), DeviceName: m.deviceName, Resident: ResidentBytes()}
 	l.mu.Lock()
 	out.Stats = l.stats
 	l.mu.Unlock()
@@ -69,10 +73,10 @@ func (m *Model) liveExperts(ctx context.Context) (*ExpertStats, time.Duration) {
 	defer l.asking.Unlock()
 	now := time.Now()
 	if f, err := m.system.Ask(ctx); err == nil {
-		l.experts, l.at = &ExpertStats{Figures: f, DriveRate: m.driveRate}, now
+		l.experts, l.at = &ExpertStats{Figures: f, DriveRate: m.driveRate, Prefetch: m.howRead()}, now
 	}
 	if l.experts == nil {
-		return &ExpertStats{DriveRate: m.driveRate}, 0
+		return nil, 0
 	}
 	return l.experts, now.Sub(l.at)
 }

@@ -9,9 +9,11 @@ import (
 	"time"
 
 	"github.com/coli-moe/coli/actors"
+	"github.com/coli-moe/coli/balancer"
 	"github.com/coli-moe/coli/ledger"
 	"github.com/coli-moe/coli/ops"
 	"github.com/coli-moe/coli/prefetcher"
+	"github.com/coli-moe/coli/probe"
 	"github.com/coli-moe/coli/weights"
 )
 
@@ -20,7 +22,7 @@ type Prefetch string
 
 // The settings.
 const (
-	PrefetchAuto Prefetch = "auto" // tried from time to time, and kept while it makes decoding faster
+	PrefetchAuto Prefetch = "auto" // the balancer's to decide
 	PrefetchOn   Prefetch = "on"
 	PrefetchOff  Prefetch = "off"
 )
@@ -111,7 +113,7 @@ func (m *Model) decide(opt Options) (p place, err error) {
 	p.request = first.ReadBytes() / int64(len(first.Extents))
 	readers := "asked for"
 	if p.readers = opt.Readers; p.readers == 0 {
-		p.readers, readers = prefetcher.ReadersFor(p.request), "as many as keep a drive busy"
+		p.readers, readers = prefetcher.ReadersFor(p.request), "to begin with, as many as keep a drive busy"
 	}
 	if opt.Deterministic {
 		p.readers, readers = 1, "--deterministic"
@@ -177,8 +179,15 @@ func (m *Model) start(ctx context.Context, opt Options, p place, done int64) err
 		clear(history[:min(m.binding.n*experts, len(history))]) // the device has these
 	}
 	var err error
+	var balance balancer.Config
+	if p.records != nil {
+		balance = m.balance(opt, p)
+		if m.probe, err = probe.Open(probe.Options{}); err != nil { // nothing depends on it
+			m.note(fmt.Sprintf("the drive is not watched: %v", err))
+		}
+	}
 	m.system, err = actors.NewSystem(actors.SystemConfig{
-		Layers: m.net.Layers(), Experts: experts, Records: p.records, Slots: p.slots, Readers: p.readers, Direct: opt.Direct,
+		Layers: m.net.Layers(), Experts: experts, Records: p.records, Slots: p.slots, Balance: balance, Probe: m.probe, Direct: opt.Direct,
 		Threads: m.exec.Threads(), History: history, Trace: opt.Trace, Runtime: m.runtime(opt), Note: m.note, Open: opt.open,
 	})
 	if err != nil {

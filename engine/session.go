@@ -29,21 +29,30 @@ type Session struct {
 // NewSession returns an empty session that holds up to size tokens; 0 takes the model's own maximum. A larger size than the model was
 // trained for is refused, since the result would be noise.
 func (m *Model) NewSession(size int) (*Session, error) {
-	limit := m.Config.MaxPositionEmbeddings
-	switch {
-	case size < 0:
-		return nil, fmt.Errorf("--ctx-size %d: a context cannot be negative; 0 takes the model's maximum of %d", size, limit)
-	case size == 0:
-		size = limit
-	case limit > 0 && size > limit:
-		return nil, fmt.Errorf("--ctx-size %d: the model was trained for at most %d tokens; use %d or less, or 0 for the maximum", size, limit, limit)
-	}
-	if size <= 0 {
-		return nil, errors.New("the checkpoint does not say how long a context it supports; give --ctx-size")
+	size, err := m.contextSize(size)
+	if err != nil {
+		return nil, err
 	}
 	s := &Session{m: m, size: size}
 	s.step.State = m.newStates()
 	return s, nil
+}
+
+// contextSize is how many tokens a session of the size asked for holds.
+func (m *Model) contextSize(size int) (int, error) {
+	limit := m.Config.MaxPositionEmbeddings
+	switch {
+	case size < 0:
+		return 0, fmt.Errorf("--ctx-size %d: a context cannot be negative; 0 takes the model's maximum of %d", size, limit)
+	case size == 0:
+		size = limit
+	case limit > 0 && size > limit:
+		return 0, fmt.Errorf("--ctx-size %d: the model was trained for at most %d tokens; use %d or less, or 0 for the maximum", size, limit, limit)
+	}
+	if size <= 0 {
+		return 0, errors.New("the checkpoint does not say how long a context it supports; give --ctx-size")
+	}
+	return size, nil
 }
 
 // Size is the most tokens the session may hold.
@@ -229,7 +238,7 @@ func (s *Session) chunk(ctx context.Context, ids []int32, from int, greedy bool,
 	s.m.clock.Start()
 	defer s.m.clock.Stop()
 	pos := len(s.tokens)
-	begin := s.m.begin(ctx)
+	begin := s.m.begin(ctx, len(ids))
 	s.m.remember()
 	out, err := s.run(ctx, ids, from, greedy)
 	if err == nil && !out.finite() {
@@ -326,7 +335,7 @@ func (s *Session) try(ctx context.Context, ids []int32, from int, greedy bool, o
 		m.enter(exec)
 		st.Predict = nil
 		if exec == ops.Executor(m.exec) {
-			st.Predict = m.predict
+			st.Predict, st.Depth, st.Horizon = m.predict, m.depth, m.horizon
 		}
 		x = m.net.Layer(exec, st, il, x)
 	}

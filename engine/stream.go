@@ -4,33 +4,75 @@ import (
 	"context"
 	"errors"
 	"io"
-	"time"
 
 	"github.com/coli-moe/coli/actors"
+	"github.com/coli-moe/coli/balancer"
+	"github.com/coli-moe/coli/messages"
+	"github.com/coli-moe/coli/prefetcher"
+	"github.com/coli-moe/coli/probe"
 )
 
-// beginning is what a step's end is compared with.
-type beginning struct {
-	at        time.Time
-	read      int64
-	predicted bool
+// balance says how experts are read: what is asked for stands, the rest is the balancer's.
+func (m *Model) balance(opt Options, p place) balancer.Config {
+	topK := m.Config.NumExpertsPerTok
+	layers, experts := m.expertLayers()
+	c := balancer.Config{
+		Start: messages.Policy{Readers: p.readers, Depth: topK, Horizon: 1}, Why: "to begin with", TopK: topK,
+		Readers: balancer.Range{Min: 1, Max: prefetcher.MaxReaders},
+		Depth:   balancer.Range{Max: min(2*topK, experts)},
+		Horizon: balancer.Range{Min: 1, Max: max(min(maxHorizon, len(layers)-1), 1)},
+	}
+	switch {
+	case opt.Prefetch == PrefetchOff || opt.Deterministic && opt.Prefetch != PrefetchOn:
+		c.Depth = balancer.Range{}
+	case opt.Depth > 0:
+		d := min(opt.Depth, experts)
+		c.Depth = balancer.Range{Min: d, Max: d}
+	case opt.Deterministic:
+		c.Depth = balancer.Range{Min: topK, Max: topK}
+	case opt.Prefetch == PrefetchOn:
+		c.Depth.Min = 1
+	}
+	if h := opt.Horizon; h > 0 || opt.Deterministic {
+		h = max(h, 1)
+		c.Horizon = balancer.Range{Min: h, Max: h}
+	}
+	if opt.Readers > 0 || opt.Deterministic {
+		c.Readers = balancer.Range{Min: p.readers, Max: p.readers}
+	}
+	if c.Fixed() {
+		c.Why = "as asked"
+	}
+	return c
 }
 
-// begin prepares a step that ends with ctx: it decides whether the CPU's layers predict.
-func (m *Model) begin(ctx context.Context) beginning {
+// maxHorizon bounds the layers ahead that are predicted without being asked for: the router of the layer after next is right about two
+// times in three, later ones less often.
+const maxHorizon = 3
+
+// begin prepares a step of n rows that ends with ctx: it decides what the CPU's layers predict.
+func (m *Model) begin(ctx context.Context, n int) (b actors.Beginning) {
 	m.predict = nil
 	if m.system == nil || !m.system.Streams() {
-		return beginning{}
+		return b
+	}
+	if m.choose != nil {
+		m.system.SetPolicy(m.choose())
 	}
 	m.system.Within(ctx)
-	if m.prefetch == PrefetchOn || m.prefetch != PrefetchOff && m.gate.On() {
+	p := m.system.Policy()
+	if m.depth, m.horizon = p.Depth, p.Horizon; n > 1 {
+		// Rows of a prompt use most experts of a layer together: more guesses than there are rows' choices would be in each other's way.
+		m.depth, m.horizon = min(p.Depth, m.Config.NumExpertsPerTok), 1
+	}
+	if p.Depth > 0 {
 		m.predict = m.system.Predict
 	}
-	return beginning{time.Now(), m.system.BytesRead(), m.predict != nil}
+	return m.system.Begin()
 }
 
-// end counts a step of n rows. Steps of one row, decoding, tell the gate whether prediction pays.
-func (m *Model) end(b beginning, n int) {
+// end counts a step of n rows. Steps of one row, decoding, tell the balancer what they took.
+func (m *Model) end(b actors.Beginning, n int) {
 	if m.system == nil {
 		return
 	}
@@ -42,20 +84,17 @@ func (m *Model) end(b beginning, n int) {
 	if n != 1 || !m.system.Streams() {
 		return
 	}
-	if b.predicted { // the first layer of the next token has no layer before it that could foresee its experts
-		m.system.PredictUsual(m.firstExperts, m.Config.NumExpertsPerTok)
+	if m.predict != nil { // the first layer of the next token has no layer before it that could foresee its experts
+		m.system.PredictUsual(m.firstExperts, m.depth)
 	}
-	if m.prefetch == PrefetchOn || m.prefetch == PrefetchOff {
-		return
-	}
-	m.gate.Step(time.Since(b.at), m.system.BytesRead()-b.read)
+	m.system.Decoded(b)
 }
 
 // ExpertStats are what the expert pipeline has done since the model was loaded.
 type ExpertStats struct {
 	actors.Figures
 	DriveRate float64 // what the drive delivers at this request size, bytes a second; 0 if unknown
-	Prefetch  string  // whether experts are read ahead, and why
+	Prefetch  string  // how experts are read, and the balancer's last reason
 }
 
 // Experts returns the pipeline's figures; ok is false for a model whose experts are all in memory, or that has none.
@@ -65,14 +104,37 @@ func (m *Model) Experts() (s ExpertStats, ok bool, err error) {
 	}
 	s.Figures, err = m.system.Figures()
 	s.DriveRate = m.driveRate
-	switch m.prefetch {
-	case PrefetchOn, PrefetchOff:
-		s.Prefetch = string(m.prefetch) + ", as asked"
-	default:
-		s.Prefetch = m.gate.Reason()
-	}
+	s.Prefetch = m.howRead()
 	return s, true, err
 }
+
+// howRead says how experts are read, and why.
+func (m *Model) howRead() string {
+	now, last := balancer.Describe(m.system.Policy()), m.system.LastDecision()
+	if last.Token == 0 { // its reason is the policy
+		return last.Reason
+	}
+	return now + "; " + last.Reason
+}
+
+// Policy is how experts are read from disk now; zero for a model whose experts are all in memory. Any goroutine may call it.
+func (m *Model) Policy() messages.Policy {
+	if m.system == nil {
+		return messages.Policy{}
+	}
+	return m.system.Policy()
+}
+
+// Decisions are the balancer's newest ones, oldest first, with their reasons. Any goroutine may call it.
+func (m *Model) Decisions() []balancer.Decision {
+	if m.system == nil {
+		return nil
+	}
+	return m.system.Decisions()
+}
+
+// Probe is the probe of the drive that a model that streams has, nil otherwise.
+func (m *Model) Probe() *probe.Probe { return m.probe }
 
 // Routed are the pairs routed since the model was loaded, by layer and expert, layers outermost; nil without routed experts. It is valid
 // until the next step.

@@ -302,15 +302,17 @@ func (d *decoder) Layer(e ops.Executor, st *Step, il int, in Stream) Stream {
 	e.RMSNorm(n, x, ops.Norm{Weight: l.inputNorm, Eps: d.eps})
 	e.Add(x, l.attention.forward(e, st, il, st.emit(e, "attn_norm", il, n)))
 	st.emit(e, "attn_residual", il, x)
-	if st.Predict != nil && il+1 < len(d.layers) {
-		d.predict(e, st, il+1, x)
+	if st.Predict != nil {
+		for next := il + 1; next <= min(il+st.Horizon, len(d.layers)-1); next++ {
+			d.predict(e, st, next, x)
+		}
 	}
 	e.RMSNorm(n, x, ops.Norm{Weight: l.postNorm, Eps: d.eps})
 	e.Add(x, l.ffn.forward(e, st, il, st.emit(e, "ffn_norm", il, n)))
 	return Stream{st.emit(e, "layer_out", il, x)}
 }
 
-// predict routes the rows that enter the experts of the layer before with layer il's router: the residual changes little from one layer to
+// predict routes the rows that enter the experts of a layer before with layer il's router: the residual changes little from one layer to
 // the next, so most of the experts it chooses will be il's.
 func (d *decoder) predict(e ops.Executor, st *Step, il int, x *ops.Tensor) {
 	l := &d.layers[il]
@@ -322,9 +324,19 @@ func (d *decoder) predict(e ops.Executor, st *Step, il int, x *ops.Tensor) {
 	e.RMSNorm(n, x, ops.Norm{Weight: l.postNorm, Eps: d.eps})
 	logits := e.New("predict_logits", il, x.Rows, m.gate.Rows)
 	e.MatMul(n, ops.Projection{Dst: logits, W: m.gate})
-	routes := e.Route(logits, m.params)
+	routes := e.Route(logits, m.foresee(st.Depth))
 	ids, _ := e.Chosen(routes)
 	st.Predict(il, st.byCount(ids, routes.TopK, m.gate.Rows))
+}
+
+// foresee are the parameters that route a row to depth experts, or as many as can be: fewer than a token is routed to are those of the
+// greatest weights, more the next candidates.
+func (m *moe) foresee(depth int) router.Params {
+	p := m.params
+	for p.TopK = min(max(depth, 1), m.gate.Rows); p.TopK > m.params.TopK && p.Check(m.gate.Rows) != nil; {
+		p.TopK--
+	}
+	return p
 }
 
 // byCount returns the distinct ids of the rows' choices [rows, topK], those of most rows first, then by rank. The result is valid until the

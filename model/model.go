@@ -44,8 +44,10 @@ type Step struct {
 	Places  []ops.Place // of each row
 	State   [][]*ops.KV // [layer][conversation]
 	Observe ops.Observer
-	// Predict, if set, is told which experts the next layer will probably use, most probable first, while a layer's own are computed.
-	Predict func(layer int, experts []int32)
+	// Predict, if set, is told which experts the next layers will probably use, most probable first, while a layer's own are computed:
+	// Depth of each row for each of the next Horizon layers, which are predicted again, and better, from nearer.
+	Predict        func(layer int, experts []int32)
+	Depth, Horizon int
 
 	host            []float32 // scratch for the host inputs, kept between steps
 	count, distinct []int32   // scratch of byCount

@@ -26,6 +26,8 @@ type table struct {
 	records []weights.Record
 }
 
+const ms = time.Millisecond
+
 const (
 	experts   = 8
 	partBytes = 3 * blockSize
