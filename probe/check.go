@@ -1,5 +1,10 @@
 package probe
 
+import (
+	"os"
+	"strings"
+)
+
 // Status is the answer to whether something is there.
 type Status uint8
 
@@ -31,3 +36,17 @@ type Finding struct {
 // Check finds out whether block I/O can be measured: a finding for each thing that the probe needs, in the order of dependence, and at last
 // whether it runs. It opens a probe for that, some 100 ms, and closes it.
 func Check() []Finding { return check() }
+
+// executable is the path of the program, to be given to setcap.
+func executable() string {
+	path, err := os.Executable()
+	if err != nil {
+		return "PROGRAM"
+	}
+	return path
+}
+
+func firstLine(err error) string {
+	line, _, _ := strings.Cut(err.Error(), "\n")
+	return line
+}

@@ -146,3 +146,12 @@ func readLine(elem ...string) string {
 	}
 	return strings.TrimSpace(string(b))
 }
+
+// release is the kernel's version.
+func release() string {
+	var u unix.Utsname
+	if unix.Uname(&u) != nil {
+		return ""
+	}
+	return unix.ByteSliceToString(u.Release[:])
+}
