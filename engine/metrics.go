@@ -73,7 +73,7 @@ func (m *Model) liveExperts(ctx context.Context) (*ExpertStats, time.Duration) {
 	defer l.asking.Unlock()
 	now := time.Now()
 	if f, err := m.system.Ask(ctx); err == nil {
-		l.experts, l.at = &ExpertStats{Figures: f, DriveRate: m.driveRate, Prefetch: m.howRead()}, now
+		l.experts, l.at = &ExpertStats{Figures: f, DriveRate: m.driveRate}, now
 	}
 	if l.experts == nil {
 		return nil, 0
