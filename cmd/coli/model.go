@@ -70,10 +70,15 @@ func loadModel(ctx context.Context, path string, opt engine.Options, quiet bool)
 		opt.Progress = progress(os.Stderr, time.Now)
 	}
 	m, err := engine.Load(ctx, path, opt)
+	return m, loadError(err)
+}
+
+// loadError is the error of loading a model, or of planning to, marked where the mistake is the command line's.
+func loadError(err error) error {
 	if errors.Is(err, device.ErrNoMatch) {
-		err = usageError{err}
+		return usageError{err}
 	}
-	return m, err
+	return err
 }
 
 // progress returns a function that draws a bar, from the time that patience ends, and erases it in the end.
