@@ -61,6 +61,12 @@ type Describer interface {
 	Describe(*Env)
 }
 
+// Concluder is an experiment that says what its records come to. It is called once, with those of all arms; it may add metrics to them, and
+// returns lines for the user.
+type Concluder interface {
+	Conclude([]Record) []string
+}
+
 // Run is an open arm. Its methods are called by one goroutine, and never while another arm's are.
 type Run interface {
 	// Warm makes the arm ready to be measured; called once.

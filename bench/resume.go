@@ -98,11 +98,14 @@ func differArms(then, now []string) string {
 func differFiles(then, now []File) string {
 	for i := range min(len(then), len(now)) {
 		if a, b := then[i], now[i]; a.Name != b.Name || a.Bytes != b.Bytes || a.Header != b.Header || !a.Time.Equal(b.Time) {
-			return fmt.Sprintf("it read %s (%d bytes, changed %s), this would read %s (%d bytes, changed %s)",
-				a.Name, a.Bytes, a.Time.Format("2006-01-02 15:04:05"), b.Name, b.Bytes, b.Time.Format("2006-01-02 15:04:05"))
+			return fmt.Sprintf("it read %s, this would read %s", a.describe(), b.describe())
 		}
 	}
 	return fmt.Sprintf("it read %d files, this would read %d", len(then), len(now))
+}
+
+func (f *File) describe() string {
+	return fmt.Sprintf("%s (%d bytes, changed %s, header %s)", f.Name, f.Bytes, f.Time.Format("2006-01-02 15:04:05"), f.Header)
 }
 
 func differEnv(then, now *Env) string {

@@ -13,8 +13,8 @@ type Options struct {
 	NoWarmup bool   // arms are measured as they are opened
 	State    State  // what caches hold; empty where they play no part
 	Seed     uint64 // the experiment's, for the record
-	// Memory is how many bytes open arms may hold together. If all fit, each stays open until its last repetition; otherwise every one is
-	// opened anew for each, so that all are treated alike.
+	// Memory is how many bytes open arms may hold together. If all fit, or there is only one, each stays open until its last repetition;
+	// otherwise every one is opened anew for each, so that all are treated alike.
 	Memory int64
 	Dir    string      // where samples are kept for an interrupted run to go on from; "" keeps none
 	Env    Env         // of Environment
@@ -94,7 +94,9 @@ func (x *execution) prepare() error {
 		return errors.New("there is nothing to measure: the matrix is empty")
 	}
 	keys := map[string]bool{}
-	var kept, fresh int64
+	x.keep = true
+	left := x.Memory
+	var fresh int64 // only one of these is open at a time
 	for i := range x.arms {
 		a := &x.arms[i]
 		if keys[a.key()] {
@@ -104,12 +106,12 @@ func (x *execution) prepare() error {
 		if x.State == Cold || a.Fresh {
 			a.Fresh = true
 			fresh = max(fresh, a.Bytes)
-		} else {
-			kept += a.Bytes
+		} else if x.keep = x.keep && a.Bytes <= left; x.keep {
+			left -= a.Bytes
 		}
 		x.samples = append(x.samples, make([]*Sample, x.Reps))
 	}
-	x.keep = kept+fresh <= x.Memory
+	x.keep = x.keep && fresh <= left || len(x.arms) == 1
 	x.open, x.skipped = make([]Run, len(x.arms)), make([]error, len(x.arms))
 
 	if r, ok := x.experiment.(Reader); ok {

@@ -220,7 +220,7 @@ func size(n int64) string {
 	if unit == 0 {
 		return fmt.Sprintf("%d B", n)
 	}
-	return fmt.Sprintf("%.*f %s", min(1, 3-len(strconv.Itoa(int(v)))), v, [...]string{"", "KiB", "MiB", "GiB", "TiB"}[unit])
+	return fmt.Sprintf("%.*f %s", max(0, min(1, 3-len(strconv.Itoa(int(v))))), v, [...]string{"", "KiB", "MiB", "GiB", "TiB"}[unit])
 }
 
 func repetitions(records []Record) string {
@@ -304,7 +304,11 @@ func writeCSV(w io.Writer, metrics []Metric, records []Record) error {
 	for _, m := range metrics {
 		head = append(head, m.Name, m.Name+" sd", m.Name+" median", m.Name+" min", m.Name+" max", m.Name+" samples")
 	}
-	out.Write(append(append(head, "skipped", "files"), env...)) //nolint:errcheck // out.Error tells
+	head = append(head, "skipped", "files")
+	for _, name := range env {
+		head = append(head, "env_"+name) // a flag may be called the same
+	}
+	out.Write(head) //nolint:errcheck // out.Error tells
 	number := func(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64) }
 	for _, r := range records {
 		row := []string{r.Experiment, r.Test}
@@ -367,12 +371,13 @@ func writeGoBench(w io.Writer, metrics []Metric, records []Record) error {
 	if len(first.Files) > 0 {
 		config("files", fileNames(first.Files))
 	}
-	unit := func(m Metric) string {
+	blanks := strings.NewReplacer(" ", "_")
+	unit := func(m Metric) string { // of two metrics with one unit, benchstat would take one for the other
 		shared := func(o Metric) bool { return o.Name != m.Name && o.Unit == m.Unit }
 		if m.Unit != "" && !slices.ContainsFunc(metrics, shared) {
-			return word(m.Unit)
+			return blanks.Replace(m.Unit)
 		}
-		return word(m.Name)
+		return blanks.Replace(m.Name)
 	}
 	for _, m := range metrics {
 		switch m.Better {
@@ -409,6 +414,8 @@ func word(s string) string {
 		switch {
 		case r == ' ':
 			return '_'
+		case r == '/':
+			return ':'
 		case unicode.IsSpace(r) || unicode.IsControl(r):
 			return -1
 		}
