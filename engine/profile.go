@@ -71,6 +71,15 @@ func (m *Model) Work(pos int) limits.Work {
 	return w
 }
 
+// CPUExperts is how many routed experts the CPU's layers have.
+func (m *Model) CPUExperts() int {
+	_, experts := m.expertLayers()
+	return len(m.cpuLayers()) * experts
+}
+
+// Chunk is the most rows of a step.
+func (m *Model) Chunk() int { return m.chunk }
+
 // Drive measures for at most d what the drive delivers when it is read at random as the experts are, with nothing else to do, in bytes a
 // second. It is an error if the experts do not stream, or if the file system refuses direct reads.
 func (m *Model) Drive(ctx context.Context, d time.Duration) (float64, error) {

@@ -43,6 +43,8 @@ func newBenchCmd() *cobra.Command {
 		Args:                  cobra.NoArgs,
 		DisableFlagsInUseLine: true,
 	}
+	cmd.AddCommand(newBenchDecodeCmd(), newBenchPrefillCmd(), newBenchStreamCmd(), newBenchBalanceCmd())
+	cmd.AddCommand(newPlotCmd())
 	return cmd
 }
 
@@ -67,8 +69,9 @@ type benchRun struct {
 	quiet    bool
 	verbose  bool
 
-	observers []observer
-	cancel    context.CancelFunc // ends the experiment as Ctrl+C does
+	observers  []observer
+	conclusion []string           // of a bench.Concluder
+	cancel     context.CancelFunc // ends the experiment as Ctrl+C does
 }
 
 // observer looks at an experiment while it is carried out. Its methods are called by one goroutine.
@@ -84,8 +87,9 @@ type observer interface {
 	screen() bool   // it draws on the terminal, so that nobody else may
 }
 
-// newObservers returns those that every experiment has.
-func newObservers() []observer { return nil }
+// newObservers returns those that every experiment has. They are stopped from the last to the first, so the view, which has to leave the
+// terminal before anyone else writes there, is the last.
+func newObservers() []observer { return []observer{&plotter{}, &watcher{}} }
 
 // measure says whether models are to be loaded with engine.Options.Measure: someone looks at what it gives.
 func (b *benchRun) measure() bool {
@@ -178,6 +182,11 @@ func (b *benchRun) run(build func(context.Context, *benchRun) (bench.Experiment,
 			return b.outputError(err)
 		}
 	}
+	if err == nil {
+		for _, line := range b.conclusion {
+			b.say(line)
+		}
+	}
 	if errors.Is(err, context.Canceled) {
 		b.say(b.interrupted(records))
 	}
@@ -218,7 +227,11 @@ func (b *benchRun) execute(ctx context.Context, e bench.Experiment, o bench.Opti
 			w(e)
 		}
 	}
-	return bench.Execute(ctx, e, o)
+	records, err = bench.Execute(ctx, e, o)
+	if c, ok := e.(bench.Concluder); ok {
+		b.conclusion = c.Conclude(records)
+	}
+	return records, err
 }
 
 // eventLine says with --verbose what a repetition measured, and always what is left out.

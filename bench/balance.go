@@ -1,0 +1,221 @@
+package bench
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/coli-moe/coli/balancer"
+	"github.com/coli-moe/coli/engine"
+)
+
+// BalanceConfig says what NewBalance compares.
+type BalanceConfig struct {
+	DecodeConfig
+	RAM []string // memory for experts, as StreamConfig has it
+	// The fixed settings, every combination of them: reads at a time, experts predicted for a layer (0: none, and no horizon then; an empty
+	// list is none and as many as a token uses), layers ahead that are predicted.
+	Readers, Depths, Horizons []int
+	// AutoWarmup is Warmup of the arm that leaves it all to the balancer: it has to try before it can choose.
+	AutoWarmup int
+}
+
+// NewBalance is the experiment "balance": fixed ways to read experts from disk, and the balancer's choice, side by side.
+func NewBalance(cfg BalanceConfig) (Experiment, error) {
+	var err error
+	if cfg.Settings, err = WithRAM(cfg.Settings, cfg.RAM); err != nil {
+		return nil, err
+	}
+	var all []Setting
+	var chosen []bool
+	for _, s := range cfg.Settings {
+		info, err := inspect(s.Path)
+		if err != nil {
+			return nil, err
+		}
+		s.Options.Device = cmp.Or(s.Options.Device, engine.DeviceNone)
+		fixed := cfg.fixed(s, info.topK)
+		all = append(append(all, fixed...), balanced(s))
+		chosen = append(append(chosen, make([]bool, len(fixed))...), true)
+	}
+	cfg.Settings = all
+	d, err := newDecode("balance", cfg.DecodeConfig)
+	if err != nil {
+		return nil, err
+	}
+	d.answers, d.drive, d.decisions = newAnswers(), true, true
+	d.warmup = func(setting int) int {
+		if chosen[setting] {
+			return cfg.AutoWarmup
+		}
+		return cfg.Warmup
+	}
+	d.metrics = append(d.metrics, Metric{
+		Name: versusBest, Unit: "ratio", Help: "tokens a second by those of the best fixed setting, in the same repetition", Better: 1, Digits: 3,
+	})
+	columns(d.metrics, tokensPerSecond, versusBest, "p95", "hit %", "disk MB/token", "read GB/s", "drive GB/s", ofLimit, "stall %", "precision %")
+	return &balance{d}, nil
+}
+
+type balance struct{ *decode }
+
+// The settings that the arms differ in.
+var balanceParams = []string{"readers", "prefetch", "prefetch-depth", "prefetch-horizon"}
+
+// policyParams are their values.
+func policyParams(s Setting, values ...string) []Param {
+	params := slices.Clone(s.Params)
+	for i, name := range balanceParams {
+		params = append(params, Param{name, values[i]})
+	}
+	return params
+}
+
+// fixed returns a setting with every fixed way to read.
+func (cfg *BalanceConfig) fixed(s Setting, topK int) (all []Setting) {
+	depths := cfg.Depths
+	if len(depths) == 0 {
+		depths = []int{0, topK}
+	}
+	for _, readers := range cfg.Readers {
+		for _, depth := range depths {
+			horizons := cfg.Horizons
+			if depth == 0 {
+				horizons = []int{0}
+			}
+			for _, horizon := range horizons {
+				with := s
+				o := &with.Options
+				o.Readers, o.Depth, o.Horizon = readers, depth, horizon
+				if depth == 0 {
+					o.Prefetch = engine.PrefetchOff
+					with.Params = policyParams(s, strconv.Itoa(readers), string(o.Prefetch), "", "")
+				} else {
+					o.Prefetch = engine.PrefetchOn
+					with.Params = policyParams(s, strconv.Itoa(readers), string(o.Prefetch), strconv.Itoa(depth), strconv.Itoa(horizon))
+				}
+				all = append(all, with)
+			}
+		}
+	}
+	return all
+}
+
+// balanced returns a setting whose way to read is the balancer's choice.
+func balanced(s Setting) Setting {
+	o := &s.Options
+	o.Readers, o.Depth, o.Horizon, o.Prefetch = 0, 0, 0, engine.PrefetchAuto
+	s.Params = policyParams(s, "auto", "auto", "auto", "auto")
+	return s
+}
+
+// decisionsNoted is how many of the newest decisions a repetition's notes have.
+const decisionsNoted = 16
+
+// decisions are lines about what the balancer has decided, of a model that leaves something to it.
+func (s *session) decisions() (lines []string) {
+	all := s.m.Decisions()
+	if len(all) < 2 { // the first policy alone: all is fixed, or nothing has been found out yet
+		return nil
+	}
+	for _, d := range all[max(0, len(all)-decisionsNoted):] {
+		lines = append(lines, fmt.Sprintf("after %d tokens: %s: %s", d.Token, balancer.Describe(d.Policy), d.Reason))
+	}
+	return lines
+}
+
+// withinBest is how close to the best fixed setting the balancer is to come.
+const withinBest = 0.95
+
+// Conclude compares each arm with the best fixed one of its kind, and says for each kind where the balancer's choice stands.
+func (*balance) Conclude(records []Record) (lines []string) {
+	kinds := map[string][]*Record{}
+	var order []string
+	for i := range records {
+		r := &records[i]
+		if _, ok := r.Metrics[tokensPerSecond]; !ok {
+			continue
+		}
+		kind := r.kind()
+		if kinds[kind] == nil {
+			order = append(order, kind)
+		}
+		kinds[kind] = append(kinds[kind], r)
+	}
+	for _, kind := range order {
+		if line := versus(kind, kinds[kind], len(order) > 1); line != "" {
+			lines = append(lines, line)
+		}
+	}
+	return lines
+}
+
+// kind is what a record shares with those that it is compared with.
+func (r *Record) kind() string {
+	a := Arm{Test: r.Test}
+	for _, p := range r.Params {
+		if !slices.Contains(balanceParams, p.Name) {
+			a.Params = append(a.Params, p)
+		}
+	}
+	return a.String()
+}
+
+// policy says how a record's arm reads.
+func (r *Record) policy() string {
+	var words []string
+	for _, name := range balanceParams {
+		if v := r.Param(name); v != "" {
+			words = append(words, name+" "+v)
+		}
+	}
+	return strings.Join(words, ", ")
+}
+
+// chosen says whether the record is of the balancer's choice.
+func (r *Record) chosen() bool { return r.Param(balanceParams[0]) == "auto" }
+
+// versus adds the metric "vs best" to records, and says how the balancer's choice did.
+func versus(kind string, records []*Record, named bool) string {
+	var best, auto *Record
+	for _, r := range records {
+		switch {
+		case r.chosen():
+			auto = r
+		case best == nil || r.Metrics[tokensPerSecond].Mean > best.Metrics[tokensPerSecond].Mean:
+			best = r
+		}
+	}
+	if best == nil {
+		return ""
+	}
+	for _, r := range records {
+		mine, its := r.Metrics[tokensPerSecond].Samples, best.Metrics[tokensPerSecond].Samples
+		var ratios []float64
+		for i := range min(len(mine), len(its)) { // the n-th of each were made one after the other
+			ratios = append(ratios, mine[i]/its[i])
+		}
+		r.Metrics[versusBest] = summarize(Metric{Unit: "ratio", Better: 1}, ratios)
+	}
+	if auto == nil {
+		return ""
+	}
+	s := auto.Metrics[versusBest]
+	spread := ""
+	if n := len(s.Samples); n > 1 {
+		spread = fmt.Sprintf(" ± %.3f", s.SD/math.Sqrt(float64(n)))
+	}
+	verdict := "which is within 5 % of it"
+	if s.Mean < withinBest {
+		verdict = "which is not within 5 % of it"
+	}
+	where := ""
+	if named {
+		where = kind + ": "
+	}
+	return fmt.Sprintf("%sthe balancer's choice makes %.2f tok/s, %.3f%s of the best fixed setting (%s), %s",
+		where, auto.Metrics[tokensPerSecond].Mean, s.Mean, spread, best.policy(), verdict)
+}

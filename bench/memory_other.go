@@ -1,0 +1,7 @@
+//go:build !linux
+
+package bench
+
+func resetPeak() {}
+
+func peakResident() int64 { return 0 }
