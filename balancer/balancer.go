@@ -37,7 +37,7 @@ func (r Range) clamp(n int) int { return max(r.Min, min(n, r.Max)) }
 // Config says what may be decided.
 type Config struct {
 	Start                   messages.Policy // the first policy, brought into the ranges
-	Why                     string          // where it comes from
+	Why                     string          // where it comes from, in words
 	Readers, Depth, Horizon Range
 	TopK                    int // experts of a token in a layer: the unit of Depth
 }
@@ -45,7 +45,7 @@ type Config struct {
 // Fixed returns the configuration of a policy that stands.
 func Fixed(readers, depth, horizon int) Config {
 	return Config{
-		Start: messages.Policy{Readers: readers, Depth: depth, Horizon: horizon}, Why: "as asked",
+		Start:   messages.Policy{Readers: readers, Depth: depth, Horizon: horizon},
 		Readers: Range{readers, readers}, Depth: Range{depth, depth}, Horizon: Range{horizon, horizon},
 	}
 }

@@ -88,7 +88,7 @@ func New(cfg Config) *Machine {
 	m.set(m.kept)
 	why := cfg.Why
 	if cfg.Fixed() {
-		why = "nothing to balance: " + why
+		why = "nothing to balance, all is fixed"
 	}
 	m.decide(fmt.Sprintf("%s: %s", why, Describe(m.policy)))
 	return m

@@ -40,9 +40,6 @@ func (m *Model) balance(opt Options, p place) balancer.Config {
 	if opt.Readers > 0 || opt.Deterministic {
 		c.Readers = balancer.Range{Min: p.readers, Max: p.readers}
 	}
-	if c.Fixed() {
-		c.Why = "as asked"
-	}
 	return c
 }
 

@@ -22,6 +22,8 @@ type expertOptions struct {
 	readers       int
 	direct        modeFlag
 	prefetch      engine.Prefetch
+	depth         int
+	horizon       int
 	deterministic bool
 	trace         string
 }
@@ -29,8 +31,10 @@ type expertOptions struct {
 func (o *expertOptions) flags(f *pflag.FlagSet) {
 	o.prefetch = engine.PrefetchAuto
 	f.Var(&o.ram, "ram", "most memory for experts, as `SIZE`: 8GiB, 75%; those that do not fit are read from disk (default: what is free)")
-	f.IntVar(&o.readers, "readers", 0, "experts read from disk at the same time, 0 for as many as keep a drive busy")
+	f.IntVar(&o.readers, "readers", 0, "experts read from disk at the same time, 0 for what proves fastest while running")
 	f.Var(&o.prefetch, "prefetch", "read experts before they are asked for: `auto|on|off`; auto tries it and keeps it while it pays")
+	f.IntVar(&o.depth, "prefetch-depth", 0, "experts of a layer to read before they are asked for, unless --prefetch is off; 0 for what proves fastest")
+	f.IntVar(&o.horizon, "prefetch-horizon", 0, "layers ahead whose experts are read before they are asked for, 0 for what proves fastest")
 	f.Var(&o.direct, "direct", "read experts past the page cache: `auto|on|off`")
 	f.BoolVar(&o.deterministic, "deterministic", false, "what is read and where it stays follows the routing alone, not earlier runs nor time")
 	f.StringVar(&o.trace, "trace", "", "write a timeline of the actors to `FILE`, for ui.perfetto.dev")
@@ -40,12 +44,24 @@ func (o *expertOptions) check() error {
 	if o.readers < 0 || o.readers > prefetcher.MaxReaders {
 		return fmt.Errorf("--readers %d: want a number from 1 to %d, or 0 to have it decided", o.readers, prefetcher.MaxReaders)
 	}
+	for _, x := range []struct {
+		flag string
+		n    int
+	}{{"prefetch-depth", o.depth}, {"prefetch-horizon", o.horizon}} {
+		if x.n < 0 {
+			return fmt.Errorf("--%s %d: want a number from 1, or 0 to have it decided", x.flag, x.n)
+		}
+		if x.n > 0 && o.prefetch == engine.PrefetchOff {
+			return fmt.Errorf("--%s %d and --prefetch off exclude each other", x.flag, x.n)
+		}
+	}
 	return nil
 }
 
 // apply sets the options of a load; note takes lines for the user.
 func (o *expertOptions) apply(opt *engine.Options, note func(string)) {
 	opt.RAM, opt.Readers, opt.Direct, opt.Prefetch = o.ram.bytes, o.readers, o.direct.mode, o.prefetch
+	opt.Depth, opt.Horizon = o.depth, o.horizon
 	opt.Deterministic, opt.Trace, opt.Note = o.deterministic, o.trace != "", note
 }
 
