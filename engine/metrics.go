@@ -7,7 +7,9 @@ import (
 	"time"
 
 	"github.com/coli-moe/coli/actors"
+	"github.com/coli-moe/coli/balancer"
 	"github.com/coli-moe/coli/ledger"
+	"github.com/coli-moe/coli/messages"
 	"github.com/coli-moe/coli/prefetcher"
 	"github.com/coli-moe/coli/probe"
 )
@@ -25,7 +27,11 @@ type Live struct {
 	Prefilled, Decoded int64 // tokens computed, of prompts and of answers
 	Stats              Stats // after the last step; of a device without what its last step chose
 
-	Block      *probe.Snapshot  // what drives did; nil without a probe
+	Policy    messages.Policy     // how experts are read now; zero unless they are read from disk
+	Decisions []balancer.Decision // how it came to that, the newest last
+	Block     *probe.Snapshot     // what drives did; nil unless experts are read from disk
+	BlockMode probe.Mode          // and how that is known
+
 	Ledger     []ledger.Account // see Model.Ledger
 	DeviceName string           // see Model.DeviceName
 	Resident   int64            // of this process, mapped files included, in bytes; 0 where unknown
@@ -61,7 +67,12 @@ func (m *Model) Live() Live {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
 		out.Experts, out.ExpertsAge = m.liveExperts(ctx)
-		out.Reads = m.system.Reads()
+		out.Reads, out.Policy, out.Decisions = m.system.Reads(), m.system.Policy(), m.system.Decisions()
+		if m.probe != nil {
+			if s := new(probe.Snapshot); m.probe.Read(s) == nil {
+				out.Block, out.BlockMode = s, m.probe.Mode()
+			}
+		}
 	}
 	return out
 }
@@ -73,7 +84,7 @@ func (m *Model) liveExperts(ctx context.Context) (*ExpertStats, time.Duration) {
 	defer l.asking.Unlock()
 	now := time.Now()
 	if f, err := m.system.Ask(ctx); err == nil {
-		l.experts, l.at = &ExpertStats{Figures: f, DriveRate: m.driveRate}, now
+		l.experts, l.at = &ExpertStats{Figures: f, DriveRate: m.driveRate, Prefetch: m.howRead()}, now
 	}
 	if l.experts == nil {
 		return nil, 0

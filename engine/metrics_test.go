@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -46,6 +47,12 @@ func TestLive(t *testing.T) {
 	if got := live.Experts; err != nil || got == nil || got.PairsOnDisk != want.PairsOnDisk || got.PairsOnDisk == 0 || live.Reads.Reads == 0 {
 		t.Errorf("experts %+v, want %+v (%v); reads %+v", got, want, err, live.Reads)
 	}
+	if live.Block == nil || live.Block.Own.Reads != uint64(live.Reads.Reads) || live.Policy.Readers == 0 || len(live.Decisions) == 0 {
+		t.Errorf("block I/O %+v, policy %+v, decisions %+v", live.Block, live.Policy, live.Decisions)
+	}
+	if len(live.Ledger) != 1 || len(live.Ledger[0].Entries) == 0 || live.Resident == 0 && runtime.GOOS == "linux" {
+		t.Errorf("ledger %+v, %d bytes resident", live.Ledger, live.Resident)
+	}
 	i := slices.IndexFunc(live.Actors, func(s actors.ActorStats) bool { return s.Name == "tier" })
 	if i < 0 || live.Actors[i].Handled == 0 || live.Actors[i].Wait.Count == 0 || live.Actors[i].Handle.Sum == 0 {
 		t.Errorf("actors %+v", live.Actors)
@@ -60,7 +67,7 @@ func TestLiveInMemory(t *testing.T) {
 	m := story(t, Options{})
 	greedyRun(t, m, prompt(5), 2)
 	live := m.Live()
-	if live.Experts != nil || live.Reads.Reads != 0 || live.DeviceName != "" {
+	if live.Experts != nil || live.Reads.Reads != 0 || live.DeviceName != "" || live.Block != nil || live.Policy.Readers != 0 {
 		t.Errorf("%+v", live)
 	}
 	if live.Prefilled != 5 || live.Decoded != 2 || live.Stats.CPU.Pairs == 0 || len(live.Actors) == 0 || live.Actors[0].Wait.Count != 0 {

@@ -80,10 +80,16 @@ func everything() engine.Live {
 		Prefilled:  37,
 		Decoded:    12,
 		Stats:      engine.Stats{CPU: cpu.Stats{MatMuls: 700, Pairs: 600}, Device: gpu.Stats{MatMuls: 70, Pairs: 50, Frames: 9, Recorded: 2, Submissions: 8, Dispatches: 400, Barriers: 300}},
-		Block: &probe.Snapshot{Devices: []probe.Device{
-			{Disk: probe.Disk{Name: "nvme0n1"}, Read: read},
-			{Disk: probe.Disk{Name: "sda"}, Machine: true, Read: read}, // everybody's: not shown
-		}},
+		Policy:     messages.Policy{ID: 4, Readers: 3, Depth: 8, Horizon: 2},
+		Block: &probe.Snapshot{
+			Devices: []probe.Device{
+				{Disk: probe.Disk{Name: "nvme0n1"}, Read: read},
+				{Disk: probe.Disk{Name: "sda"}, Machine: true, Read: read}, // everybody's: not shown
+			},
+			Own:       probe.Own{InFlight: 2, Took: hist(time.Millisecond, 7*time.Microsecond, 20*time.Second), ReadBytes: 45 << 20},
+			Untracked: 5,
+		},
+		BlockMode: probe.EBPF,
 		Ledger: []ledger.Account{
 			{Of: "RAM", Budget: 8 << 30, Known: true, Entries: []ledger.Entry{{Name: "experts", Bytes: 2 << 30, Held: 1 << 30}, {Name: "dense weights", Bytes: 1 << 30, Held: 1 << 30}}},
 			{Of: "card", Entries: []ledger.Entry{{Name: "weights", Bytes: 3 << 30, Held: 3 << 30}}},

@@ -5,6 +5,7 @@ import (
 	"github.com/coli-moe/coli/engine"
 	"github.com/coli-moe/coli/internal/loghist"
 	"github.com/coli-moe/coli/ledger"
+	"github.com/coli-moe/coli/messages"
 	"github.com/coli-moe/coli/ops/gpu"
 	"github.com/coli-moe/coli/probe"
 )
@@ -32,10 +33,16 @@ type section struct {
 	metrics     []metric
 }
 
-// buildName is the one metric that no model has.
+// The one metric that is there without a model.
 const (
 	buildName = "coli_build_info"
 	buildHelp = "Always 1; the label says which coli this is."
+)
+
+// The buckets of histograms, see loghist: for mailboxes from 256 ns to 1 s, for reads from 8 µs to 17 s.
+const (
+	mailboxFrom, mailboxTo = 7, 29
+	ioFrom, ioTo           = 12, 33
 )
 
 // table is what Collector collects.
@@ -139,12 +146,34 @@ var sections = []section{
 			counter, "coli_prefetcher_busy_seconds_total", "Time with at least one read under way.", nil,
 			ofReads(func(l *engine.Live) float64 { return l.Reads.Busy.Seconds() }),
 		},
+		{gauge, "coli_prefetcher_inflight", "Reads under way now.", nil, withOwn(func(o *probe.Own, s sink) { s.value(float64(o.InFlight)) })},
+		{
+			histogram, "coli_prefetcher_read_seconds", "Time of a read, from its beginning to its end.", nil,
+			withOwn(func(o *probe.Own, s sink) { s.times(&o.Took, ioFrom, ioTo) }),
+		},
+		{
+			counter, "coli_storage_read_bytes_total", "Bytes that the kernel read from storage for this process, readahead and mapped files included.", nil,
+			withOwn(func(o *probe.Own, s sink) {
+				if o.ReadBytes > 0 {
+					s.value(float64(o.ReadBytes))
+				}
+			}),
+		},
 		{gauge, "coli_drive_bytes_per_second", "What the drive gave at reads of this size when the model was loaded; absent if it was not measured.", nil, withTier(
 			func(x *engine.ExpertStats, s sink) {
 				if x.DriveRate > 0 {
 					s.value(x.DriveRate)
 				}
 			})},
+	}},
+	{"Balancer", "Which decides how experts are read; absent where all experts are in memory.", []metric{
+		{gauge, "coli_balancer_readers", "Reads that may be under way at a time.", nil, ofPolicy(func(p messages.Policy) int { return p.Readers })},
+		{gauge, "coli_balancer_prefetch_depth", "Experts that are predicted for a layer; 0 if none is.", nil, ofPolicy(func(p messages.Policy) int { return p.Depth })},
+		{gauge, "coli_balancer_prefetch_horizon", "Layers ahead that are predicted.", nil, ofPolicy(func(p messages.Policy) int { return p.Horizon })},
+		{
+			counter, "coli_balancer_changes_total", "Times that one of these was changed, trials included.", nil,
+			ofPolicy(func(p messages.Policy) uint64 { return max(p.ID, 1) - 1 }),
+		},
 	}},
 	{"Block I/O", "What drives do for this process, as the kernel's block layer tells the probe; absent without it (`coli doctor` says what it needs).", []metric{
 		{counter, "coli_block_requests_total", "Requests handed to the drive.", byDevice, ofDrives(func(o *probe.Ops) uint64 { return o.Requests })},
@@ -159,6 +188,11 @@ var sections = []section{
 			histogram, "coli_block_device_seconds", "Time that a request was in the drive.", byDevice,
 			timesOfDrives(func(o *probe.Ops) *loghist.Hist { return &o.Device }),
 		},
+		{counter, "coli_block_untracked_total", "Requests that no other figure has, since there were too many at a time.", nil, func(l *engine.Live, s sink) {
+			if l.Block != nil && l.BlockMode == probe.EBPF {
+				s.value(float64(l.Block.Untracked))
+			}
+		}},
 	}},
 	{"Memory", "What is granted to whom, of the machine's (`RAM`) and of a device's.", []metric{
 		{gauge, "coli_ledger_bytes", "Memory granted.", byHolder, ofLedger(func(e *ledger.Entry) int64 { return e.Bytes })},
@@ -202,11 +236,10 @@ func ofActors[N number](value func(*actors.ActorStats) N) func(*engine.Live, sin
 	}
 }
 
-// timesOfActors shows what takes from 256 ns to 1 s: mailboxes are fast.
 func timesOfActors(times func(*actors.ActorStats) *loghist.Hist) func(*engine.Live, sink) {
 	return func(l *engine.Live, s sink) {
 		for i := range l.Actors {
-			s.times(times(&l.Actors[i]), 7, 29, l.Actors[i].Name)
+			s.times(times(&l.Actors[i]), mailboxFrom, mailboxTo, l.Actors[i].Name)
 		}
 	}
 }
@@ -231,6 +264,22 @@ func ofReads[N number](value func(*engine.Live) N) func(*engine.Live, sink) {
 	}
 }
 
+func withOwn(put func(*probe.Own, sink)) func(*engine.Live, sink) {
+	return func(l *engine.Live, s sink) {
+		if l.Block != nil {
+			put(&l.Block.Own, s)
+		}
+	}
+}
+
+func ofPolicy[N number](value func(messages.Policy) N) func(*engine.Live, sink) {
+	return func(l *engine.Live, s sink) {
+		if l.Policy.Readers > 0 {
+			s.value(float64(value(l.Policy)))
+		}
+	}
+}
+
 // drives calls put for each direction of each drive of which this process's part is known.
 func drives(l *engine.Live, put func(o *probe.Ops, device, op string)) {
 	if l.Block == nil {
@@ -250,10 +299,9 @@ func ofDrives[N number](value func(*probe.Ops) N) func(*engine.Live, sink) {
 	}
 }
 
-// timesOfDrives shows what takes from 8 µs to 17 s.
 func timesOfDrives(times func(*probe.Ops) *loghist.Hist) func(*engine.Live, sink) {
 	return func(l *engine.Live, s sink) {
-		drives(l, func(o *probe.Ops, device, op string) { s.times(times(o), 12, 33, device, op) })
+		drives(l, func(o *probe.Ops, device, op string) { s.times(times(o), ioFrom, ioTo, device, op) })
 	}
 }
 
