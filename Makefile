@@ -21,5 +21,6 @@ lint:
 tidy:
 	@for m in $(MODULES); do (cd $$m && go mod tidy -diff) || exit 1; done
 
+# Needs glslc, and clang, llvm-strip and libbpf's headers. What is committed was made by those of Debian 12; others may give other bytes.
 generate:
 	go generate ./...

