@@ -3,6 +3,7 @@
 package probe
 
 import (
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -263,5 +264,38 @@ func TestReadDoesNotAllocate(t *testing.T) {
 	}
 	if n := testing.AllocsPerRun(100, func() { _ = p.Read(s) }); n != 0 {
 		t.Errorf("%v allocations", n)
+	}
+}
+
+var driftFor = flag.Duration("drift", 2*time.Second, "how long the drift test loads the drive")
+
+// Under a load of mixed sizes nothing drifts: in the end no read is in flight, and what was issued is complete or known to be lost.
+func TestNoDrift(t *testing.T) {
+	p := measuring(t)
+	const size = 64 << 20
+	path := directFile(t, size)
+	begin := settled(t, p)
+	var read uint64
+	var s Snapshot
+	for deadline := time.Now().Add(*driftFor); time.Now().Before(deadline); {
+		for _, bytes := range []int{4 << 10, 256 << 10, 4 << 20, 1<<20 + 4<<10} {
+			l := load{path: path, size: size, reads: max(4, min(200, 16<<20/bytes)), bytes: bytes, readers: 2}
+			l.run(t)
+			read += l.total()
+			time.Sleep(30 * time.Millisecond) // the drive runs dry
+		}
+		if err := p.Read(&s); err != nil {
+			t.Fatal(err)
+		}
+		if o := s.Reads(); o.InFlight > 64+int64(o.Requests/10) {
+			t.Fatalf("%d requests in flight: %+v", o.InFlight, o)
+		}
+	}
+	d := settled(t, p).Since(begin)
+	o := d.Reads()
+	t.Logf("%d bytes read, %d by the process; %d requests of %d bytes, %d completed, %d lost, %d in flight; waited %v, took %v",
+		read, d.Own.ReadBytes, o.Requests, o.Bytes, o.Completed, o.Lost, o.InFlight, o.Queue.Mean(), o.Device.Mean())
+	if o.InFlight != 0 || o.Requests != o.Completed+o.Lost || o.Bytes < read || o.Bytes != d.Own.ReadBytes || d.Untracked != 0 {
+		t.Error("the figures do not agree")
 	}
 }
