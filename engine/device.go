@@ -59,10 +59,10 @@ type freer interface{ Free() }
 type card struct {
 	accelerator
 	name   string
-	free   int64 // bytes of its memory that may be used, a reserve not among them
-	fixed  int64 // bytes that a run takes beside layers
-	slack  int64 // of fixed, what is not accounted for
-	shared bool  // its memory is the CPU's
+	free   int64                  // bytes of its memory that may be used, a reserve not among them
+	fixed  int64                  // bytes that a run takes beside layers
+	steps  func(layers int) int64 // of these, what steps keep with so many layers on it; nil: all
+	shared bool                   // its memory is the CPU's
 	ledger *ledger.Ledger
 }
 

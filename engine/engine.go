@@ -215,7 +215,11 @@ func (m *Model) place(opt Options) (p place, err error) {
 	if b.card != nil {
 		r.device, r.name, r.planned = b.card.ledger, b.card.name, b.entries()
 		if b.card.shared {
-			if r.layers, err = r.grant("layers on "+r.name, b.bytes()); err != nil {
+			total := int64(0)
+			for _, e := range r.planned {
+				total += e.Bytes
+			}
+			if r.layers, err = r.grant("layers on "+r.name, total); err != nil {
 				return p, fmt.Errorf("%w or give fewer --gpu-layers", err)
 			}
 		}

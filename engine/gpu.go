@@ -92,12 +92,20 @@ func (m *Model) open(opt Options, found *search, asked bool) (*card, error) {
 	if err := m.sizes().Check(); err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
-	c := &card{name: info.Name, shared: info.Type != device.Discrete, slack: slack}
+	c := &card{name: info.Name, shared: info.Type != device.Discrete}
 	onDevice, onHost := gpu.Fixed(m.sizes(), m.stateTokens(opt))
 	c.fixed = onDevice + slack
+	c.steps = func(layers int) int64 {
+		onDevice, _ := gpu.Held(m.sizes(), m.stateTokens(opt), layers)
+		return onDevice
+	}
 	var ram *ledger.Ledger
 	if c.shared {
 		c.fixed += onHost
+		c.steps = func(layers int) int64 {
+			onDevice, onHost := gpu.Held(m.sizes(), m.stateTokens(opt), layers)
+			return onDevice + onHost
+		}
 		if ram, err = ledger.New(ledger.System()); err != nil {
 			return nil, errors.Join(err, d.Close())
 		}

@@ -117,11 +117,14 @@ func (b *binding) entries() []ledger.Entry {
 	if b.card == nil {
 		return nil
 	}
-	weights, state := b.weights(), int64(0)
+	state, steps := int64(0), b.card.fixed
 	for il := range b.n {
 		state += b.demand.layers[il] - b.demand.weights[il]
 	}
-	out := []ledger.Entry{{Name: EntryWeights, Bytes: weights}, {Name: EntryState, Bytes: state}, {Name: EntrySteps, Bytes: b.card.fixed - b.card.slack}}
+	if b.card.steps != nil {
+		steps = b.card.steps(b.n)
+	}
+	out := []ledger.Entry{{Name: EntryWeights, Bytes: b.weights()}, {Name: EntryState, Bytes: state}, {Name: EntrySteps, Bytes: steps}}
 	slices.SortStableFunc(out, func(x, y ledger.Entry) int { return cmp.Compare(y.Bytes, x.Bytes) })
 	return out
 }
@@ -137,7 +140,7 @@ func (b *binding) weights() (bytes int64) {
 	return bytes
 }
 
-// bytes are all that is planned for the card.
+// bytes are all that the card must have room for: what is planned, and what a step takes for a moment.
 func (b *binding) bytes() int64 {
 	bytes := b.card.fixed
 	for il := range b.n {

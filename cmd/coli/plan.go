@@ -320,11 +320,11 @@ type reportPlan struct {
 	LayersWhy    string  `json:"layers_why,omitempty"`
 	PlaceWhy     string  `json:"experts_why,omitempty"`
 
-	Memory []reportAccount `json:"memory,omitempty"`
-	Place  *reportPlace    `json:"placement,omitempty"`
+	Memory []reportAccount       `json:"memory,omitempty"`
+	Place  *reportPlace          `json:"placement,omitempty"`
 	Rates  map[string]reportRate `json:"rates,omitempty"`
-	Empty  *reportBound    `json:"empty_context,omitempty"`
-	Full   *reportBound    `json:"full_context,omitempty"`
+	Empty  *reportBound          `json:"empty_context,omitempty"`
+	Full   *reportBound          `json:"full_context,omitempty"`
 }
 
 type onPlan struct {

@@ -36,13 +36,23 @@ func (s Sizes) Check() error {
 // Fixed is how much memory the device needs beside weights and caches for a model of these sizes and conversations of so many positions:
 // its own for activations and tables, and the host's for what comes back. Without an Observer a run takes no more.
 func Fixed(s Sizes, positions int) (onDevice, onHost int64) {
+	onDevice, onHost = Held(s, positions, s.Layers)
 	// A table that grows stands beside its successor, half as large, for the length of a frame.
-	rotary := aligned(8 * int64(rotaryRows(positions)) * int64(s.HeadDim/2))
-	tables := 3 * int64(s.Layers) * aligned(24*int64(s.Experts))
+	return onDevice + s.rotary(positions)/2 + 3*int64(s.Layers)*aligned(24*int64(s.Experts)), onHost
+}
+
+// Held is what of Fixed a run with so many of the layers on the device has taken once it has computed steps of all sizes. The tables of the
+// layers' experts, which are part of Fixed, go by the layers' names.
+func Held(s Sizes, positions, layers int) (onDevice, onHost int64) {
 	counters := aligned(max(4096, shaders.AttentionCounters(gemvRows-1, s.Heads), 4*int64(s.Logits)))
 	numbers := aligned(4 * max(1024, int64(s.Rows)))
-	onDevice = s.kept() + 2*s.layer() + s.inputs() + s.params() + rotary + rotary/2 + tables + counters + numbers
+	onDevice = s.kept() + int64(min(layers, 2))*s.layer() + s.inputs() + s.params() + s.rotary(positions) + counters + numbers
 	return onDevice, s.results() + 2*(s.kvRows()+s.choices())
+}
+
+// rotary is the table of rotary embeddings.
+func (s Sizes) rotary(positions int) int64 {
+	return aligned(8 * int64(rotaryRows(positions)) * int64(s.HeadDim/2))
 }
 
 // tensor is the memory of [rows, cols], quant that of its integer form.
