@@ -4,7 +4,6 @@ package probe
 
 import (
 	"fmt"
-	"fmt"
 	"math"
 	"testing"
 	"time"
