@@ -104,7 +104,7 @@ func (w *watcher) look(at time.Time) *glance {
 	if m == nil {
 		return nil
 	}
-	return &glance{at: at, model: m, live: m.Live(), policy: m.Policy(), decisions: m.Decisions()}
+	return &glance{at: at, model: m, live: m.Live()}
 }
 
 // event is called by the goroutine that carries out the experiment, before a model is closed too.

@@ -14,7 +14,7 @@ import (
 	"github.com/coli-moe/coli/bench"
 	"github.com/coli-moe/coli/engine"
 	"github.com/coli-moe/coli/internal/loghist"
-	"github.com/coli-moe/coli/messages"
+	"github.com/coli-moe/coli/ledger"
 )
 
 // What the live view of an experiment shows: values in, text out. How it gets on the terminal is in watch.go.
@@ -27,11 +27,9 @@ const (
 
 // glance is the state of a model at a moment.
 type glance struct {
-	at        time.Time
-	model     any // tells models apart
-	live      engine.Live
-	policy    messages.Policy
-	decisions []balancer.Decision
+	at    time.Time
+	model any // tells models apart
+	live  engine.Live
 }
 
 // The messages of the view, beside keys and sizes.
@@ -273,11 +271,14 @@ func (m watchModel) modelLines() (lines []string) {
 	}
 	add("reads", reads)
 	if drive := drive(a, b); drive != "" {
-		add("drive", drive)
+		add("requests", drive)
 	}
-	add("policy", balancer.Describe(b.policy))
-	for i := range min(len(b.decisions), 2) {
-		d := b.decisions[len(b.decisions)-1-i]
+	if f := b.live.Experts; f.SlotBytes > 0 {
+		add("memory", fmt.Sprintf("%d of %d experts, %s each; process %s", f.Resident, f.Slots, ledger.FormatSize(f.SlotBytes), ledger.FormatSize(b.live.Resident)))
+	}
+	add("policy", balancer.Describe(b.live.Policy))
+	for i := range min(len(b.live.Decisions), 2) {
+		d := b.live.Decisions[len(b.live.Decisions)-1-i]
 		add("", fmt.Sprintf("%s ago: %s", clock(b.at.Sub(d.At)), d.Reason))
 	}
 	return lines
@@ -293,10 +294,10 @@ func drive(a, b *glance) string {
 	if reads.Device.Count == 0 {
 		return ""
 	}
-	return fmt.Sprintf("queue p50 %s, in it p50 %s", pair(reads.Queue), pair(reads.Device))
+	return fmt.Sprintf("p50/p99: queue %s, drive %s", pair(reads.Queue), pair(reads.Device))
 }
 
-func pair(h loghist.Hist) string { return span(h.Quantile(0.5)) + " p99 " + span(h.Quantile(0.99)) }
+func pair(h loghist.Hist) string { return span(h.Quantile(0.5)) + "/" + span(h.Quantile(0.99)) }
 
 // actorLines are a table with a row for each actor.
 func (m watchModel) actorLines() []string {
