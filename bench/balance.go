@@ -185,7 +185,7 @@ func versus(kind string, records []*Record, named bool) string {
 		switch {
 		case r.chosen():
 			auto = r
-		case best == nil || r.Metrics[tokensPerSecond].Mean > best.Metrics[tokensPerSecond].Mean:
+		case best == nil || middle(r) > middle(best):
 			best = r
 		}
 	}
@@ -203,19 +203,42 @@ func versus(kind string, records []*Record, named bool) string {
 	if auto == nil {
 		return ""
 	}
-	s := auto.Metrics[versusBest]
-	spread := ""
-	if n := len(s.Samples); n > 1 {
-		spread = fmt.Sprintf(" ± %.3f", s.SD/math.Sqrt(float64(n)))
+	ratio, spread := geometric(auto.Metrics[versusBest].Samples)
+	said := fmt.Sprintf("%.3f", ratio)
+	if spread > 0 {
+		said += fmt.Sprintf(" ± %.3f", ratio*spread)
 	}
 	verdict := "which is within 5 % of it"
-	if s.Mean < withinBest {
+	if ratio < withinBest {
 		verdict = "which is not within 5 % of it"
 	}
 	where := ""
 	if named {
 		where = kind + ": "
 	}
-	return fmt.Sprintf("%sthe balancer's choice makes %.2f tok/s, %.3f%s of the best fixed setting (%s), %s",
-		where, auto.Metrics[tokensPerSecond].Mean, s.Mean, spread, best.policy(), verdict)
+	return fmt.Sprintf("%sthe balancer's choice makes %.2f tok/s, %s of the best fixed setting's %.2f (%s), %s",
+		where, middle(auto), said, middle(best), best.policy(), verdict)
+}
+
+// middle is the geometric mean of a record's tokens a second: other people's work makes some repetitions many times slower.
+func middle(r *Record) float64 {
+	mean, _ := geometric(r.Metrics[tokensPerSecond].Samples)
+	return mean
+}
+
+// geometric returns the geometric mean of samples, and its standard error as a share of it; 0 for one sample.
+func geometric(samples []float64) (mean, spread float64) {
+	n := float64(len(samples))
+	var sum, squares float64
+	for _, x := range samples {
+		sum += math.Log(x) / n
+	}
+	for _, x := range samples {
+		d := math.Log(x) - sum
+		squares += d * d
+	}
+	if n > 1 {
+		spread = math.Sqrt(squares / (n - 1) / n)
+	}
+	return math.Exp(sum), spread
 }

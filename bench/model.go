@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/coli-moe/coli/engine"
@@ -328,9 +329,10 @@ func (s *session) check() error {
 	return nil
 }
 
-// notes say where the model's weights are.
+// notes say where the model's weights are and what computes with them. How experts are read is among the settings.
 func (s *session) notes() []string {
-	notes := []string{s.m.PlaceWhy}
+	place, _, _ := strings.Cut(s.m.PlaceWhy, "; reads at a time")
+	notes := []string{place, fmt.Sprintf("%d threads (%s)", s.m.Threads(), s.m.ThreadsWhy)}
 	if s.m.LayersWhy != "" {
 		notes = append(notes, s.m.LayersWhy)
 	}
