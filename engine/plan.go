@@ -50,7 +50,8 @@ type Plan struct {
 	Hit     float64
 	Earlier uint64
 
-	// Empty is what a token reads at the beginning of a conversation, Full what it reads at its end, after Context tokens.
+	// Empty is what a token reads at the beginning of a conversation, Full what it reads at its end, after Context tokens. What lies on a
+	// device whose memory is RAM is read from RAM.
 	Empty, Full limits.Work
 
 	files []string
@@ -119,10 +120,15 @@ func (p *Plan) fill(m *Model, opt Options, at place) {
 	p.Empty, p.Full = p.spread(m.Work(0)), p.spread(m.Work(p.Context))
 }
 
-// spread moves what is not expected to be in RAM to the disk.
+// spread moves what is not expected to be in RAM to the disk, and to RAM what is not in a memory of its own.
 func (p *Plan) spread(w limits.Work) limits.Work {
 	w.Experts[limits.Disk] = (1 - p.Hit) * w.Experts[limits.RAM]
 	w.Experts[limits.RAM] *= p.Hit
+	if p.Shared {
+		for _, x := range []*limits.PerTier{&w.Dense, &w.Experts, &w.KV} {
+			x[limits.RAM], x[limits.VRAM] = x[limits.RAM]+x[limits.VRAM], 0
+		}
+	}
 	return w
 }
 

@@ -3,10 +3,13 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/coli-moe/coli/engine"
+	"github.com/coli-moe/coli/ledger"
 )
 
 // placement are the flags that say where a model's weights live and what computes with them.
@@ -60,4 +63,20 @@ func (p *placement) announce(m *engine.Model, verbose bool, say func(string)) {
 	if _, streams, _ := m.Experts(); streams || verbose {
 		say(m.PlaceWhy)
 	}
+}
+
+// ledgerLine says who has been granted how much of a kind of memory, and what of it is not taken.
+func ledgerLine(a ledger.Account) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "memory: %s", a.Of)
+	if a.Known {
+		fmt.Fprintf(&b, ", of %s that may be used", ledger.FormatSize(a.Budget))
+	}
+	for i, e := range a.Entries {
+		fmt.Fprintf(&b, "%s %s %s", []string{":", ","}[min(i, 1)], e.Name, ledger.FormatSize(e.Bytes))
+		if e.Held < e.Bytes {
+			fmt.Fprintf(&b, " (%s taken)", ledger.FormatSize(e.Held))
+		}
+	}
+	return b.String()
 }

@@ -141,7 +141,7 @@ func (f *ratesFlags) measure(ctx context.Context, p *engine.Plan, say func(strin
 			set(t, 1e9*float64(flag), given)
 		}
 	}
-	if !f.quick && r.PerTier[limits.RAM] == 0 && needs[limits.RAM]+needs[limits.VRAM] > 0 {
+	if !f.quick && r.PerTier[limits.RAM] == 0 && needs[limits.RAM] > 0 {
 		const d = 250 * time.Millisecond
 		set(limits.RAM, kernels.ReadRate(ctx, p.Threads, 0, d), fmt.Sprintf("measured, %s", plural(p.Threads, "thread")))
 	}
@@ -155,9 +155,6 @@ func (f *ratesFlags) measure(ctx context.Context, p *engine.Plan, say func(strin
 		default:
 			set(limits.Disk, rate, fmt.Sprintf("measured, %s of %s at a time", plural(p.Readers, "read"), ledger.FormatSize(p.Request)))
 		}
-	}
-	if p.Shared && r.PerTier[limits.VRAM] == 0 {
-		set(limits.VRAM, r.PerTier[limits.RAM], "that of RAM, which it is")
 	}
 	return r, ctx.Err()
 }
