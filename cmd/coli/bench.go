@@ -89,7 +89,7 @@ type observer interface {
 
 // newObservers returns those that every experiment has. They are stopped from the last to the first, so the view, which has to leave the
 // terminal before anyone else writes there, is the last.
-func newObservers() []observer { return []observer{&plotter{}, &watcher{}} }
+func newObservers() []observer { return []observer{&metricsServer{}, &plotter{}, &watcher{}} }
 
 // measure says whether models are to be loaded with engine.Options.Measure: someone looks at what it gives.
 func (b *benchRun) measure() bool {

@@ -24,6 +24,7 @@ type runOptions struct {
 	settings
 	load                      engine.Options
 	place                     placement
+	metrics                   metricsServer
 	model, prompt, file       string
 	system                    string
 	ctxSize                   int
@@ -85,6 +86,7 @@ func newRunCmd() *cobra.Command {
 		f.BoolVar(&o.json, "json", false, "print one JSON object: text, reason, counts, timings, settings")
 		f.BoolVar(&o.quiet, "quiet", false, "nothing on standard error but errors")
 		f.BoolVar(&o.verbose, "verbose", false, "more statistics; in a conversation, after each answer")
+		o.metrics.flags(f)
 	})
 	return cmd
 }
@@ -114,12 +116,18 @@ func (o *runOptions) run(cmd *cobra.Command, args []string) (err error) {
 	ctx, stop := endable(cmd.Context())
 	defer stop()
 	cmd.SetContext(ctx)
+	say := func(line string) { o.note(cmd, "%s", line) }
+	if o.load.Measure = o.metrics.wanted(); o.load.Measure {
+		if err := o.metrics.serve(say); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, o.metrics.close()) }()
+	}
 	start := time.Now()
 	path, err := modelPath(cmd, o.model)
 	if err != nil {
 		return err
 	}
-	say := func(line string) { o.note(cmd, "%s", line) }
 	used := history{ignored: o.place.experts.deterministic}
 	o.place.apply(&o.load, say)
 	o.load.Context = max(o.ctxSize, 0)
@@ -128,7 +136,9 @@ func (o *runOptions) run(cmd *cobra.Command, args []string) (err error) {
 	if err != nil {
 		return err
 	}
+	o.metrics.show(m)
 	defer func() {
+		o.metrics.show(nil)
 		used.save(m, say)
 		err = errors.Join(err, o.place.experts.writeTrace(m), m.Close())
 	}()
@@ -140,6 +150,9 @@ func (o *runOptions) run(cmd *cobra.Command, args []string) (err error) {
 	o.place.announce(m, o.verbose, say)
 	if o.verbose {
 		o.note(cmd, "loaded in %.2f s; %d threads (%s)", loaded.Seconds(), m.Threads(), m.ThreadsWhy)
+		for _, a := range m.Ledger() {
+			o.note(cmd, "%s", ledgerLine(a))
+		}
 	}
 	if text == "" {
 		stop()

@@ -222,6 +222,29 @@ func TestDeviceInATerminal(t *testing.T) {
 	}
 }
 
+// TestMetricsAtThePrompt: metrics are served while nobody asks anything, and the terminal is left as it was.
+func TestMetricsAtThePrompt(t *testing.T) {
+	p := inTerminal(t, coli(t, "run", "--metrics", "0"))
+	p.at(">>> ")
+	p.mu.Lock()
+	m := metricsLine.FindStringSubmatch(p.screen.String())
+	p.mu.Unlock()
+	if m == nil {
+		t.Fatalf("it does not say where the metrics are: %s", p.screen.String())
+	}
+	s := served{t: t, url: m[1]}
+	s.until("coli_model_resident_bytes")
+	p.keys("Hello\r")
+	p.expect("storyteller")
+	p.at(">>> ")
+	s.until(`coli_tokens_total{phase="decode"}`)
+	p.keys(ctrlD)
+	p.check(p.ended())
+	if got := s.get("/metrics"); got != "" {
+		t.Errorf("somebody still answers: %s", got)
+	}
+}
+
 func TestSuspendAtThePrompt(t *testing.T) {
 	p := inTerminal(t, coli(t, "run"))
 	pid := p.cmd.Process.Pid
