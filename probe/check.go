@@ -37,13 +37,13 @@ type Finding struct {
 // whether it runs. It opens a probe for that, some 100 ms, and closes it.
 func Check() []Finding { return check() }
 
-// executable is the path of the program, to be given to setcap.
-func executable() string {
+// setcap is the command that lets every user's run of the program measure.
+func setcap() string {
 	path, err := os.Executable()
 	if err != nil {
-		return "PROGRAM"
+		path = "PROGRAM"
 	}
-	return path
+	return "sudo setcap cap_bpf,cap_perfmon+ep " + path
 }
 
 func firstLine(err error) string {

@@ -35,6 +35,8 @@ const (
 	idleOverdue = 250 * time.Millisecond
 )
 
+var errTracepoint = errors.New("no tracepoint")
+
 // tracing is the programs of bpf/block.c at work, and their memory. The owner's lock is held around its methods.
 type tracing struct {
 	programs blockPrograms
@@ -63,9 +65,18 @@ func attachSpec(spec *ebpf.CollectionSpec) (_ *tracing, err error) {
 	if err := identify(spec); err != nil {
 		return nil, err
 	}
-	processors, err := ebpf.PossibleCPU()
+	kernel, err := btf.LoadKernelSpec()
 	if err != nil {
 		return nil, err
+	}
+	for _, p := range spec.Programs {
+		if !hasTracepoint(kernel, p.AttachTo) {
+			return nil, fmt.Errorf("%w %s", errTracepoint, p.AttachTo)
+		}
+	}
+	processors, err := ebpf.PossibleCPU()
+	if err != nil {
+		return nil, fmt.Errorf("number of processors: %v", err)
 	}
 	spec.Maps[blockMapStats].MaxEntries = uint32(processors * maxDrives)
 	all, err := ebpf.NewCollection(spec)
@@ -109,8 +120,8 @@ func attachSpec(spec *ebpf.CollectionSpec) (_ *tracing, err error) {
 // identify tells the programs which process is this one. In a container its number is the namespace's, which the kernel compares if it is
 // told the namespace; outside, the plain number is cheaper.
 func identify(spec *ebpf.CollectionSpec) error {
-	var ns unix.Stat_t
-	if err := unix.Stat("/proc/self/ns/pid", &ns); err != nil {
+	var ns unix.Stat_t // of zeros on a kernel without namespaces
+	if err := unix.Stat("/proc/self/ns/pid", &ns); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("/proc/self/ns/pid: %w", err)
 	}
 	dev, ino := uint64(unix.Major(ns.Dev))<<20|uint64(unix.Minor(ns.Dev)), ns.Ino
@@ -258,13 +269,23 @@ func explain(err error) string {
 	var rejected *ebpf.VerifierError
 	switch {
 	case errors.Is(err, os.ErrPermission):
-		return "eBPF is not permitted; run as root, or give the program CAP_BPF and CAP_PERFMON (sudo setcap cap_bpf,cap_perfmon+ep " + executable() + ")"
-	case errors.Is(err, btf.ErrNotFound):
-		return "Linux " + release() + " lacks a tracepoint that the probe needs; block_io_start and block_io_done came with Linux 6.5"
+		return notPermitted()
+	case errors.Is(err, errTracepoint):
+		return "Linux " + release() + " has " + err.Error() + "; block_io_start and block_io_done came with Linux 6.5"
 	case errors.As(err, &rejected):
-		return "Linux " + release() + " rejects the probe's programs: " + firstLine(err)
+		return "Linux " + release() + " rejects the programs: " + firstLine(err)
 	case errors.Is(err, ebpf.ErrNotSupported), errors.Is(err, os.ErrNotExist):
-		return "Linux " + release() + " lacks type information (/sys/kernel/btf/vmlinux) or BPF tracing; it has to be built with CONFIG_DEBUG_INFO_BTF and CONFIG_BPF_EVENTS"
+		return "Linux " + release() + " lacks /sys/kernel/btf/vmlinux or tracing by BPF; use one built with CONFIG_DEBUG_INFO_BTF and CONFIG_BPF_EVENTS"
 	}
 	return firstLine(err)
+}
+
+func notPermitted() string {
+	switch {
+	case len(missingCapabilities()) == 0:
+		return "the kernel refuses eBPF in spite of CAP_BPF and CAP_PERFMON: by lockdown, a seccomp filter, or as those of a user namespace only"
+	case os.Getuid() == 0:
+		return "root has no CAP_BPF and CAP_PERFMON here; add them to the container (--cap-add BPF --cap-add PERFMON)"
+	}
+	return "eBPF needs CAP_BPF and CAP_PERFMON; run as root or `" + setcap() + "`"
 }
