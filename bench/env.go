@@ -79,7 +79,7 @@ func (e *Env) drive(at probe.Location, err error) {
 	if n := len(at.Disks); n > 1 {
 		e.Drive = fmt.Sprintf("%d × %s", n, e.Drive)
 	}
-	if at.Rotational {
+	if at.Rotational && !strings.HasPrefix(at.Model, "virtio") { // a virtual drive says so whatever is below it
 		e.DriveIs = "rotating"
 	}
 }

@@ -140,7 +140,7 @@ func (s *Sample) check(metrics []Metric) error {
 func (s *Sample) figures(metrics []Metric) (all []string) {
 	for _, m := range metrics {
 		if v, ok := s.Values[m.Name]; ok && m.Table {
-			all = append(all, fmt.Sprintf("%s %.*f", m.Name, m.Digits, v))
+			all = append(all, fmt.Sprintf("%s %.*f", m.withUnit(" "), m.Digits, v))
 		}
 	}
 	return all
@@ -151,7 +151,9 @@ func (a *Arm) key() string {
 	var b strings.Builder
 	b.WriteString(a.Test)
 	for _, p := range a.Params {
-		fmt.Fprintf(&b, " %s=%s", p.Name, p.Value)
+		if p.Value != "" {
+			fmt.Fprintf(&b, " %s=%s", p.Name, p.Value)
+		}
 	}
 	return b.String()
 }

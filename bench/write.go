@@ -137,7 +137,7 @@ func writeMarkdown(w io.Writer, metrics []Metric, records []Record) error {
 	for _, m := range metrics {
 		if m.Table && slices.ContainsFunc(records, func(r Record) bool { _, ok := r.Metrics[m.Name]; return ok }) {
 			shown = append(shown, m)
-			t.column(m.Name, true)
+			t.column(m.withUnit(" "), true)
 		}
 	}
 	for i := range records {
@@ -295,6 +295,14 @@ func (e *Env) lines() (lines []string) {
 	return lines
 }
 
+// withUnit is the metric's name with its unit, which many names end in: "tok/s", "hit %", "p50 ms".
+func (m *Metric) withUnit(between string) string {
+	if m.Unit == "" || strings.Contains(m.Name, m.Unit) {
+		return m.Name
+	}
+	return m.Name + between + m.Unit
+}
+
 func writeCSV(w io.Writer, metrics []Metric, records []Record) error {
 	out := csv.NewWriter(w)
 	params := paramNames(records)
@@ -371,13 +379,13 @@ func writeGoBench(w io.Writer, metrics []Metric, records []Record) error {
 	if len(first.Files) > 0 {
 		config("files", fileNames(first.Files))
 	}
-	blanks := strings.NewReplacer(" ", "_")
+	blanks := strings.NewReplacer(" ", "_").Replace
 	unit := func(m Metric) string { // of two metrics with one unit, benchstat would take one for the other
 		shared := func(o Metric) bool { return o.Name != m.Name && o.Unit == m.Unit }
 		if m.Unit != "" && !slices.ContainsFunc(metrics, shared) {
-			return blanks.Replace(m.Unit)
+			return blanks(m.Unit)
 		}
-		return blanks.Replace(m.Name)
+		return blanks(m.withUnit("_"))
 	}
 	for _, m := range metrics {
 		switch m.Better {

@@ -182,6 +182,14 @@ func TestWord(t *testing.T) {
 	}
 }
 
+func TestWithUnit(t *testing.T) {
+	for _, c := range [][3]string{{"tok/s", "tok/s", "tok/s"}, {"hit %", "%", "hit %"}, {"p50", "ms", "p50 ms"}, {"ratio", "", "ratio"}} {
+		if got := (&Metric{Name: c[0], Unit: c[1]}).withUnit(" "); got != c[2] {
+			t.Errorf("%q in %q: %q, want %q", c[0], c[1], got, c[2])
+		}
+	}
+}
+
 func TestUnknownFormat(t *testing.T) {
 	if err := Write(&strings.Builder{}, "sql", nil, nil); err == nil || !strings.Contains(err.Error(), `"sql"`) {
 		t.Error(err)

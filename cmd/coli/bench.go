@@ -8,7 +8,7 @@ import (
 	"io"
 	"os"
 	"strings"
-	"time"
+	"syscall"
 
 	"github.com/schollz/progressbar/v3"
 	"github.com/spf13/cobra"
@@ -253,16 +253,18 @@ func (b *benchRun) interrupted(records []bench.Record) string {
 	for _, r := range records {
 		n += r.Reps
 	}
-	return fmt.Sprintf("interrupted; %d repetitions are in %s, and the same command goes on from there", n, b.resume)
+	return fmt.Sprintf("interrupted; what was measured (%d of the repetitions) is in %s, and the same command goes on from there", n, b.resume)
 }
 
-// outputError is the error of writing the result.
+// outputError is the error of writing the result. A reader that has seen enough is none.
 func (b *benchRun) outputError(err error) error {
-	err = outputError(err)
-	if exit := exitError(0); errors.As(err, &exit) || b.resume == "" {
-		return err
+	switch {
+	case errors.Is(err, syscall.EPIPE):
+		return exitError(exitPipe)
+	case b.resume != "":
+		return fmt.Errorf("writing the result: %w; the same command writes it again from %s", err, b.resume)
 	}
-	return fmt.Errorf("%w; the same command writes it again from %s", err, b.resume)
+	return fmt.Errorf("writing the result: %w", err)
 }
 
 // benchMemory is what arms may hold together: half of what is free, so that none of them waits for memory.
@@ -280,21 +282,20 @@ type benchBar struct{ bar *progressbar.ProgressBar }
 
 func newBenchBar(w io.Writer) *benchBar {
 	return &benchBar{progressbar.NewOptions(1, progressbar.OptionSetWriter(w), progressbar.OptionSetWidth(20), progressbar.OptionShowCount(),
-		progressbar.OptionThrottle(50*time.Millisecond), progressbar.OptionSetElapsedTime(true), progressbar.OptionClearOnFinish())}
+		progressbar.OptionSetElapsedTime(true), progressbar.OptionClearOnFinish())}
 }
 
 // event draws the bar with what is going on; errors are ignored, since a bar that cannot be drawn is no reason to stop.
 func (b *benchBar) event(e bench.Event) {
+	if e.Phase >= bench.Measured {
+		b.clear() // lines may follow
+		return
+	}
 	if b.bar.GetMax() != e.Total {
 		b.bar.ChangeMax(e.Total)
 	}
-	if e.Phase == bench.Measured || e.Phase == bench.Closing || e.Phase == bench.Skipped {
-		b.clear() // lines may follow
-	}
-	if e.Phase < bench.Measured {
-		b.bar.Describe(fmt.Sprintf("%.50s: %s", e.Arm.String(), e.Phase))
-		b.bar.Set(e.Done) //nolint:errcheck
-	}
+	b.bar.Set(e.Done) //nolint:errcheck
+	b.bar.Describe(fmt.Sprintf("%.50s: %s", e.Arm.String(), e.Phase))
 }
 
 func (b *benchBar) clear() { b.bar.Clear() } //nolint:errcheck

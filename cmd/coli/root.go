@@ -8,6 +8,7 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -101,13 +102,25 @@ func parse(root *cobra.Command, args []string) (notes []string, err error) {
 	cmd.InitDefaultVersionFlag()
 	rest, notes, err := normalize(cmd.Flags(), args)
 	if err != nil {
-		if cmd.HasSubCommands() && cmd != root {
-			err = fmt.Errorf("%w; what is measured comes first, as in %s %s", err, cmd.CommandPath(), cmd.Commands()[0].Name())
+		if c := knower(cmd, args); c != nil {
+			err = fmt.Errorf("%s comes behind the command's name: %s %[1]s", args[0], c.CommandPath())
 		}
 		return nil, err
 	}
 	root.SetArgs(append(path, rest...))
 	return notes, nil
+}
+
+// knower is the subcommand of cmd, the one named among args if one is, that has the flag that args begin with; nil if none has.
+func knower(cmd *cobra.Command, args []string) (found *cobra.Command) {
+	name, _, _ := strings.Cut(strings.TrimLeft(args[0], "-"), "=")
+	for _, c := range cmd.Commands() {
+		if known := c.Flags().Lookup(name) != nil || len(name) == 1 && c.Flags().ShorthandLookup(name) != nil; known &&
+			(found == nil || slices.Contains(args, c.Name())) {
+			found = c
+		}
+	}
+	return found
 }
 
 // child is the subcommand of that name, nil if there is none.
