@@ -16,7 +16,7 @@ import (
 	"github.com/coli-moe/coli/internal/loghist"
 )
 
-//go:generate go test -update .
+//go:generate go test . -update
 
 // Source returns the state of the model that is at work; ok is false while there is none. Any number of goroutines call it.
 type Source func() (live engine.Live, ok bool)
