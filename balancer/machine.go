@@ -14,6 +14,7 @@ const (
 	alarm      = 1.25 // a step this many times longer or shorter than expected is not noise,
 	alarmSteps = 16   // if the median of so many is
 	forget     = 128  // steps by which what is expected lags behind
+	maxKnown   = 32   // changes of which the evidence is kept
 	noWait     = 0.02 // of the time: waiting for the disk that is not worth a trial
 )
 
@@ -32,6 +33,7 @@ const (
 	further
 	nearer
 	exchange // prediction for readers, or the other way round
+	home     // where the search began
 	moves
 )
 
@@ -44,6 +46,7 @@ type Machine struct {
 	depths []int // that are tried, in rising order
 
 	policy messages.Policy // of the next step
+	start  setting
 	kept   setting
 	tokens uint64
 	skip   bool // the first step under a policy still has the last one's reads under way
@@ -51,16 +54,19 @@ type Machine struct {
 	recent arm // steps under the kept setting, since it was chosen or the last trial: the next one's first turn
 	expect expectation
 
-	searching bool   // a round is under way: of the moves that the figures suggest
+	searching bool   // a round is under way,
+	planned   bool   // of the moves that the figures suggest
+	first     []move // that it begins with, before those
 	queue     []move // that are left of it
 	stride    int    // by which readers change, in grid steps
 	trying    bool
 	trial     trial
-	inTurn    int       // steps of its turn
-	tried     []attempt // since the search began
-	pause     int       // steps to the next trial
-	rest      int       // how long the next pause is at least
-	said      bool      // that there is nothing to gain
+	inTurn    int        // steps of its turn
+	tried     []attempt  // since the search began
+	known     []evidence // likewise, the newest last
+	pause     int        // steps to the next trial
+	rest      int        // how long the next pause is at least
+	said      bool       // that there is nothing to gain
 
 	block messages.BlockIO // the last one with anything in it
 	last  Decision
@@ -84,7 +90,8 @@ func New(cfg Config) *Machine {
 	}
 	slices.Sort(m.depths)
 	m.depths = slices.Compact(m.depths)
-	m.kept = m.normal(s)
+	m.start = m.normal(s)
+	m.kept = m.start
 	m.set(m.kept)
 	why := cfg.Why
 	if cfg.Fixed() {
@@ -143,7 +150,11 @@ func (m *Machine) Took(t *messages.Took) (decided bool) {
 	}
 	m.recent.add(t)
 	if off := m.expect.add(t); off != 0 {
-		m.search()
+		m.tried, m.known = m.tried[:0], m.known[:0]
+		m.round(home, fewerReaders)
+		if off < 1 {
+			m.round(moreReaders, home)
+		}
 		m.decide(fmt.Sprintf("a token takes %.2f times as long as %d before, for as many bytes: the search begins anew from %s", off, alarmSteps, Describe(m.policy)))
 		return true
 	}
@@ -162,26 +173,21 @@ func (m *Machine) turn() int {
 	return int(max(minTurn, min(float64(turnTime)/mean, maxTurn)))
 }
 
-// search forgets what trials have shown.
-func (m *Machine) search() {
-	m.tried = m.tried[:0]
-	m.round()
-}
-
-// round begins with moves from the setting in force.
-func (m *Machine) round() {
-	m.searching, m.queue, m.pause, m.rest, m.stride, m.said = true, m.queue[:0], 0, firstPause, 1, false
+// round begins a search with moves from the setting in force, some before others.
+func (m *Machine) round(first ...move) {
+	m.searching, m.planned, m.pause, m.rest, m.stride, m.said = true, false, 0, firstPause, 1, false
+	m.first = append(m.first[:0], first...)
 	m.recent.reset()
 }
 
 // next begins a trial, or the next pause.
 func (m *Machine) next() (decided bool) {
-	if m.searching && len(m.queue) == 0 && m.rest == firstPause && len(m.tried) == 0 {
-		m.plan(nil)
+	if m.searching && !m.planned {
+		m.plan()
 	}
 	for len(m.queue) > 0 {
 		mv := m.queue[0]
-		m.queue = m.queue[1:]
+		m.queue = slices.Delete(m.queue, 0, 1)
 		if to := m.target(mv); m.promising(mv) && m.lastTried(to) == 0 {
 			m.begin(mv, to)
 			return false
@@ -207,15 +213,16 @@ func (m *Machine) next() (decided bool) {
 }
 
 // plan queues the moves of a round, those first that the figures suggest.
-func (m *Machine) plan(again []move) {
-	order := [...]move{moreReaders, predict, fewerReaders, shallower, exchange, nearer, deeper, further}
+func (m *Machine) plan() {
+	order := [...]move{moreReaders, predict, fewerReaders, shallower, exchange, nearer, deeper, further, home}
 	switch {
 	case m.queueing():
-		order = [...]move{fewerReaders, shallower, predict, nearer, exchange, further, deeper, moreReaders}
+		order = [...]move{fewerReaders, shallower, predict, nearer, exchange, further, deeper, moreReaders, home}
 	case m.recent.idle() > 0.15:
-		order = [...]move{moreReaders, further, deeper, predict, exchange, shallower, fewerReaders, nearer}
+		order = [...]move{moreReaders, further, deeper, predict, exchange, shallower, fewerReaders, nearer, home}
 	}
-	m.queue = append(append(m.queue[:0], again...), order[:]...)
+	m.planned = true
+	m.queue = append(append(m.queue[:0], m.first...), order[:]...)
 }
 
 // possible says whether a move may gain anything where the engine waits for the disk as it did of late.
@@ -254,6 +261,8 @@ func (m *Machine) promising(mv move) bool {
 func (m *Machine) target(mv move) setting {
 	s := m.kept
 	switch mv {
+	case home:
+		return m.start
 	case moreReaders:
 		s.readers = m.cfg.Readers.clamp(shift(readerGrid, s.readers, m.stride))
 	case fewerReaders:
@@ -314,7 +323,7 @@ func (m *Machine) oldest() (best move, ok bool) {
 
 // begin starts a trial.
 func (m *Machine) begin(mv move, to setting) {
-	m.trial = trial{from: m.kept, to: to, move: mv, need: margin, length: m.turn(), a: m.recent}
+	m.trial = trial{from: m.kept, to: to, move: mv, need: margin, length: m.turn(), a: m.recent, before: m.evidence(m.kept, to)}
 	if cheaper(to, m.kept) {
 		m.trial.need = 0
 	}
@@ -326,6 +335,30 @@ func (m *Machine) begin(mv move, to setting) {
 	m.tried[i].at = m.tokens
 	m.set(to)
 	m.inTurn = 0
+}
+
+// evidence is what earlier trials say of a change, of which half is believed by now.
+func (m *Machine) evidence(from, to setting) evidence {
+	for _, e := range m.known {
+		if e.from == from && e.to == to {
+			return evidence{from, to, e.gain, e.weight / 2}
+		}
+		if e.from == to && e.to == from {
+			return evidence{from, to, -e.gain, e.weight / 2}
+		}
+	}
+	return evidence{from: from, to: to}
+}
+
+// learn keeps what a trial has shown.
+func (m *Machine) learn(e evidence) {
+	m.known = slices.DeleteFunc(m.known, func(k evidence) bool {
+		return k.from == e.from && k.to == e.to || k.from == e.to && k.to == e.from
+	})
+	if len(m.known) == maxKnown {
+		m.known = slices.Delete(m.known, 0, 1)
+	}
+	m.known = append(m.known, e)
 }
 
 // cheaper says that a reads and computes less than b, or the same with fewer readers.
@@ -353,6 +386,7 @@ func (m *Machine) try(t *messages.Took) (decided bool) {
 	}
 	m.trying = false
 	what := x.words(v)
+	m.learn(x.evidence())
 	a, _ := x.a.perStep()
 	b, _ := x.b.perStep()
 	m.recent.reset()
@@ -360,14 +394,13 @@ func (m *Machine) try(t *messages.Took) (decided bool) {
 		m.kept = x.to
 		m.expect.begin(&x.b)
 		stride := m.stride
-		m.round()
+		m.round(x.move)
 		if x.move == moreReaders || x.move == fewerReaders {
 			m.stride = 2 * stride
 		}
-		m.plan([]move{x.move})
 	} else if m.stride > 1 {
 		m.stride = 1
-		m.queue = append([]move{x.move}, m.queue...)
+		m.queue = slices.Insert(m.queue, 0, x.move)
 	}
 	m.set(m.kept)
 	if v == worse && !m.searching {

@@ -34,16 +34,17 @@ type sim struct {
 	now                     float64
 	inFlight                []*simRead
 	queued                  [2][]*simRead // demand, predicted
-	reads                   map[simKey]*simRead
+	reads                   [][]*simRead  // of the token, by layer and rank; behind the ranks those of experts that are not routed to
+	ahead                   int           // of these, of layers to come
 	readers                 int
 	busy, sum, ended, bytes float64 // of the step
+	used                    []simRead
 }
-
-type simKey struct{ token, layer, rank int }
 
 // simRead is a read on its way, or landed and not used.
 type simRead struct {
-	key               simKey
+	layer             int
+	wrong             bool // nobody is going to use it
 	begun, landed     bool
 	latency, left, at float64
 }
@@ -66,45 +67,36 @@ func (s *sim) missing(token, layer, rank int) bool { return chance(1, token, lay
 
 // predict asks for the experts that a layer is expected to use, seen so many layers before.
 func (s *sim) predict(layer, ahead, depth int) {
-	token := s.token
-	if layer >= s.layers {
-		return
-	}
-	outstanding := 0
-	for _, r := range s.reads {
-		if r.key.token == token && r.key.layer > layer-ahead {
-			outstanding++
-		}
-	}
 	for rank := range depth {
-		key := simKey{token, layer, rank}
+		at := rank
 		p := s.recall[min(ahead, 3)]
 		if rank >= s.topK { // beyond those that are as many as are used: what was ranked too low
 			p = 0.25 * (1 - p)
-			key.rank = rank % s.topK
+			at = rank % s.topK
 		} else {
 			p *= 1.1 - 0.2*float64(rank)/float64(s.topK)
 		}
-		if chance(2, token, layer, rank, ahead) < p {
-			if !s.missing(token, layer, key.rank) {
+		if chance(2, s.token, layer, rank, ahead) < p {
+			if !s.missing(s.token, layer, at) {
 				continue
 			}
 		} else {
-			if chance(3, token, layer, rank) > s.waste {
+			if chance(3, s.token, layer, rank) > s.waste {
 				continue
 			}
-			key.rank = 1000 + rank
+			at = s.topK + rank
 		}
-		if s.reads[key] == nil && outstanding < 16 {
-			outstanding++
-			s.ask(key, 1)
+		if s.reads[layer][at] == nil && s.ahead < 16 {
+			s.ahead++
+			s.ask(layer, at, 1)
 		}
 	}
 }
 
-func (s *sim) ask(key simKey, priority int) *simRead {
-	r := &simRead{key: key, latency: s.latency, left: s.size}
-	s.reads[key] = r
+func (s *sim) ask(layer, rank, priority int) *simRead {
+	s.used = append(s.used, simRead{layer: layer, wrong: rank >= s.topK, latency: s.latency, left: s.size})
+	r := &s.used[len(s.used)-1]
+	s.reads[layer][rank] = r
 	s.queued[priority] = append(s.queued[priority], r)
 	s.begin()
 	return r
@@ -178,8 +170,14 @@ func (s *sim) step(p messages.Policy) messages.Took {
 		s.change(s.token, s)
 	}
 	if s.reads == nil {
-		s.reads = map[simKey]*simRead{}
+		for range s.layers {
+			s.reads = append(s.reads, make([]*simRead, 3*s.topK))
+		}
 	}
+	for _, layer := range s.reads {
+		clear(layer)
+	}
+	s.ahead, s.used = 0, make([]simRead, 0, 3*s.topK*s.layers)
 	s.readers = p.Readers
 	s.begin()
 	began, waited := s.now, 0.0
@@ -211,15 +209,19 @@ func (s *sim) step(p messages.Policy) messages.Took {
 func (s *sim) experts(layer int) (waited float64) {
 	var wait []*simRead
 	ready := 0
+	for _, r := range s.reads[layer] {
+		if r != nil {
+			s.ahead--
+		}
+	}
 	for rank := range s.topK {
-		key := simKey{s.token, layer, rank}
-		r := s.reads[key]
+		r := s.reads[layer][rank]
 		switch {
 		case !s.missing(s.token, layer, rank) || r != nil && r.landed:
 			ready++
 			continue
 		case r == nil:
-			r = s.ask(key, 0)
+			r = s.ask(layer, rank, 0)
 		case !r.begun:
 			s.queued[1] = slices.DeleteFunc(s.queued[1], func(x *simRead) bool { return x == r })
 			s.queued[0] = append(s.queued[0], r)
@@ -227,8 +229,7 @@ func (s *sim) experts(layer int) (waited float64) {
 		}
 		wait = append(wait, r)
 	}
-	gone := func(r *simRead) bool { return r.key.layer <= layer && r.key.rank >= 1000 }
-	s.queued[1] = slices.DeleteFunc(s.queued[1], gone)
+	s.queued[1] = slices.DeleteFunc(s.queued[1], func(r *simRead) bool { return r.wrong && r.layer <= layer })
 	s.compute(float64(ready) * s.expert)
 	for len(wait) > 0 {
 		n := len(wait)
@@ -239,11 +240,6 @@ func (s *sim) experts(layer int) (waited float64) {
 		}
 		took, _ := s.advance(math.Inf(1))
 		waited += took
-	}
-	for key := range s.reads {
-		if key.token < s.token || key.layer <= layer {
-			delete(s.reads, key)
-		}
 	}
 	return waited
 }

@@ -16,8 +16,8 @@ const (
 	turnTime = 40 * time.Millisecond // so that it takes about this long: what a scheduler does within it evens out
 	maxSteps = 4 * maxTurn           // an arm remembers
 
-	margin = 0.02 // of the time: what a setting that costs more must gain; less is noise
-	clear  = 1.3  // no drift makes one setting so many times slower than the other
+	margin  = 0.02 // of the time: what a setting that costs more must gain; less is noise
+	obvious = 1.3  // no drift makes one setting so many times slower than the other
 )
 
 // turns of a trial: false is the setting in force, whose first turn came before the trial.
@@ -69,8 +69,9 @@ func (a *arm) perStep() (mean, err float64) {
 	return mean, math.Sqrt(1.5 * err / float64(len(s)*max(len(s)-1, 1)))
 }
 
-// fastest is the shortest step.
+// fastest and slowest are the shortest and the longest step.
 func (a *arm) fastest() float64 { return slices.Min(a.nanos[:a.n]) }
+func (a *arm) slowest() float64 { return slices.Max(a.nanos[:a.n]) }
 
 // idle is the share of the time in which the drive had nothing to do, waiting the one in which the engine waited for it.
 func (a *arm) idle() float64    { return 1 - min(a.reading/max(a.total, 1), 1) }
@@ -85,9 +86,19 @@ type trial struct {
 	move     move
 	need     float64 // the gain that to must bring
 	turn     int
-	length   int // steps of a turn
+	length   int      // steps of a turn
+	before   evidence // of earlier trials of the same
 	a, b     arm
 }
+
+// evidence is what is known of the gain from one setting to another: its estimate, and the inverse of the estimate's variance.
+type evidence struct {
+	from, to     setting
+	gain, weight float64
+}
+
+// surest bounds how well a trial is believed: what the next tokens need is not what the last ones needed.
+const surest = 0.01
 
 // setting is what the turn under way is made under.
 func (t *trial) setting() setting {
@@ -112,8 +123,11 @@ func (t *trial) add(m *messages.Took, ended bool) verdict {
 	} else {
 		t.b.add(m)
 		a, _ := t.a.perStep()
-		if t.b.n >= 3 && t.b.fastest() > clear*a {
+		if t.b.n >= 3 && t.b.fastest() > obvious*a {
 			return worse
+		}
+		if t.b.n >= 4 && t.b.slowest() < t.a.fastest()/obvious {
+			return better
 		}
 	}
 	if !ended {
@@ -123,30 +137,40 @@ func (t *trial) add(m *messages.Took, ended bool) verdict {
 	return t.judge(t.turn == len(turns))
 }
 
-// gain is the share of the time that the candidate saves, and its standard error.
+// gain is the share of the time that the candidate saves.
 func (t *trial) gain() (gain, err float64) {
 	a, ea := t.a.perStep()
 	b, eb := t.b.perStep()
 	most := max(a, b, 1)
-	return (a - b) / most, math.Hypot(ea, eb) / most
+	return (a - b) / most, max(math.Hypot(ea, eb)/most, surest)
+}
+
+// evidence is what is known of the gain after this trial.
+func (t *trial) evidence() evidence {
+	gain, err := t.gain()
+	w := 1 / (err * err)
+	sum := t.before.weight + w
+	return evidence{t.from, t.to, (t.before.gain*t.before.weight + gain*w) / sum, sum}
 }
 
 // judge looks at all turns so far.
 func (t *trial) judge(last bool) verdict {
-	gain, err := t.gain()
-	limit := 1 - 1/clear
-	switch {
-	case gain <= -limit:
+	now, _ := t.gain()
+	if limit := 1 - 1/obvious; now <= -limit {
 		return worse
-	case gain >= limit && gain > 2*err:
+	} else if now >= limit && t.b.n >= t.length-1 {
 		return better
-	case last && gain >= t.need:
+	}
+	known := t.evidence()
+	gain, err := known.gain, 1/math.Sqrt(known.weight)
+	switch {
+	case last && gain >= max(t.need, err):
 		return better
-	case last:
+	case last, gain+3*err < t.need:
 		return worse
 	case t.turn < 2 || turns[t.turn-1] == turns[t.turn]: // in the middle of a pair: drift would decide
 		return undecided
-	case t.turn >= 4 && gain >= max(t.need, margin) && gain > 2.5*err:
+	case t.turn >= 4 && gain >= max(t.need, margin, 2.5*err):
 		return better
 	case gain+2*err < t.need:
 		return worse
