@@ -177,7 +177,7 @@ func openJournal(dir string, run manifest) (j *journal, err error) {
 		if err != nil {
 			return nil, err
 		}
-		err = atomicfile.Write(filepath.Join(dir, manifestName), 0o666, func(w io.Writer) error {
+		err = atomicfile.Write(filepath.Join(dir, manifestName), 0o644, func(w io.Writer) error {
 			_, err := w.Write(append(data, '\n'))
 			return err
 		})
