@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -68,7 +70,13 @@ func plotDir(dir string) error {
 func draw(dir string, records []bench.Record, say func(string)) error {
 	files, err := plots.Write(dir, records)
 	if len(files) > 0 {
-		say(fmt.Sprintf("%d pictures in %s, each as SVG and PNG", len(files)/2, dir))
+		var names []string
+		for _, f := range files {
+			if name, ok := strings.CutSuffix(filepath.Base(f), ".svg"); ok {
+				names = append(names, name)
+			}
+		}
+		say(fmt.Sprintf("pictures in %s, as SVG and PNG: %s", dir, strings.Join(names, ", ")))
 	}
 	if errors.Is(err, plots.ErrNothing) {
 		say(err.Error())
