@@ -80,7 +80,9 @@ func attachSpec(spec *ebpf.CollectionSpec) (_ *tracing, err error) {
 	}
 	spec.Maps[blockMapStats].MaxEntries = uint32(processors * maxDrives)
 	all, err := ebpf.NewCollection(spec)
-	if err != nil {
+	if errors.Is(err, os.ErrPermission) {
+		return nil, fmt.Errorf("bpf: %w", os.ErrPermission) // the library's own text suspects RLIMIT_MEMLOCK, which no longer matters
+	} else if err != nil {
 		return nil, err
 	}
 	defer all.Close()
