@@ -201,7 +201,7 @@ func newRoot() *cobra.Command {
 	root.SetVersionTemplate("coli {{.Version}}\n")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return flagError(err) })
 	root.SetUsageFunc(func(cmd *cobra.Command) error { return printUsage(cmd.OutOrStderr(), cmd) })
-	root.AddCommand(newRunCmd(), newInfoCmd(), newPlanCmd(), newDevicesCmd(), newPerplexityCmd(), newVerifyCmd(), newConvertCmd(), newSynthCmd(), newBenchCmd())
+	root.AddCommand(newRunCmd(), newInfoCmd(), newPlanCmd(), newDoctorCmd(), newDevicesCmd(), newPerplexityCmd(), newVerifyCmd(), newConvertCmd(), newSynthCmd(), newBenchCmd())
 	return root
 }
 

@@ -1,0 +1,6 @@
+//go:build !linux
+
+package doctor
+
+// fill adds nothing: what these systems tell is not asked yet.
+func (s *System) fill() {}
