@@ -36,13 +36,14 @@ type blockSet struct {
 	_     structs.HostLayout
 	Key   [8]uint64
 	Entry [8]struct {
-		_      structs.HostLayout
-		Start  uint64
-		Issued uint64
-		Bytes  uint32
-		Drive  uint8
-		Write  uint8
-		Pad    uint16
+		_       structs.HostLayout
+		Start   uint64
+		Issued  uint64
+		Bytes   uint32
+		Drive   uint8
+		Write   uint8
+		Foreign uint8
+		Pad     uint8
 	}
 }
 
@@ -57,17 +58,20 @@ type blockStat struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	blockMapStats     = "stats"
-	blockProgDone     = "done"
-	blockProgIssue    = "issue"
-	blockProgMerge    = "merge"
-	blockProgStart    = "start"
-	blockVarDrives    = "drives"
-	blockVarPidnsDev  = "pidns_dev"
-	blockVarPidnsIno  = "pidns_ino"
-	blockVarTable     = "table"
-	blockVarTgid      = "tgid"
-	blockVarUntracked = "untracked"
+	blockMapStats       = "stats"
+	blockProgComplete   = "complete"
+	blockProgDone       = "done"
+	blockProgInsert     = "insert"
+	blockProgIssue      = "issue"
+	blockProgIssueFirst = "issue_first"
+	blockProgMerge      = "merge"
+	blockProgStart      = "start"
+	blockVarDrives      = "drives"
+	blockVarPidnsDev    = "pidns_dev"
+	blockVarPidnsIno    = "pidns_ino"
+	blockVarTable       = "table"
+	blockVarTgid        = "tgid"
+	blockVarUntracked   = "untracked"
 )
 
 // loadBlock returns the embedded CollectionSpec for block.
@@ -112,10 +116,13 @@ type blockSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type blockProgramSpecs struct {
-	Done  *ebpf.ProgramSpec `ebpf:"done"`
-	Issue *ebpf.ProgramSpec `ebpf:"issue"`
-	Merge *ebpf.ProgramSpec `ebpf:"merge"`
-	Start *ebpf.ProgramSpec `ebpf:"start"`
+	Complete   *ebpf.ProgramSpec `ebpf:"complete"`
+	Done       *ebpf.ProgramSpec `ebpf:"done"`
+	Insert     *ebpf.ProgramSpec `ebpf:"insert"`
+	Issue      *ebpf.ProgramSpec `ebpf:"issue"`
+	IssueFirst *ebpf.ProgramSpec `ebpf:"issue_first"`
+	Merge      *ebpf.ProgramSpec `ebpf:"merge"`
+	Start      *ebpf.ProgramSpec `ebpf:"start"`
 }
 
 // blockMapSpecs contains maps before they are loaded into the kernel.
@@ -182,16 +189,22 @@ type blockVariables struct {
 //
 // It can be passed to loadBlockObjects or ebpf.CollectionSpec.LoadAndAssign.
 type blockPrograms struct {
-	Done  *ebpf.Program `ebpf:"done"`
-	Issue *ebpf.Program `ebpf:"issue"`
-	Merge *ebpf.Program `ebpf:"merge"`
-	Start *ebpf.Program `ebpf:"start"`
+	Complete   *ebpf.Program `ebpf:"complete"`
+	Done       *ebpf.Program `ebpf:"done"`
+	Insert     *ebpf.Program `ebpf:"insert"`
+	Issue      *ebpf.Program `ebpf:"issue"`
+	IssueFirst *ebpf.Program `ebpf:"issue_first"`
+	Merge      *ebpf.Program `ebpf:"merge"`
+	Start      *ebpf.Program `ebpf:"start"`
 }
 
 func (p *blockPrograms) Close() error {
 	return _BlockClose(
+		p.Complete,
 		p.Done,
+		p.Insert,
 		p.Issue,
+		p.IssueFirst,
 		p.Merge,
 		p.Start,
 	)

@@ -1,18 +1,17 @@
+//go:build linux && (amd64 || arm64)
+
 package probe
 
 import (
 	"errors"
 	"os"
+	"slices"
 	"strings"
 
-	"github.com/cilium/ebpf/btf"
 	"golang.org/x/sys/unix"
 )
 
 const typeInformation = "/sys/kernel/btf/vmlinux"
-
-// tracepoints are what the programs of bpf/block.c are attached to.
-var tracepoints = []string{"block_io_start", "block_rq_merge", "block_rq_issue", "block_io_done"}
 
 func check() []Finding {
 	return []Finding{checkBTF(), checkTracepoints(), checkCapabilities(), checkProbe()}
@@ -29,27 +28,25 @@ func checkBTF() Finding {
 	return f
 }
 
-// hasTracepoint looks for the type that the kernel has for the programs of a tracepoint.
-func hasTracepoint(kernel *btf.Spec, name string) bool {
-	_, err := kernel.AnyTypesByName("btf_trace_" + name)
-	return err == nil
-}
-
 func checkTracepoints() Finding {
-	f := Finding{Name: "tracepoints of the block layer", Status: Yes, Detail: strings.Join(tracepoints, ", ")}
-	kernel, err := btf.LoadKernelSpec()
-	if err != nil {
-		f.Status, f.Detail = Unknown, "without type information: "+firstLine(err)
-		return f
+	f := Finding{Name: "tracepoints of the block layer"}
+	spec, err := loadBlock()
+	if err == nil {
+		_, err = choose(spec)
 	}
-	var missing []string
-	for _, name := range tracepoints {
-		if !hasTracepoint(kernel, name) {
-			missing = append(missing, name)
+	switch {
+	case errors.Is(err, errTracepoint):
+		f.Status, f.Detail, f.Todo = No, "Linux "+release()+" has "+err.Error(), "use Linux 5.15 or newer, best 6.5 or newer"
+	case err != nil:
+		f.Detail = "without type information: " + firstLine(err)
+	default:
+		f.Status = Yes
+		var at []string
+		for _, p := range spec.Programs {
+			at = append(at, p.AttachTo)
 		}
-	}
-	if len(missing) > 0 {
-		f.Status, f.Detail, f.Todo = No, "Linux "+release()+" lacks "+strings.Join(missing, ", "), "use Linux 6.5 or newer"
+		slices.Sort(at)
+		f.Detail = strings.Join(at, ", ")
 	}
 	return f
 }

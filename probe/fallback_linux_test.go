@@ -66,7 +66,7 @@ func TestFallbackWithoutTracepoint(t *testing.T) {
 		if err != nil {
 			return nil, err
 		}
-		spec.Programs[blockProgStart].AttachTo = "block_io_begin"
+		spec.Programs[blockProgMerge].AttachTo = "block_rq_fusion"
 		return attachSpec(spec)
 	}}
 	p, err := Open(o)
@@ -77,9 +77,9 @@ func TestFallbackWithoutTracepoint(t *testing.T) {
 	if p.Mode() != Timed {
 		t.Errorf("mode %v", p.Mode())
 	}
-	oneLine(t, p.Why(), []string{"tracepoint", "6.5"})
+	oneLine(t, p.Why(), []string{"tracepoint block_rq_fusion", "5.15"})
 	o.Strict = true
-	if _, err := Open(o); err == nil || !strings.Contains(err.Error(), "6.5") {
+	if _, err := Open(o); err == nil || !strings.Contains(err.Error(), "5.15") {
 		t.Errorf("strict: %v", err)
 	}
 }

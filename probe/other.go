@@ -3,7 +3,6 @@
 package probe
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"runtime"
@@ -28,8 +27,4 @@ func drive(_, path string) (Location, error) {
 		return Location{}, err
 	}
 	return Location{}, fmt.Errorf("%s: on %s: %w", path, runtime.GOOS, ErrNoDrive)
-}
-
-func check() []Finding {
-	return []Finding{{Name: "block I/O probe", Status: No, Detail: explain(errors.ErrUnsupported)}}
 }

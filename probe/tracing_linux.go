@@ -5,8 +5,11 @@ package probe
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 	"unsafe"
@@ -39,7 +42,8 @@ var errTracepoint = errors.New("no tracepoint")
 
 // tracing is the programs of bpf/block.c at work, and their memory. The owner's lock is held around its methods.
 type tracing struct {
-	programs blockPrograms
+	programs []*ebpf.Program
+	at       []string    // the tracepoints that they are attached to, in the order of a request's life
 	links    []link.Link // closing one detaches its program, as does losing it to the garbage collector
 	maps     [2]*ebpf.Map
 	mapped   [2][]byte
@@ -51,6 +55,13 @@ type tracing struct {
 
 	disks   [maxDrives]Disk      // known once the programs have named them
 	overdue [maxDrives][2]uint64 // reads and writes that were counted as lost for their age
+}
+
+// programSets are the programs to attach, newest kernels first, and in each what makes entries last, so that whatever has one is seen to its
+// end.
+var programSets = [...][]string{
+	{blockProgMerge, blockProgDone, blockProgIssue, blockProgStart},
+	{blockProgMerge, blockProgComplete, blockProgIssueFirst, blockProgInsert}, // before Linux 6.5
 }
 
 func attachTracing() (*tracing, error) {
@@ -65,14 +76,9 @@ func attachSpec(spec *ebpf.CollectionSpec) (_ *tracing, err error) {
 	if err := identify(spec); err != nil {
 		return nil, err
 	}
-	kernel, err := btf.LoadKernelSpec()
+	programs, err := choose(spec)
 	if err != nil {
 		return nil, err
-	}
-	for _, p := range spec.Programs {
-		if !hasTracepoint(kernel, p.AttachTo) {
-			return nil, fmt.Errorf("%w %s", errTracepoint, p.AttachTo)
-		}
 	}
 	processors, err := ebpf.PossibleCPU()
 	if err != nil {
@@ -92,9 +98,6 @@ func attachSpec(spec *ebpf.CollectionSpec) (_ *tracing, err error) {
 			_ = t.close()
 		}
 	}()
-	if err := all.Assign(&t.programs); err != nil {
-		return nil, err
-	}
 	for i, name := range []string{".bss", blockMapStats} {
 		t.maps[i] = all.DetachMap(name)
 		size := int(t.maps[i].ValueSize()*t.maps[i].MaxEntries()+uint32(os.Getpagesize())-1) &^ (os.Getpagesize() - 1)
@@ -108,8 +111,9 @@ func attachSpec(spec *ebpf.CollectionSpec) (_ *tracing, err error) {
 	t.untracked = (*uint64)(globals(blockVarUntracked))
 	t.stats = unsafe.Slice((*blockStat)(unsafe.Pointer(&t.mapped[1][0])), processors*maxDrives)
 
-	// What makes entries comes last, so that whatever has one is seen to its end.
-	for _, p := range []*ebpf.Program{t.programs.Merge, t.programs.Done, t.programs.Issue, t.programs.Start} {
+	for _, name := range programs {
+		p := all.DetachProgram(name)
+		t.programs, t.at = append(t.programs, p), append([]string{spec.Programs[name].AttachTo}, t.at...)
 		l, err := link.AttachTracing(link.TracingOptions{Program: p})
 		if err != nil {
 			return nil, err
@@ -117,6 +121,33 @@ func attachSpec(spec *ebpf.CollectionSpec) (_ *tracing, err error) {
 		t.links = append(t.links, l)
 	}
 	return t, nil
+}
+
+// choose leaves in spec the first set of programs that the kernel has the tracepoints for, and returns their names.
+func choose(spec *ebpf.CollectionSpec) (programs []string, err error) {
+	kernel, err := btf.LoadKernelSpec()
+	if err != nil {
+		return nil, err
+	}
+	var missing string
+	for _, programs := range programSets {
+		if missing = missingTracepoint(kernel, spec, programs); missing == "" {
+			maps.DeleteFunc(spec.Programs, func(name string, _ *ebpf.ProgramSpec) bool { return !slices.Contains(programs, name) })
+			return programs, nil
+		}
+	}
+	return nil, fmt.Errorf("%w %s", errTracepoint, missing)
+}
+
+// missingTracepoint looks for the types that the kernel has for programs at tracepoints.
+func missingTracepoint(kernel *btf.Spec, spec *ebpf.CollectionSpec, programs []string) string {
+	for _, name := range programs {
+		at := spec.Programs[name].AttachTo
+		if _, err := kernel.AnyTypesByName("btf_trace_" + at); err != nil {
+			return at
+		}
+	}
+	return ""
 }
 
 // identify tells the programs which process is this one. In a container its number is the namespace's, which the kernel compares if it is
@@ -138,7 +169,7 @@ func identify(spec *ebpf.CollectionSpec) error {
 }
 
 func (t *tracing) describe() string {
-	return "block I/O of this process is measured by eBPF (block_io_start, block_rq_issue, block_io_done)"
+	return "block I/O of this process is measured by eBPF (" + strings.Join(t.at, ", ") + ")"
 }
 
 // read fills in devices and Untracked; s.Own is there.
@@ -254,7 +285,9 @@ func (t *tracing) close() error {
 	for _, l := range t.links {
 		errs = append(errs, l.Close())
 	}
-	errs = append(errs, t.programs.Close())
+	for _, p := range t.programs {
+		errs = append(errs, p.Close())
+	}
 	for i := range t.maps {
 		if t.mapped[i] != nil {
 			errs = append(errs, unix.Munmap(t.mapped[i]))
@@ -273,7 +306,7 @@ func explain(err error) string {
 	case errors.Is(err, os.ErrPermission):
 		return notPermitted()
 	case errors.Is(err, errTracepoint):
-		return "Linux " + release() + " has " + err.Error() + "; block_io_start and block_io_done came with Linux 6.5"
+		return "Linux " + release() + " has " + err.Error() + "; the probe needs those of Linux 5.15 or newer"
 	case errors.As(err, &rejected):
 		return "Linux " + release() + " rejects the programs: " + firstLine(err)
 	case errors.Is(err, ebpf.ErrNotSupported), errors.Is(err, os.ErrNotExist):

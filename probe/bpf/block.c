@@ -8,6 +8,10 @@
 //                    merging until then, and since completions may be missed.
 //   block_io_done    in any context: the time in the drive.
 //
+// Before Linux 6.5 there are no block_io_start and block_io_done. There a request is first seen in its thread at block_rq_insert, or at
+// block_rq_issue if it goes to the drive at once, and last at block_rq_complete. Since the issue may also be in the thread of somebody who
+// happens to run the queue, requests of others get entries too, so that they are known not to be ours.
+//
 // A completion that nobody sees leaves its entry behind. The kernel has a fixed set of requests and uses them again, so it is noticed at
 // the latest when its address starts anew, by whichever process; the reader looks for old ones before that.
 
@@ -20,12 +24,13 @@
 #define SETS 1024
 #define WAYS 8
 
-// An entry is a request of ours that is under way. Whoever swaps issued for 0 counts the end of it, and nobody else.
+// An entry is a request that is under way. Whoever swaps issued for 0 counts the end of it, and nobody else.
 struct entry {
 	__u64 start, issued; // nanoseconds; issued is 0 unless the drive has it, and whenever the entry's key is 0
 	__u32 bytes;
 	__u8 drive, write;
-	__u16 pad;
+	__u8 foreign; // nothing of it counts
+	__u8 pad;
 };
 
 // A set has the entries of requests whose address has the same hash; the keys fill a line of the cache.
@@ -158,99 +163,140 @@ static __always_inline int drive_of(struct request *rq)
 	return -1;
 }
 
-SEC("tp_btf/block_io_start")
-int BPF_PROG(start, struct request *rq)
+// begin gives a request its entry and returns the entry's place in the set, or -1; i is the place if it has one already, since its last
+// completion was missed. Foreign requests get one only if it is to be known that they are.
+static __always_inline int begin(struct request *rq, struct set *s, int i, int know_foreign)
 {
-	__u64 key = (__u64)rq;
-	struct set *s = set_of(key);
-	int i = find(s, key);
 	if (i >= 0)
 		lose(&s->entry[i & (WAYS - 1)]);
-
+	__u64 key = (__u64)rq;
 	__u32 op = rq->cmd_flags & REQ_OP_MASK;
-	if (op > REQ_OP_WRITE || !ours()) {
+	int foreign = op > REQ_OP_WRITE || !ours();
+	int drive = foreign ? 0 : drive_of(rq);
+	if ((foreign && !know_foreign) || drive < 0) {
 		if (i >= 0)
 			release(s, i);
-		return 0;
+		if (drive < 0)
+			__sync_fetch_and_add(&untracked, 1);
+		return -1;
 	}
-	int drive = drive_of(rq);
 	if (i < 0) {
 #pragma unroll
 		for (int w = 0; w < WAYS; w++)
 			if (i < 0 && !s->key[w] && !__sync_val_compare_and_swap(&s->key[w], 0, key))
 				i = w;
 	}
-	if (i < 0 || drive < 0) {
-		if (i >= 0)
-			release(s, i);
-		__sync_fetch_and_add(&untracked, 1);
-		return 0;
+	if (i < 0) {
+		if (!foreign)
+			__sync_fetch_and_add(&untracked, 1);
+		return -1;
 	}
 	struct entry *e = &s->entry[i & (WAYS - 1)];
 	e->drive = drive;
 	e->write = op;
+	e->foreign = foreign;
 	e->start = bpf_ktime_get_ns();
-	return 0;
+	return i;
 }
 
-SEC("tp_btf/block_rq_merge")
-int BPF_PROG(merge, struct request *rq)
+static __always_inline void handed_over(struct request *rq, struct entry *e)
 {
-	__u64 key = (__u64)rq;
-	struct set *s = set_of(key);
-	int i = find(s, key);
-	if (i < 0)
-		return 0;
-	lose(&s->entry[i & (WAYS - 1)]);
-	release(s, i);
-	return 0;
-}
-
-SEC("tp_btf/block_rq_issue")
-int BPF_PROG(issue, struct request *rq)
-{
-	__u64 key = (__u64)rq;
-	struct set *s = set_of(key);
-	int i = find(s, key);
-	if (i < 0)
-		return 0;
-	struct entry *e = &s->entry[i & (WAYS - 1)];
-	if (e->issued) // the drive had refused it
-		return 0;
+	if (e->issued || e->foreign) // issued: the drive had refused it, and gets it again
+		return;
 	__u64 now = bpf_ktime_get_ns(), waited = since(now, e->start);
 	__u32 bytes = rq->__data_len;
 	e->bytes = bytes;
 	*(volatile __u64 *)&e->issued = now;
 	struct ops *o = ops_of(e);
 	if (!o)
-		return 0;
+		return;
 	o->requests++;
 	o->bytes += bytes;
 	o->queue_sum += waited;
 	o->queue[bucket(waited)]++;
-	return 0;
 }
 
-SEC("tp_btf/block_io_done")
-int BPF_PROG(done, struct request *rq)
+static __always_inline void completed(struct request *rq)
 {
-	__u64 key = (__u64)rq;
-	struct set *s = set_of(key);
-	int i = find(s, key);
+	struct set *s = set_of((__u64)rq);
+	int i = find(s, (__u64)rq);
 	if (i < 0)
-		return 0;
+		return;
 	struct entry *e = &s->entry[i & (WAYS - 1)];
 	struct ops *o = ops_of(e);
 	__u32 bytes = e->bytes;
 	__u64 issued = __sync_lock_test_and_set(&e->issued, 0);
 	release(s, i);
 	if (!issued || !o)
-		return 0;
+		return;
 	__u64 took = since(bpf_ktime_get_ns(), issued);
 	o->completed++;
 	o->completed_bytes += bytes;
 	o->device_sum += took;
 	o->device[bucket(took)]++;
+}
+
+SEC("tp_btf/block_io_start")
+int BPF_PROG(start, struct request *rq)
+{
+	struct set *s = set_of((__u64)rq);
+	begin(rq, s, find(s, (__u64)rq), 0);
+	return 0;
+}
+
+SEC("tp_btf/block_rq_insert")
+int BPF_PROG(insert, struct request *rq)
+{
+	struct set *s = set_of((__u64)rq);
+	begin(rq, s, find(s, (__u64)rq), 1);
+	return 0;
+}
+
+SEC("tp_btf/block_rq_merge")
+int BPF_PROG(merge, struct request *rq)
+{
+	struct set *s = set_of((__u64)rq);
+	int i = find(s, (__u64)rq);
+	if (i >= 0) {
+		lose(&s->entry[i & (WAYS - 1)]);
+		release(s, i);
+	}
+	return 0;
+}
+
+SEC("tp_btf/block_rq_issue")
+int BPF_PROG(issue, struct request *rq)
+{
+	struct set *s = set_of((__u64)rq);
+	int i = find(s, (__u64)rq);
+	if (i >= 0)
+		handed_over(rq, &s->entry[i & (WAYS - 1)]);
+	return 0;
+}
+
+SEC("tp_btf/block_rq_issue")
+int BPF_PROG(issue_first, struct request *rq)
+{
+	struct set *s = set_of((__u64)rq);
+	int i = find(s, (__u64)rq);
+	if (i < 0)
+		i = begin(rq, s, i, 1);
+	if (i >= 0)
+		handed_over(rq, &s->entry[i & (WAYS - 1)]);
+	return 0;
+}
+
+SEC("tp_btf/block_io_done")
+int BPF_PROG(done, struct request *rq)
+{
+	completed(rq);
+	return 0;
+}
+
+SEC("tp_btf/block_rq_complete")
+int BPF_PROG(complete, struct request *rq)
+{
+	completed(rq);
 	return 0;
 }
 
