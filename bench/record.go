@@ -23,7 +23,8 @@ const (
 // Summary describes the samples of a metric.
 type Summary struct {
 	Unit    string    `json:"unit"`
-	Better  int       `json:"better"` // 1: more is, -1: less is, 0: neither
+	Help    string    `json:"help,omitempty"` // what it is
+	Better  int       `json:"better"`         // 1: more is, -1: less is, 0: neither
 	Mean    float64   `json:"mean"`
 	SD      float64   `json:"sd"` // of the samples, with n-1 in the denominator; 0 for one
 	Median  float64   `json:"median"`
@@ -36,7 +37,7 @@ type Summary struct {
 func summarize(m Metric, samples []float64) Summary {
 	sorted := slices.Sorted(slices.Values(samples))
 	n := len(sorted)
-	s := Summary{Unit: m.Unit, Better: m.Better, Min: sorted[0], Max: sorted[n-1], Samples: samples}
+	s := Summary{Unit: m.Unit, Help: m.Help, Better: m.Better, Min: sorted[0], Max: sorted[n-1], Samples: samples}
 	s.Median = sorted[n/2]
 	if n%2 == 0 {
 		s.Median = sorted[n/2-1]/2 + sorted[n/2]/2

@@ -152,7 +152,7 @@ func TestOtherRunsAreRefused(t *testing.T) {
 			write(model, "GGUF, of a kind.", when)
 		},
 		"this would read model.gguf (15 bytes, changed 2026-01-02 03:04:06, header ": func(*fake, *Options) { write(model, "GGUF, of a kind", when.Add(time.Second)) },
-		"(15 bytes, changed 2026-01-02 03:04:05, header 8b266f895f0711f6": func(*fake, *Options) { write(model, "GGUF, of b kind", when) },
+		"(15 bytes, changed 2026-01-02 03:04:05, header 8b266f895f0711f6":            func(*fake, *Options) { write(model, "GGUF, of b kind", when) },
 	} {
 		t.Run(want, func(t *testing.T) {
 			f, o := experiment(), opt

@@ -54,7 +54,7 @@ func (f *fake) Arms() []Arm     { return slices.Clone(f.arms) }
 func (f *fake) Files() []string { return f.files }
 func (f *fake) Metrics() []Metric {
 	return []Metric{
-		{Name: "tok/s", Unit: "tok/s", Better: 1, Table: true, Digits: 1},
+		{Name: "tok/s", Unit: "tok/s", Help: "tokens a second", Better: 1, Table: true, Digits: 1},
 		{Name: "hit %", Unit: "%", Better: 1, Table: true},
 		{Name: "recall", Unit: "%"},
 	}
@@ -155,7 +155,7 @@ func TestRecord(t *testing.T) {
 		!r.Kept || r.Env.GPU != "a card" || r.Env.CPU != "a processor" {
 		t.Errorf("%+v", r)
 	}
-	want := Summary{Unit: "tok/s", Better: 1, Mean: 11.5, SD: 1.2909944487358056, Median: 11.5, Min: 10, Max: 13, Samples: []float64{10, 11, 12, 13}}
+	want := Summary{Unit: "tok/s", Help: "tokens a second", Better: 1, Mean: 11.5, SD: 1.2909944487358056, Median: 11.5, Min: 10, Max: 13, Samples: []float64{10, 11, 12, 13}}
 	if diff := cmp.Diff(want, r.Metrics["tok/s"]); diff != "" {
 		t.Errorf("tok/s (-want +got):\n%s", diff)
 	}

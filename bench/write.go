@@ -295,6 +295,9 @@ func (e *Env) lines() (lines []string) {
 	return lines
 }
 
+// Legend says what a metric is, in a line.
+func (m *Metric) Legend() string { return m.withUnit(" ") + ": " + m.Help }
+
 // withUnit is the metric's name with its unit, which many names end in: "tok/s", "hit %", "p50 ms".
 func (m *Metric) withUnit(between string) string {
 	if m.Unit == "" || strings.Contains(m.Name, m.Unit) {

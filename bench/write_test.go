@@ -196,6 +196,12 @@ func TestUnknownFormat(t *testing.T) {
 	}
 }
 
+func TestLegend(t *testing.T) {
+	if got := (&Metric{Name: "p50", Unit: "ms", Help: "time of a token"}).Legend(); got != "p50 ms: time of a token" {
+		t.Error(got)
+	}
+}
+
 // brokenWriter fails from its n-th byte on.
 type brokenWriter int
 

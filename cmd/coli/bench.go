@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -146,7 +147,7 @@ func newExperimentCmd(x experimentCmd) *cobra.Command {
 			o.flags(f)
 		}
 		f.BoolVar(&b.quiet, "quiet", false, "nothing on standard error but errors")
-		f.BoolVar(&b.verbose, "verbose", false, "a line on standard error for each repetition")
+		f.BoolVar(&b.verbose, "verbose", false, "lines on standard error: each repetition, what the columns are")
 	})
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return b.run(x.build) }
 	return cmd
@@ -178,8 +179,11 @@ func (b *benchRun) run(build func(context.Context, *benchRun) (bench.Experiment,
 		if err := bench.Write(&out, b.format, e.Metrics(), records); err != nil {
 			return err
 		}
-		if _, err := b.cmd.OutOrStdout().Write(out.Bytes()); err != nil {
-			return b.outputError(err)
+		if _, failed := b.cmd.OutOrStdout().Write(out.Bytes()); failed != nil {
+			return errors.Join(err, b.outputError(failed))
+		}
+		if b.verbose {
+			b.legend(e.Metrics(), records)
 		}
 	}
 	if err == nil {
@@ -191,6 +195,15 @@ func (b *benchRun) run(build func(context.Context, *benchRun) (bench.Experiment,
 		b.say(b.interrupted(records))
 	}
 	return err
+}
+
+// legend says what the columns of a table of records are.
+func (b *benchRun) legend(metrics []bench.Metric, records []bench.Record) {
+	for _, m := range metrics {
+		if m.Table && slices.ContainsFunc(records, func(r bench.Record) bool { _, ok := r.Metrics[m.Name]; return ok }) {
+			b.say(m.Legend())
+		}
+	}
 }
 
 func (b *benchRun) check() error {

@@ -94,8 +94,11 @@ func benchRecords(t *testing.T, lines []byte) (records []bench.Record) {
 // tick is an experiment of one arm and one figure.
 type tick struct{}
 
-func (tick) Name() string            { return "tick" }
-func (tick) Metrics() []bench.Metric { return []bench.Metric{{Name: "ticks", Table: true}} }
+func (tick) Name() string { return "tick" }
+func (tick) Metrics() []bench.Metric {
+	return []bench.Metric{{Name: "ticks", Help: "one each time", Table: true}, {Name: "tocks", Table: true}}
+}
+
 func (tick) Arms() []bench.Arm {
 	return []bench.Arm{{Test: "one", Open: func(context.Context) (bench.Run, error) { return tick{}, nil }}}
 }
@@ -128,10 +131,11 @@ func TestExperimentCommand(t *testing.T) {
 	if own != 7 || seen.reps != 3 || seen.seed != 9 || seen.state != "" || seen.measure() {
 		t.Errorf("%d, %+v", own, seen)
 	}
-	if got := out.String(); !strings.Contains(got, "\ntick,one,,true,true,3,9,1,0,1,1,1,1 1 1,") {
+	if got := out.String(); !strings.Contains(got, "\ntick,one,,true,true,3,9,1,0,1,1,1,1 1 1,,,,,,,") {
 		t.Errorf("stdout %q", got)
 	}
-	if got := stderr.String(); got != "coli: 1/3 one, repetition 1: ticks 1\ncoli: 2/3 one, repetition 2: ticks 1\ncoli: 3/3 one, repetition 3: ticks 1\n" {
+	if got := stderr.String(); got != "coli: 1/3 one, repetition 1: ticks 1\ncoli: 2/3 one, repetition 2: ticks 1\ncoli: 3/3 one, repetition 3: ticks 1\n"+
+		"coli: ticks: one each time\n" {
 		t.Errorf("stderr %q", got)
 	}
 	if cmd.Flags().Lookup("state") != nil {

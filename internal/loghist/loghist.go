@@ -14,9 +14,9 @@ const Buckets = 42
 
 // Hist is a histogram at a moment.
 type Hist struct {
-	Count   uint64
-	Sum     uint64 // nanoseconds
-	Buckets [Buckets]uint64
+	Count   uint64          `json:"count"`
+	Sum     uint64          `json:"sum_ns"` // nanoseconds
+	Buckets [Buckets]uint64 `json:"buckets"`
 }
 
 // Bucket is the number of the bucket that counts a duration of ns nanoseconds; negative ones count as 0.
