@@ -94,3 +94,34 @@ func TestLiveWaitsForNobody(t *testing.T) {
 		t.Errorf("%v old: %+v\nwant %+v", age, x, before.Experts)
 	}
 }
+
+// TestLiveOnADevice: the counters of a device are shown after each step, and stay when it has failed.
+func TestLiveOnADevice(t *testing.T) {
+	opt := Options{Threads: 1, GPULayers: "1"}
+	f := fake(t, &opt)
+	m := load(t, sharedtest.Testdata("oracles", "olmoe"), opt)
+	s := session(t, m, 0)
+	step := func() int64 {
+		t.Helper()
+		if _, err := s.Forward(t.Context(), prompt(3)); err != nil {
+			t.Fatal(err)
+		}
+		live := m.Live()
+		if live.DeviceName != "fake" || live.Stats.CPU.Pairs == 0 {
+			t.Errorf("%+v", live)
+		}
+		return live.Stats.Device.Pairs
+	}
+	first := step()
+	second := step()
+	if first == 0 || second <= first {
+		t.Errorf("%d pairs on the device, then %d", first, second)
+	}
+	f.failFlush = f.flushes + 1
+	if lost := step(); lost < second {
+		t.Errorf("%d pairs on the device, of %d, when it has failed", lost, second)
+	}
+	if n, _ := m.LayersOnDevice(); n != 0 {
+		t.Error("the device did not fail")
+	}
+}
