@@ -103,16 +103,17 @@ const (
 	xBytes         // powers of two
 )
 
-// lines draws series over axes from 0, a logarithmic one aside; nil without a point.
-func lines(yLabel string, scale xScale, all []series) *plot.Plot {
-	p := newPlot(yLabel)
-	least, most, top := math.Inf(1), math.Inf(-1), 0.0
+// lines draws series over axes from 0, logarithmic ones aside; nil without a point. With times, y are nanoseconds on a logarithmic axis.
+func lines(scale xScale, times bool, all []series) *plot.Plot {
+	p := newPlot()
+	least, most, top, bottom := math.Inf(1), math.Inf(-1), 0.0, math.Inf(1)
 	for _, s := range all {
 		for _, q := range s.points {
-			if scale == xBytes && q.x <= 0 {
+			if scale == xBytes && q.x <= 0 || times && q.y <= 0 {
 				return nil
 			}
-			least, most, top = math.Min(least, q.x), math.Max(most, q.x), math.Max(top, q.y+q.sd)
+			least, most = math.Min(least, q.x), math.Max(most, q.x)
+			top, bottom = math.Max(top, q.y+q.sd), math.Min(bottom, q.y)
 		}
 		p.Add(s)
 	}
@@ -121,6 +122,10 @@ func lines(yLabel string, scale xScale, all []series) *plot.Plot {
 	}
 	vertical := linear{5}
 	p.Y.Min, p.Y.Max, p.Y.Tick.Marker = 0, vertical.top(top*1.02), vertical
+	if times {
+		p.Y.Min, p.Y.Max = decades(bottom/1.2, top*1.2)
+		p.Y.Scale, p.Y.Tick.Marker = plot.LogScale{}, logTime{}
+	}
 	if scale == xBytes {
 		p.X.Min, p.X.Max = least/math.Sqrt2, most*math.Sqrt2
 		p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, logBytes{10}
@@ -219,7 +224,7 @@ func bars(all []bar, marks []mark) (*plot.Plot, vg.Length) {
 			top = math.Max(top, m.at)
 		}
 	}
-	p := newPlot("")
+	p := newPlot()
 	names := make(plot.ConstantTicks, len(chart.bars))
 	note, text := vg.Length(0), textStyle(8.5, ink, false)
 	for i, b := range chart.bars {
@@ -289,8 +294,8 @@ func span(all []distribution) (first, last int, ok bool) {
 }
 
 // histogram draws distributions of durations over each other, from bucket first to last.
-func histogram(yLabel string, all []distribution, first, last int) *plot.Plot {
-	p := newPlot(yLabel)
+func histogram(all []distribution, first, last int) *plot.Plot {
+	p := newPlot()
 	top := 0.0
 	for _, d := range all {
 		for i := range d.Buckets {
@@ -332,6 +337,14 @@ func (r rangeChart) Plot(c draw.Canvas, p *plot.Plot) {
 	}
 }
 
+// decades widens a logarithmic axis that would have less than two labels.
+func decades(low, high float64) (float64, float64) {
+	if high/low < 100 {
+		low, high = math.Pow10(int(math.Floor(math.Log10(low)))), math.Pow10(int(math.Ceil(math.Log10(high))))
+	}
+	return low, high
+}
+
 // ranges draws rows of quantiles over a logarithmic axis of time, and returns the height they want; nil without one.
 func ranges(all []rangeRow) (*plot.Plot, vg.Length) {
 	var chart rangeChart
@@ -350,7 +363,7 @@ func ranges(all []rangeRow) (*plot.Plot, vg.Length) {
 	if len(chart) == 0 {
 		return nil, 0
 	}
-	p := newPlot("")
+	p := newPlot()
 	names := make(plot.ConstantTicks, len(chart))
 	for i, row := range chart {
 		names[i] = plot.Tick{Value: float64(i), Label: fit(p.Y.Tick.Label, row.name, width*0.36)}
@@ -358,9 +371,7 @@ func ranges(all []rangeRow) (*plot.Plot, vg.Length) {
 	p.Y.Min, p.Y.Max = -0.5, float64(len(chart))-0.5
 	p.Y.Scale, p.Y.Tick.Marker = plot.InvertedScale{Normalizer: plot.LinearScale{}}, names
 	p.X.Min, p.X.Max = least/1.5, most*1.5
-	if p.X.Max/p.X.Min < 100 { // so that at least two decades are labelled
-		p.X.Min, p.X.Max = math.Pow10(int(math.Floor(math.Log10(p.X.Min)))), math.Pow10(int(math.Ceil(math.Log10(p.X.Max))))
-	}
+	p.X.Min, p.X.Max = decades(p.X.Min, p.X.Max)
 	p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, logTime{}
 	p.Add(chart)
 	return p, vg.Length(len(chart))*barHeight + 20

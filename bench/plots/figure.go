@@ -38,6 +38,7 @@ var palette = []color.Color{
 }
 
 var (
+	grey  = color.RGBA{0xaa, 0xaa, 0xaa, 0xff} // of what has no name
 	ink   = color.RGBA{0x22, 0x22, 0x22, 0xff}
 	muted = color.RGBA{0x66, 0x66, 0x66, 0xff}
 	grid  = color.RGBA{0xe2, 0xe2, 0xe2, 0xff}
@@ -72,16 +73,16 @@ type figure struct {
 	subtitle  string
 	legend    []entry
 	panels    [][]panel // rows of equally many
-	height    vg.Length // of a panel
+	height    vg.Length // of a panel, labels and titles not counted
 }
 
 // panel is one plot; a nil plot leaves its place empty.
 type panel struct {
 	title string
 	note  string // beside the title, to the right
-	// Below the axis. The plot library puts a label of its own in the middle of the numbers, which on a logarithmic axis is far from the
-	// middle.
-	x string
+	// The labels of the axes. The plot library makes room for its own in the middle of the numbers, which on a logarithmic axis is far from
+	// the middle.
+	x, y string
 	*plot.Plot
 }
 
@@ -114,13 +115,10 @@ func sample(name string, s draw.LineStyle, g draw.GlyphDrawer) entry {
 	}}
 }
 
-// newPlot is a plot in the pictures' style: a light grid, a line below, units in the axes' labels.
-func newPlot(y string) *plot.Plot {
+// newPlot is a plot in the pictures' style: a light grid, and a line below.
+func newPlot() *plot.Plot {
 	p := plot.New()
 	for _, a := range []*plot.Axis{&p.X, &p.Y} {
-		a.Label.TextStyle = textStyle(9.5, ink, false)
-		a.Label.TextStyle.XAlign, a.Label.TextStyle.YAlign = draw.XCenter, draw.YBottom
-		a.Label.Padding = 4
 		xa, ya := a.Tick.Label.XAlign, a.Tick.Label.YAlign
 		a.Tick.Label = textStyle(9, ink, false)
 		a.Tick.Label.XAlign, a.Tick.Label.YAlign = xa, ya
@@ -128,7 +126,6 @@ func newPlot(y string) *plot.Plot {
 		a.Tick.Length = 4
 		a.Padding = 0
 	}
-	p.Y.Label.Text = y
 	p.Y.LineStyle.Width, p.Y.Tick.Length = 0, 0
 	p.Add(gridLines{})
 	return p
@@ -277,6 +274,9 @@ func (f *figure) draw(c draw.Canvas) {
 	c.Max.Y = top
 	last, above := labelHeight(f.panels[rows-1]), labelHeight(f.panels[0])
 	tiles := draw.Tiles{Rows: rows, Cols: len(f.panels[0]), PadTop: title, PadY: title + above, PadX: 16, PadBottom: last}
+	if f.panels[0][0].y != "" {
+		tiles.PadLeft = 16
+	}
 	for i, row := range plot.Align(plots, tiles, c) {
 		for j, at := range row {
 			if f.panels[i][j].Plot != nil {
@@ -299,6 +299,8 @@ func (p *panel) draw(at draw.Canvas) {
 	label := textStyle(9.5, ink, false)
 	label.XAlign, label.YAlign = draw.XCenter, draw.YTop
 	c.FillText(label, vg.Point{X: data.Center().X, Y: at.Min.Y - 2}, p.x)
+	label.Rotation, label.YAlign = math.Pi/2, draw.YBottom
+	c.FillText(label, vg.Point{X: at.Min.X - 4, Y: data.Center().Y}, p.y)
 }
 
 // render returns the picture in both formats. The same figure gives the same bytes: neither has a date in it.

@@ -58,23 +58,35 @@ func setting(r *bench.Record, name string) string {
 	return ""
 }
 
-// label tells a record from the others of its group, by what varies apart from the settings named in but.
+// label tells a record from the others of its group, by what varies apart from the settings named in but. Where all of that is left to
+// the balancer, or the program, one word is enough.
 func (g *group) label(r *bench.Record, but ...string) string {
 	var parts []string
 	if g.tests && !slices.Contains(but, "test") {
 		parts = append(parts, r.Test)
 	}
+	auto := 0
 	for _, name := range g.varies {
 		value := setting(r, name)
 		if value == "" || slices.Contains(but, name) {
 			continue
 		}
-		switch name {
-		case "machine", "commit", "state", "format", "mode", "model", "arm", "policy":
-			parts = append(parts, value) // speaks for itself
-		default:
-			parts = append(parts, name+" "+value)
+		if value == "auto" {
+			auto++
 		}
+		switch name {
+		case "machine", "commit", "state", "format", "mode", "model":
+			parts = append(parts, value) // speaks for itself
+		case "prefetch":
+			if value != "on" || r.Param("prefetch-depth") == "" {
+				parts = append(parts, name+" "+value)
+			}
+		default:
+			parts = append(parts, strings.TrimPrefix(name, "prefetch-")+" "+value)
+		}
+	}
+	if auto > 1 && auto == len(parts) {
+		return "auto"
 	}
 	return strings.Join(parts, ", ")
 }

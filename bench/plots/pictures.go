@@ -24,11 +24,13 @@ func figures(records []bench.Record) (all []*figure) {
 		case "stream":
 			list = []*figure{g.throughput()}
 		case "io":
-			list = []*figure{g.drive()}
+			list = []*figure{g.drive("", "what the drive delivers by request size", "GB/s", false), g.drive("-read", "how long reads take by request size", "read p50", true)}
 		case "kernels":
 			list = []*figure{g.kernels(), g.products()}
 		case "mailbox":
 			list = []*figure{g.quantiles()}
+		case "balance":
+			list = []*figure{g.balance()}
 		default:
 			list = []*figure{g.compare()}
 		}
@@ -89,8 +91,11 @@ func plural(n int, word string) string {
 	return grouped(float64(n), 0) + " " + word + "s"
 }
 
-// model names the files read by the largest of them.
+// model is the one that a record names, or else the largest of the files read.
 func model(r *bench.Record) string {
+	if m := r.Param("model"); m != "" {
+		return m
+	}
 	if len(r.Files) == 0 {
 		return ""
 	}
@@ -147,6 +152,7 @@ func commit(e bench.Env) string {
 const (
 	shareMetric = "cache %"
 	limitMetric = "limit tok/s"
+	hitMetric   = "hit %"
 )
 
 // share is how much of the experts' bytes has room in memory, in percent, measured or else as it was asked for.
@@ -170,54 +176,69 @@ func (g *group) throughput() *figure {
 			return b / (1 << 30), ok
 		}
 	}
-	var measuredLines, limits []series
+	var rates, limits, hits []series
 	at := map[string]int{}
-	several := func(r *bench.Record) string { return g.label(r, "ram") }
 	for _, r := range g.records {
 		pos, ok := x(r)
 		if !ok {
 			continue
 		}
-		key := several(r)
+		key := g.label(r, "ram")
 		i, there := at[key]
 		if !there {
-			i = len(measuredLines)
+			i = len(rates)
 			at[key] = i
-			measuredLines = append(measuredLines, measured(i, cmp.Or(key, r.Test)))
+			rates, hits = append(rates, measured(i, cmp.Or(key, r.Test))), append(hits, measured(i, ""))
 			limits = append(limits, computed(strings.TrimPrefix(key+": physical limit", ": ")))
 		}
-		if s, ok := r.Metrics[name]; ok {
-			measuredLines[i].add(pos, s.Mean, s.SD)
+		s := r.Metrics
+		if v, ok := s[name]; ok {
+			rates[i].add(pos, v.Mean, v.SD)
 		}
-		if s, ok := r.Metrics[limitMetric]; ok {
-			limits[i].add(pos, s.Mean, 0)
+		if v, ok := s[limitMetric]; ok {
+			limits[i].add(pos, v.Mean, 0)
+		}
+		if v, ok := s[hitMetric]; ok {
+			hits[i].add(pos, v.Mean, v.SD)
 		}
 	}
-	var all []series
 	f := g.newFigure("", "tokens a second over the memory that experts have")
-	for i, s := range measuredLines {
+	for i, s := range rates {
 		f.legend = append(f.legend, s.entry())
-		if len(measuredLines) > 1 {
+		if len(rates) > 1 {
 			limits[i].style.Color = s.style.Color
 		}
 	}
+	limits = slices.DeleteFunc(limits, func(s series) bool { return len(s.points) == 0 })
 	for _, s := range limits {
-		if len(s.points) > 0 {
-			f.legend, all = append(f.legend, s.entry()), append(all, s)
+		f.legend = append(f.legend, s.entry())
+	}
+	both := append(slices.Clone(limits), rates...)
+	for _, all := range [][]series{both, hits} {
+		for _, s := range all {
+			slices.SortStableFunc(s.points, func(a, b point) int { return cmp.Compare(a.x, b.x) })
 		}
 	}
-	all = append(all, measuredLines...)
-	for _, s := range all {
-		slices.SortStableFunc(s.points, func(a, b point) int { return cmp.Compare(a.x, b.x) })
-	}
-	p := lines("tokens per second", xNumber, all)
+	p := lines(xNumber, false, both)
 	if p == nil {
 		return nil
 	}
-	if strings.Contains(xLabel, "%") && p.X.Max > 100 && most(all) <= 100 {
-		p.X.Max = 100
+	const yLabel = "tokens per second"
+	below := lines(xNumber, false, hits)
+	f.height = 240
+	if below == nil {
+		f.panels = [][]panel{{{x: xLabel, y: yLabel, Plot: p}}}
+	} else {
+		f.height = 190
+		f.panels = [][]panel{{{y: yLabel, Plot: p}}, {{x: xLabel, y: "pairs found in memory, %", Plot: below}}}
+		below.X.Min, below.X.Max = p.X.Min, p.X.Max
+		below.Y.Max = 100
 	}
-	f.panels, f.height = [][]panel{{{x: xLabel, Plot: p}}}, 246
+	if strings.Contains(xLabel, "%") && p.X.Max > 100 && most(both) <= 100 {
+		for _, row := range f.panels {
+			row[0].X.Max = 100
+		}
+	}
 	return f
 }
 
@@ -230,13 +251,13 @@ func most(all []series) (x float64) {
 	return x
 }
 
-// drive is GB/s over the size of requests, a line for each number of readers and a panel for each way to read.
-func (g *group) drive() *figure {
-	name, ok := g.metric("GB/s", "GB/s")
+// drive is a figure over the size of requests, a line for each number of readers and a panel for each way to read.
+func (g *group) drive(file, title, metric string, times bool) *figure {
+	name, ok := g.metric("", metric)
 	if !ok {
 		return nil
 	}
-	f := g.newFigure("", "what the drive delivers by request size")
+	f := g.newFigure(file, title)
 	modes := []string{"mode", "direct", "pattern", "state"} // what has panels of its own
 	var titles, names []string
 	lists := map[string][]series{}
@@ -271,28 +292,36 @@ func (g *group) drive() *figure {
 		for len(lists[key]) <= i {
 			lists[key] = append(lists[key], measured(len(lists[key]), ""))
 		}
-		lists[key][i].add(size, s.Mean, s.SD)
+		scale := 1.0
+		if times {
+			scale = timeUnits[s.Unit]
+		}
+		lists[key][i].add(size, s.Mean*scale, s.SD*scale)
 	}
 	for i, line := range names {
 		f.legend = append(f.legend, measured(i, line).entry())
 	}
 	var row []panel
-	top := 0.0
+	top, bottom := 0.0, math.Inf(1)
 	for _, t := range titles {
 		for _, s := range lists[t] {
 			slices.SortStableFunc(s.points, func(a, b point) int { return cmp.Compare(a.x, b.x) })
 		}
-		if p := lines("", xBytes, lists[t]); p != nil {
+		if p := lines(xBytes, times, lists[t]); p != nil {
 			row = append(row, panel{title: t, x: "request size", Plot: p})
-			top = max(top, p.Y.Max)
+			top, bottom = max(top, p.Y.Max), min(bottom, p.Y.Min)
 		}
 	}
 	cols := min(3, max(len(row), 1))
-	for i, p := range row {
-		p.Y.Max = top // one scale for all
+	for i := range row {
+		p := &row[i]
+		p.Y.Max, p.Y.Min = top, bottom // one scale for all
 		p.X.Tick.Marker = logBytes{[...]int{10, 7, 4}[cols-1]}
 		if i%cols == 0 {
-			p.Y.Label.Text = "GB/s"
+			p.y = "GB/s"
+			if times {
+				p.y = "median, logarithmic"
+			}
 		}
 	}
 	f.tile(row, cols, 216)
@@ -456,6 +485,52 @@ func (g *group) compare() *figure {
 	return f.single(unit, all, nil)
 }
 
+// balance sets fixed ways to read beside the balancer's choice, a panel for each model and amount of memory.
+func (g *group) balance() *figure {
+	name, ok := g.metric("tok/s", "tok/s")
+	if !ok {
+		return nil
+	}
+	apart := []string{"model", "ram", "test"} // what has panels of its own
+	f := g.newFigure("", "tokens a second by how experts are read")
+	var titles []string
+	charts, best := map[string][]bar{}, map[string]bench.Summary{}
+	for _, r := range g.records {
+		var title []string
+		for _, p := range apart[:2] {
+			if slices.Contains(g.varies, p) {
+				title = append(title, strings.TrimPrefix(p+" "+r.Param(p), "model "))
+			}
+		}
+		if g.tests {
+			title = append(title, r.Test)
+		}
+		key := strings.Join(title, ", ")
+		if !slices.Contains(titles, key) {
+			titles = append(titles, key)
+		}
+		fill := colour(0)
+		if g.chosen(r) {
+			fill = colour(1)
+		} else if s := r.Metrics[name]; s.Mean > best[key].Mean {
+			best[key] = s
+		}
+		if b, ok := g.bar(r, name, fill, apart...); ok {
+			charts[key] = append(charts[key], b)
+		}
+	}
+	line := computed("the best of the fixed ones")
+	f.legend = []entry{swatch("fixed settings", colour(0)), swatch("the balancer's choice", colour(1)), line.entry()}
+	var list []panel
+	for _, t := range titles {
+		if p, h := bars(charts[t], []mark{{best[t].Mean, line.style}}); p != nil {
+			list, f.height = append(list, panel{title: t, x: "tokens per second", Plot: p}), max(f.height, h)
+		}
+	}
+	f.tile(list, 1, f.height)
+	return f.orNil()
+}
+
 // main is the first metric, by name, of those that are better the larger or smaller they are.
 func (g *group) main() (string, bool) {
 	for _, r := range g.records {
@@ -479,11 +554,14 @@ var shownQuantiles = []struct {
 	name, word string
 }{{0.5, "median", "p50"}, {0.9, "90 %", "p90"}, {0.99, "99 %", "p99"}, {0.999, "99.9 %", "p99.9"}}
 
+// timeUnits are those of metrics, in nanoseconds.
+var timeUnits = map[string]float64{"ns": 1, "ns/op": 1, "µs": 1e3, "ms": 1e6, "s": 1e9}
+
 // metricQuantiles are the quantiles that have metrics of their own, as "wait p99", by what they are of.
 func metricQuantiles(r *bench.Record) map[string][]float64 {
 	all := map[string][]float64{}
 	for name, s := range r.Metrics {
-		nanos, isTime := map[string]float64{"ns": 1, "ns/op": 1, "µs": 1e3, "ms": 1e6, "s": 1e9}[s.Unit]
+		nanos, isTime := timeUnits[s.Unit]
 		words := strings.Fields(name)
 		for i, q := range shownQuantiles {
 			if at := slices.Index(words, q.word); isTime && at >= 0 {
@@ -561,9 +639,10 @@ func histogramOrder(name string) int {
 	return i
 }
 
-// latencies are histograms of each arm below those of the others, on one axis of time; several pictures if there are many arms.
+// latencies are histograms of each arm below those of the others, on one axis of time; several pictures if there are many arms,
+// and no more than the first twelve arms.
 func (g *group) latencies() (all []*figure) {
-	const most = 6 // panels of a picture
+	const most, pages = 6, 2 // panels of a picture, and pictures
 	var names []string
 	var everything []distribution
 	var arms []*bench.Record
@@ -590,12 +669,17 @@ func (g *group) latencies() (all []*figure) {
 	if !ok {
 		return nil
 	}
-	pages := (len(arms) + most - 1) / most
+	if len(arms) > most*pages {
+		if g.name == "io" { // which has a picture of them over the size of requests
+			return nil
+		}
+		arms = arms[:most*pages]
+	}
 	for page, part := range slices.Collect(slices.Chunk(arms, most)) {
 		f := g.newFigure("-latency", "how long requests took")
-		if pages > 1 {
+		if len(arms) > most {
 			f.file += fmt.Sprintf("-%d", page+1)
-			f.title += fmt.Sprintf(" (%d of %d)", page+1, pages)
+			f.title += fmt.Sprintf(" (arms %d to %d of %d)", page*most+1, page*most+len(part), len(g.records))
 		}
 		for i, name := range names {
 			f.legend = append(f.legend, swatch(histogramName(name), colour(i)))
@@ -618,7 +702,7 @@ func (g *group) latencies() (all []*figure) {
 			}
 			list = append(list, panel{
 				title: cmp.Or(g.label(r), r.Test), note: "median, 99 %: " + strings.Join(said, " · "), x: label,
-				Plot: histogram("% of them", ds, first, last),
+				y: "% of them", Plot: histogram(ds, first, last),
 			})
 		}
 		f.statistic = "all together"
@@ -657,6 +741,7 @@ func (g *group) time() *figure {
 	if len(names) == 0 || most <= 0 {
 		return nil
 	}
+	slices.SortStableFunc(names, func(a, b string) int { return cmp.Compare(rest(a), rest(b)) })
 	scale, unit := 1e3, "ms"
 	if most < 1e-3 {
 		scale, unit = 1e6, "µs"
@@ -667,7 +752,7 @@ func (g *group) time() *figure {
 		for i, name := range names {
 			for _, p := range r.Parts {
 				if p.Name == name && finite(p.Seconds) {
-					b.parts, b.fill = append(b.parts, max(p.Seconds, 0)*scale), append(b.fill, partColour(i))
+					b.parts, b.fill = append(b.parts, max(p.Seconds, 0)*scale), append(b.fill, partColour(i, name))
 				}
 			}
 		}
@@ -679,13 +764,24 @@ func (g *group) time() *figure {
 	f := g.newFigure("-time", "where a token's time goes")
 	f.statistic = "mean"
 	for i, name := range names {
-		f.legend = append(f.legend, swatch(name, partColour(i)))
+		f.legend = append(f.legend, swatch(name, partColour(i, name)))
 	}
 	return f.single(unit+" per token", all, nil)
 }
 
+// rest is 1 for the part that has no name of its own, which comes last.
+func rest(part string) int {
+	if part == "other" || part == "rest" {
+		return 1
+	}
+	return 0
+}
+
 // partColour goes on behind the palette's end with the same colours half as strong.
-func partColour(i int) color.Color {
+func partColour(i int, part string) color.Color {
+	if rest(part) == 1 {
+		return grey
+	}
 	r, g, b, _ := colour(i).RGBA()
 	if i/len(palette)%2 == 0 {
 		return colour(i)

@@ -10,11 +10,11 @@ import (
 // linear are about n round marks from 0 on.
 type linear struct{ n int }
 
-// step is 1, 2 or 5 times a power of ten.
+// step is 1, 2, 2.5 or 5 times a power of ten.
 func (l linear) step(max float64) float64 {
 	raw := max / float64(l.n)
 	power := math.Pow(10, math.Floor(math.Log10(raw)))
-	for _, m := range []float64{1, 2, 5} {
+	for _, m := range []float64{1, 2, 2.5, 5} {
 		if raw <= m*power*1.0000001 {
 			return m * power
 		}
@@ -33,7 +33,10 @@ func (l linear) top(max float64) float64 {
 
 func (l linear) Ticks(_, max float64) (ticks []plot.Tick) {
 	step := l.step(max)
-	digits := int(math.Max(0, -math.Floor(math.Log10(step)+1e-9)))
+	digits := 0
+	for unit := step; digits < 15 && math.Abs(unit-math.Round(unit)) > 1e-6*unit; unit *= 10 {
+		digits++
+	}
 	for i := 0; float64(i)*step <= max*(1+1e-9); i++ {
 		ticks = append(ticks, plot.Tick{Value: float64(i) * step, Label: grouped(float64(i)*step, digits)})
 	}
