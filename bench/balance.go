@@ -53,14 +53,17 @@ func NewBalance(cfg BalanceConfig) (Experiment, error) {
 		}
 		return cfg.Warmup
 	}
-	d.metrics = append(d.metrics, Metric{
-		Name: versusBest, Unit: "ratio", Help: "tokens a second by those of the best fixed setting, in the same repetition", Better: 1, Digits: 3,
-	})
+	d.metrics = append(d.metrics, vsBest)
 	columns(d.metrics, tokensPerSecond, versusBest, "p95", "hit %", "disk MB/token", "read GB/s", "drive GB/s", ofLimit, "stall %", "precision %")
 	return &balance{d}, nil
 }
 
 type balance struct{ *decode }
+
+// vsBest is the metric that Conclude adds.
+var vsBest = Metric{
+	Name: versusBest, Unit: "ratio", Help: "tokens a second by those of the best fixed setting, in the same repetition", Better: 1, Digits: 3,
+}
 
 // The settings that the arms differ in.
 var balanceParams = []string{"readers", "prefetch", "prefetch-depth", "prefetch-horizon"}
@@ -198,7 +201,7 @@ func versus(kind string, records []*Record, named bool) string {
 		for i := range min(len(mine), len(its)) { // the n-th of each were made one after the other
 			ratios = append(ratios, mine[i]/its[i])
 		}
-		r.Metrics[versusBest] = summarize(Metric{Unit: "ratio", Better: 1}, ratios)
+		r.Metrics[versusBest] = summarize(vsBest, ratios)
 	}
 	if auto == nil {
 		return ""

@@ -286,22 +286,20 @@ type session struct {
 }
 
 // session opens an arm of setting i with room for so many tokens.
-func (x *models) session(ctx context.Context, i, tokens int) (s *session, err error) {
-	s = &session{x: x, setting: i}
-	if s.m, s.release, err = x.open(ctx, i); err != nil {
+func (x *models) session(ctx context.Context, i, tokens int) (*session, error) {
+	m, release, err := x.open(ctx, i)
+	if err != nil {
 		return nil, err
 	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, s.release())
-		}
-	}()
-	if s.trace, err = x.trace(s.m); err != nil {
-		return nil, err
+	s := &session{x: x, setting: i, m: m, release: release}
+	s.device, _ = m.LayersOnDevice()
+	if s.trace, err = x.trace(m); err == nil {
+		s.Session, err = m.NewSession(tokens)
 	}
-	s.device, _ = s.m.LayersOnDevice()
-	s.Session, err = s.m.NewSession(tokens)
-	return s, err
+	if err != nil {
+		return nil, errors.Join(err, release())
+	}
+	return s, nil
 }
 
 // Model is the model of the arm, for who looks at it while it is at work.

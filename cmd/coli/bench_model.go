@@ -91,16 +91,23 @@ func number(name string, list []int, least, most int, set func(*engine.Options, 
 		return err
 	}}
 	for _, n := range list {
-		if n < least || n > most {
-			return a, usageError{fmt.Errorf("--%s %d: want a number from %d to %d", name, n, least, most)}
-		}
 		value := strconv.Itoa(n)
 		if n == 0 {
 			value = auto
 		}
 		a.values = append(a.values, value)
 	}
-	return a, nil
+	return a, between(name, list, least, most)
+}
+
+// between is an error if a number of a list is out of range.
+func between(name string, list []int, least, most int) error {
+	for _, n := range list {
+		if n < least || n > most {
+			return usageError{fmt.Errorf("--%s %d: want a number from %d to %d", name, n, least, most)}
+		}
+	}
+	return nil
 }
 
 // many is more than any number here makes sense.
@@ -225,6 +232,9 @@ func newBenchDecodeCmd() *cobra.Command {
 			f.place(cmd, true, ramFlag)
 		},
 		build: func(_ context.Context, b *benchRun) (bench.Experiment, error) {
+			if err := between("n-gen", gen, 1, many); err != nil {
+				return nil, err
+			}
 			cfg, err := f.config(b)
 			if err != nil {
 				return nil, err
@@ -237,7 +247,7 @@ func newBenchDecodeCmd() *cobra.Command {
 	})
 }
 
-const ramFlag = "memory for experts, as sizes or percentages of the experts' bytes (default: what is free)"
+const ramFlag = "memory for experts: sizes, or percentages of the experts' bytes (default: what is free)"
 
 // generates makes the flags of how many tokens are computed one by one.
 func (f *modelFlags) generates(fs *pflag.FlagSet, gen *intsFlag, warmup int) {
@@ -261,6 +271,9 @@ func newBenchPrefillCmd() *cobra.Command {
 			f.place(cmd, true, ramFlag)
 		},
 		build: func(_ context.Context, b *benchRun) (bench.Experiment, error) {
+			if err := between("n-prompt", prompt, 1, many); err != nil {
+				return nil, err
+			}
 			cfg, err := f.config(b)
 			if err != nil {
 				return nil, err
@@ -273,10 +286,11 @@ func newBenchPrefillCmd() *cobra.Command {
 	})
 }
 
-const streamLong = `Decode with a part of the experts in memory and the others on disk, and compare with what memory and drive allow at best: the plain read rate
-of memory, and the drive's own rate at the same request size, measured before each repetition.
+const streamLong = `Decode with a part of the experts in memory and the others on disk, and compare with what memory and drive allow at best: the plain read
+rate of memory, and the drive's own rate at the same request size, measured before each repetition.
 
-` + ramHelp + ` All arms must come to the same answers, to the bit: if one does not, the experiment fails.
+` + ramHelp + `
+All arms must come to the same answers, to the bit: if one does not, the experiment fails.
 
 ` + statesHelp + `
 
@@ -292,9 +306,12 @@ func newBenchStreamCmd() *cobra.Command {
 		define: func(cmd *cobra.Command) {
 			f.define(cmd, func(fs *pflag.FlagSet) { f.generates(fs, &gen, 128) })
 			f.ram = sizesFlag{"10%", "20%", "40%", "60%", "80%", "100%"}
-			f.place(cmd, true, "memory for experts, as sizes or percentages of the experts' bytes")
+			f.place(cmd, true, "memory for experts: sizes, or percentages of the experts' bytes")
 		},
 		build: func(_ context.Context, b *benchRun) (bench.Experiment, error) {
+			if err := between("n-gen", gen, 1, many); err != nil {
+				return nil, err
+			}
 			cfg, err := f.config(b)
 			if err != nil {
 				return nil, err
@@ -309,7 +326,8 @@ func newBenchStreamCmd() *cobra.Command {
 const balanceLong = `Decode with fixed ways to read experts from disk, every combination of --readers, --prefetch-depth and --prefetch-horizon, and with the
 balancer's choice ("auto"), side by side. The last line on standard error says whether the choice comes within 5 % of the best fixed one.
 
-` + ramHelp + ` All arms must come to the same answers, to the bit: if one does not, the experiment fails.
+` + ramHelp + `
+All arms must come to the same answers, to the bit: if one does not, the experiment fails.
 
 ` + statesHelp
 
@@ -333,17 +351,13 @@ func newBenchBalanceCmd() *cobra.Command {
 				fs.Var(&horizons, "prefetch-horizon", "layers ahead that are predicted")
 			})
 			f.ram = sizesFlag{"20%"}
-			f.place(cmd, false, "memory for experts, as sizes or percentages of the experts' bytes")
+			f.place(cmd, false, "memory for experts: sizes, or percentages of the experts' bytes")
 		},
 		build: func(_ context.Context, b *benchRun) (bench.Experiment, error) {
-			for _, list := range []struct {
-				name   string
-				values intsFlag
-				most   int
-			}{{"readers", readers, prefetcher.MaxReaders}, {"prefetch-horizon", horizons, many}} {
-				if _, err := number(list.name, list.values, 1, list.most, nil); err != nil {
-					return nil, err
-				}
+			err := errors.Join(between("n-gen", gen, 1, many), between("readers", readers, 1, prefetcher.MaxReaders),
+				between("prefetch-depth", depths, 0, many), between("prefetch-horizon", horizons, 1, many))
+			if err != nil {
+				return nil, err
 			}
 			cfg, err := f.config(b)
 			if err != nil {
