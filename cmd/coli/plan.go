@@ -179,8 +179,7 @@ func printPlan(w io.Writer, p *engine.Plan, r *rates) error {
 	if p.Unsupported != nil {
 		row("cannot run", "%v", p.Unsupported)
 		tab.Flush() //nolint:errcheck // into memory
-		_, err := io.WriteString(w, b.String())
-		return err
+		return writeTable(w, b.String())
 	}
 	row("threads", "%d (%s)", p.Threads, p.ThreadsWhy)
 	row("layers", "%s", cmp.Or(p.LayersWhy, "all layers on the CPU"))
@@ -215,8 +214,19 @@ func printPlan(w io.Writer, p *engine.Plan, r *rates) error {
 		return err
 	}
 	fmt.Fprintf(&b, "\n%s\n", hitLine(p))
-	_, err := io.WriteString(w, b.String())
-	return err
+	return writeTable(w, b.String())
+}
+
+// writeTable writes lines without the spaces that a table ends its empty cells with.
+func writeTable(w io.Writer, text string) error {
+	var b strings.Builder
+	for line := range strings.Lines(text) {
+		b.WriteString(strings.TrimRight(line, " \n") + "\n")
+	}
+	if _, err := io.WriteString(w, b.String()); err != nil {
+		return outputError(err)
+	}
+	return nil
 }
 
 // printReads prints what a token reads from the tiers that it reads from, at which rates, and the bounds that follow.
@@ -270,7 +280,7 @@ func perSecond(rate float64) string {
 	if rate <= 0 {
 		return "unknown"
 	}
-	return fmt.Sprintf("%.3g", rate)
+	return fmt.Sprintf("%.*f", max(0, 2-int(math.Log10(max(rate, 1)))), rate)
 }
 
 // sources says where the rates come from, and how an unknown one can be given.
