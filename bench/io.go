@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"syscall"
 	"time"
@@ -81,13 +83,14 @@ func (*ioExperiment) Metrics() []Metric {
 		{Name: "read p95", Unit: "µs", Help: "95 % of the reads took no longer", Better: -1, Digits: 1},
 		{Name: "read p99", Unit: "µs", Help: "99 % of the reads took no longer", Better: -1, Table: true, Digits: 1},
 		{Name: "CPU ms/GB", Unit: "ms/GB", Help: "processor time of the whole program", Better: -1, Table: true, Digits: 1},
-		{Name: "requests/read", Unit: "1", Help: "requests to the drive that a read became", Better: -1, Table: true, Digits: 2},
-		{Name: "drive bytes/byte", Unit: "1", Help: "bytes the drive was asked for, by bytes the program got", Better: -1, Table: true, Digits: 3},
+		{Name: "requests/read", Help: "requests to the drive that a read became", Better: -1, Table: true, Digits: 2},
+		{Name: "drive bytes/byte", Help: "bytes the drive was asked for, by bytes the program got", Better: -1, Table: true, Digits: 3},
 		{Name: "queue mean", Unit: "µs", Help: "from a request's making until the drive had it", Better: -1, Digits: 1},
 		{Name: "device p50", Unit: "µs", Help: "a request's time in the drive, to a factor of two", Better: -1, Digits: 1},
 		{Name: "device mean", Unit: "µs", Help: "a request's time in the drive", Better: -1, Table: true, Digits: 1},
 		{Name: "device p99", Unit: "µs", Help: "99 % of the requests took no longer in the drive, to a factor of two", Better: -1, Digits: 1},
-		{Name: "in flight", Unit: "1", Help: "requests in the drive on average: their time in it by the time that passed"},
+		{Name: "in flight", Help: "requests in the drive on average: their time in it by the time that passed"},
+		{Name: "lost", Help: "requests that nobody saw complete, which are not in the times"},
 	}
 }
 
@@ -115,6 +118,32 @@ func (e *ioExperiment) Arms() (arms []Arm) {
 		}
 	}
 	return arms
+}
+
+// Conclude implements Concluder: what the probe costs, where arms with it and without are side by side.
+func (e *ioExperiment) Conclude(records []Record) (lines []string) {
+	for _, on := range records {
+		i := slices.IndexFunc(records, func(off Record) bool {
+			return off.Param("probe") == "off" && on.Param("probe") == "on" && !slices.ContainsFunc(on.Params, func(p Param) bool {
+				return p.Name != "probe" && p.Value != off.Param(p.Name)
+			})
+		})
+		if i < 0 {
+			continue
+		}
+		// Repetitions of the same number lie next to each other in time.
+		with, without := on.Metrics["IOPS"].Samples, records[i].Metrics["IOPS"].Samples
+		var lost []float64
+		for rep := range min(len(with), len(without)) {
+			lost = append(lost, 100*(1-with[rep]/without[rep]))
+		}
+		if len(lost) > 0 {
+			cost := summarize(Metric{}, lost)
+			lines = append(lines, fmt.Sprintf("the probe costs %.1f %% of the reads a second (± %.1f, standard error of %d pairs): %s, %s, %s readers",
+				cost.Mean, cost.SD/math.Sqrt(float64(len(lost))), len(lost), on.Param("size"), on.Param("mode"), on.Param("readers")))
+		}
+	}
+	return lines
 }
 
 // sizeText is a size as ledger.ParseSize reads it, without loss.
@@ -259,8 +288,9 @@ func (s *Sample) block(p *probe.Probe, d probe.Snapshot, f prefetcher.RawFigures
 		s.Values["in flight"] = float64(ops.Device.Sum) / float64(f.Took)
 		s.Histograms["queue"], s.Histograms["device"] = ops.Queue, ops.Device
 	}
-	if ops.Lost > 0 || d.Untracked > 0 {
-		s.Notes = append(s.Notes, fmt.Sprintf("%d completions of requests were not seen, %d requests not followed", ops.Lost, d.Untracked))
+	s.Values["lost"] = float64(ops.Lost)
+	if d.Untracked > 0 {
+		s.Notes = append(s.Notes, "more requests, or drives, than the probe can follow: its figures are too low")
 	}
 }
 

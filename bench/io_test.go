@@ -165,3 +165,20 @@ func TestSizeText(t *testing.T) {
 		}
 	}
 }
+
+// The probe's cost is that of repetitions of the same number, in arms that differ in nothing else.
+func TestIOConclude(t *testing.T) {
+	record := func(size, probe string, iops ...float64) Record {
+		return Record{
+			Params:  []Param{{"size", size}, {"mode", "direct"}, {"readers", "2"}, {"probe", probe}},
+			Metrics: map[string]Summary{"IOPS": {Samples: iops}},
+		}
+	}
+	got := (&ioExperiment{}).Conclude([]Record{
+		record("4KiB", "on", 98, 196), record("4KiB", "off", 100, 200), record("1MiB", "on", 5), {Skipped: "refused"},
+	})
+	want := "the probe costs 2.0 % of the reads a second (± 0.0, standard error of 2 pairs): 4KiB, direct, 2 readers"
+	if len(got) != 1 || got[0] != want {
+		t.Errorf("%q", got)
+	}
+}

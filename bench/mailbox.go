@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strconv"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/coli-moe/coli/actors"
 	"github.com/coli-moe/coli/balancer"
+	"github.com/coli-moe/coli/ledger"
 	"github.com/coli-moe/coli/messages"
 	"github.com/coli-moe/coli/model"
 	"github.com/coli-moe/coli/ops"
@@ -31,6 +33,7 @@ type MailboxConfig struct {
 	Tests          []string // of MailboxTests
 	Model          string   // whose MoE steps are made; its experts must fit in memory
 	Threads        []int    // of the steps
+	Memory         int64    // for the experts of a model
 	Measure, Trace []bool   // actors.Options
 	Time           time.Duration
 	Seed           uint64
@@ -64,7 +67,7 @@ func (*mailboxExperiment) Metrics() []Metric {
 		{Name: "step p50", Unit: "ns", Help: "a layer's step: router, prediction, experts; the mean over the layers of a token, half of the tokens took no longer", Better: -1},
 		{Name: "step p99", Unit: "ns", Help: "99 % of the tokens took no longer", Better: -1},
 		{Name: "over direct", Unit: "ns", Help: "how much longer the median step takes than the same work without actors", Better: -1, Table: true},
-		{Name: "allocs/op", Unit: "1/op", Help: "allocations by message, or by step of a layer", Better: -1, Table: true, Digits: 2},
+		{Name: "allocs/op", Unit: "allocs/op", Help: "allocations by message, or by step of a layer", Better: -1, Table: true, Digits: 2},
 	}
 }
 
@@ -310,6 +313,10 @@ func (e *mailboxExperiment) startSteps(threads int, o actors.Options, slots bool
 			return nil, err
 		}
 		system.Slots = len(layers) * r.experts
+		if need := int64(system.Slots) * system.Records.SlotBytes(); need > e.cfg.Memory {
+			return nil, fmt.Errorf("%w: all experts of %s need %s of memory, and %s may be used", ErrSkip, filepath.Base(e.cfg.Model),
+				ledger.FormatSize(need), ledger.FormatSize(e.cfg.Memory))
+		}
 	}
 	if r.sys, err = actors.NewSystem(system); err != nil {
 		return nil, err

@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"errors"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -27,7 +28,7 @@ func tinyModel(t *testing.T) string {
 // Every test, with and without measuring and tracing, gives the figures it is for, and messages and steps allocate next to nothing.
 func TestMailbox(t *testing.T) {
 	e, err := NewMailbox(MailboxConfig{
-		Tests: MailboxTests, Model: tinyModel(t), Threads: []int{1, 2}, Measure: []bool{false, true}, Trace: []bool{false, true},
+		Tests: MailboxTests, Model: tinyModel(t), Threads: []int{1, 2}, Memory: 100 << 20, Measure: []bool{false, true}, Trace: []bool{false, true},
 		Time: 3 * time.Millisecond, Seed: 2,
 	})
 	if err != nil {
@@ -80,6 +81,10 @@ func TestMailboxRefuses(t *testing.T) {
 		t.Fatal(arms)
 	}
 	if _, err := arms[0].Open(t.Context()); err == nil || !strings.Contains(err.Error(), "none.gguf") {
+		t.Error(err)
+	}
+	e.(*mailboxExperiment).cfg.Model = tinyModel(t)
+	if _, err := arms[1].Open(t.Context()); !errors.Is(err, ErrSkip) || !strings.Contains(err.Error(), "all experts of tiny.gguf need") {
 		t.Error(err)
 	}
 }

@@ -45,6 +45,7 @@ func newBenchCmd() *cobra.Command {
 		DisableFlagsInUseLine: true,
 	}
 	cmd.AddCommand(newBenchDecodeCmd(), newBenchPrefillCmd(), newBenchStreamCmd(), newBenchBalanceCmd())
+	cmd.AddCommand(newBenchIOCmd(), newBenchKernelsCmd(), newBenchMailboxCmd())
 	cmd.AddCommand(newPlotCmd())
 	return cmd
 }
