@@ -1,6 +1,7 @@
 package balancer
 
 import (
+	"fmt"
 	"sync"
 	"time"
 
@@ -70,7 +71,7 @@ func NewActor(cfg ActorConfig) *Actor {
 	return a
 }
 
-// Receive handles Took, which it takes back to its pool, and BlockIO. Other messages are ignored.
+// Receive handles Took, which it takes back to its pool, and BlockIO. It panics on any other message.
 func (a *Actor) Receive(m messages.Message) {
 	switch m := m.(type) {
 	case *messages.Took:
@@ -86,6 +87,8 @@ func (a *Actor) Receive(m messages.Message) {
 		a.ask()
 	case *messages.BlockIO:
 		a.machine.BlockIO(m)
+	default:
+		panic(fmt.Sprintf("balancer: message %T", m))
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/coli-moe/coli/device"
 	"github.com/coli-moe/coli/internal/sharedtest"
+	"github.com/coli-moe/coli/messages"
 	"github.com/coli-moe/coli/prefetcher"
 )
 
@@ -83,9 +84,11 @@ func metamorphic(t *testing.T, path string, runs int) {
 		}
 		opt := Options{
 			Threads: 1 + rng.IntN(4), Chunk: []int{1, 2, 5, 16, 512}[rng.IntN(5)],
-			RAM: int64(slots)*slot + rng.Int64N(slot), Readers: 1 + rng.IntN(4),
+			RAM: int64(slots)*slot + rng.Int64N(slot), Readers: rng.IntN(5),
 			Direct:        prefetcher.Mode(rng.IntN(2)) * prefetcher.Off,
 			Prefetch:      []Prefetch{PrefetchAuto, PrefetchOn, PrefetchOff}[rng.IntN(3)],
+			Depth:         rng.IntN(2) * rng.IntN(2*base.Config.NumExpertsPerTok+2),
+			Horizon:       rng.IntN(4),
 			Deterministic: rng.IntN(4) == 0,
 			Trace:         rng.IntN(4) == 0,
 			Note:          func(line string) { t.Log(line) },
@@ -97,8 +100,14 @@ func metamorphic(t *testing.T, path string, runs int) {
 			opt = onVulkan(t, opt)
 			opt.GPULayers = GPULayers(strconv.Itoa(1 + rng.IntN(base.net.Layers())))
 		}
-		name := fmt.Sprintf("threads %d chunk %d slots %d readers %d direct %v prefetch %s deterministic %v history %v device %q layers %s",
-			opt.Threads, opt.Chunk, slots, opt.Readers, opt.Direct, opt.Prefetch, opt.Deterministic, opt.History != nil, opt.Device, opt.GPULayers)
+		if i%2 == 1 {
+			opt.choose = func() messages.Policy { // another policy for each step, and two decide
+				return messages.Policy{Readers: 1 + rng.IntN(9), Depth: rng.IntN(2*base.Config.NumExpertsPerTok + 2), Horizon: 1 + rng.IntN(3)}
+			}
+		}
+		name := fmt.Sprintf("threads %d chunk %d slots %d readers %d direct %v prefetch %s depth %d horizon %d changing %v deterministic %v history %v "+
+			"device %q layers %s", opt.Threads, opt.Chunk, slots, opt.Readers, opt.Direct, opt.Prefetch, opt.Depth, opt.Horizon, opt.choose != nil,
+			opt.Deterministic, opt.History != nil, opt.Device, opt.GPULayers)
 		t.Log(name)
 		m := load(t, path, opt)
 		got := greedyRun(t, m, ids, 12)
