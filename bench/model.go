@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/coli-moe/coli/device"
 	"github.com/coli-moe/coli/engine"
 	"github.com/coli-moe/coli/kernels"
 	"github.com/coli-moe/coli/ledger"
@@ -39,6 +40,8 @@ type ModelConfig struct {
 	Note  func(string) // lines for the user; nil: nobody reads them
 	// Load opens a model; nil is engine.Load.
 	Load func(context.Context, string, engine.Options) (*engine.Model, error)
+	// Closing is told of a model that is about to be closed; may be nil.
+	Closing func(*engine.Model)
 }
 
 // modelInfo is what a checkpoint says of itself.
@@ -132,6 +135,32 @@ func (x *models) Files() (all []string) {
 	return all
 }
 
+// Describe adds the devices that settings run layers on.
+func (x *models) Describe(env *Env) {
+	var names []string
+	looked := map[string]bool{}
+	for i := range x.Settings {
+		opt := &x.Settings[i].Options
+		if opt.Device == engine.DeviceNone || opt.GPULayers == "0" || looked[opt.Device] {
+			continue
+		}
+		looked[opt.Device] = true
+		o := opt.DeviceOptions
+		o.Select = opt.Device
+		d, err := device.Open(o)
+		if err != nil {
+			continue // opening the arm says what is wrong, if a device was asked for
+		}
+		if info := d.Info(); (wantsDevice(opt) || info.Type == device.Discrete) && !slices.Contains(names, info.Name) {
+			names = append(names, info.Name)
+		}
+		if err := d.Close(); err != nil {
+			x.note(err.Error())
+		}
+	}
+	env.GPU = strings.Join(names, ", ")
+}
+
 // fits is an error if an amount of work needs a longer context than a model has.
 func (x *models) fits(test string, tokens int) error {
 	for i, info := range x.info {
@@ -186,7 +215,7 @@ func (x *models) open(ctx context.Context, i int) (m *engine.Model, release func
 			return nil, nil, errors.Join(fmt.Errorf("no layer is on the device that was asked for: %s", m.LayersWhy), m.Close())
 		}
 		if _, streams, err := m.Experts(); streams || err != nil {
-			return m, m.Close, err
+			return m, func() error { return x.close(m) }, err
 		}
 		s = &sharedModel{Model: m}
 		x.shared[i] = s
@@ -197,8 +226,15 @@ func (x *models) open(ctx context.Context, i int) (m *engine.Model, release func
 			return nil
 		}
 		x.shared[i] = nil
-		return s.Close()
+		return x.close(s.Model)
 	}, nil
+}
+
+func (x *models) close(m *engine.Model) error {
+	if x.Closing != nil {
+		x.Closing(m)
+	}
+	return m.Close()
 }
 
 // wantsDevice says whether somebody asked for layers on a device, rather than leave it to what there is.

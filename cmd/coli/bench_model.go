@@ -34,7 +34,7 @@ type modelFlags struct {
 	readers, prefetchDepth, horizon intsFlag
 	prefetch, direct                wordsFlag
 	text                            string
-	parts                           bool
+	parts, gpuProfile               bool
 	warmup                          int
 }
 
@@ -71,6 +71,11 @@ func (f *modelFlags) place(cmd *cobra.Command, reading bool, ram string) {
 		f.layers.parse = func(s string) error { return new(layersFlag).Set(s) }
 		fs.Var(&f.layers, "gpu-layers", "most layers on the device: auto, all or N")
 	})
+}
+
+// profiles makes the flag that has a device's time measured.
+func (f *modelFlags) profiles(fs *pflag.FlagSet) {
+	fs.BoolVar(&f.gpuProfile, "gpu-profile", false, "print where the device's time went, by op, warm-up included; measuring it costs some")
 }
 
 // axis is a setting with the values that it takes: a dimension of the matrix.
@@ -170,9 +175,12 @@ func (f *modelFlags) config(b *benchRun) (cfg bench.ModelConfig, err error) {
 		}
 		paths = []string{path}
 	}
+	if d := (deviceOptions{profile: f.gpuProfile}); f.gpuProfile {
+		cfg.Closing = func(m *engine.Model) { d.printProfile(b.cmd.ErrOrStderr(), m) }
+	}
 	for _, path := range paths {
 		s := bench.Setting{Path: path, Options: engine.Options{Measure: b.measure()}}
-		(&deviceOptions{}).apply(&s.Options)
+		(&deviceOptions{profile: f.gpuProfile}).apply(&s.Options)
 		if info, err := os.Stat(path); len(paths) > 1 || err == nil && info.IsDir() { // files are in every record anyway
 			s.Params = []bench.Param{{Name: "model", Value: nameAmong(path, paths)}}
 		}
@@ -230,6 +238,7 @@ func newBenchDecodeCmd() *cobra.Command {
 		define: func(cmd *cobra.Command) {
 			f.define(cmd, func(fs *pflag.FlagSet) { f.generates(fs, &gen, 0) })
 			f.place(cmd, true, ramFlag)
+			group(cmd, "Profile", f.profiles)
 		},
 		build: func(_ context.Context, b *benchRun) (bench.Experiment, error) {
 			if err := between("n-gen", gen, 1, many); err != nil {
@@ -247,7 +256,7 @@ func newBenchDecodeCmd() *cobra.Command {
 	})
 }
 
-const ramFlag = "memory for experts: sizes, or percentages of the experts' bytes (default: what is free)"
+const ramFlag = "memory for experts: sizes, or percentages of their bytes (default: what is free)"
 
 // generates makes the flags of how many tokens are computed one by one.
 func (f *modelFlags) generates(fs *pflag.FlagSet, gen *intsFlag, warmup int) {
@@ -269,6 +278,7 @@ func newBenchPrefillCmd() *cobra.Command {
 		define: func(cmd *cobra.Command) {
 			f.define(cmd, func(fs *pflag.FlagSet) { fs.VarP(&prompt, "n-prompt", "p", "tokens of the prompt") })
 			f.place(cmd, true, ramFlag)
+			group(cmd, "Profile", f.profiles)
 		},
 		build: func(_ context.Context, b *benchRun) (bench.Experiment, error) {
 			if err := between("n-prompt", prompt, 1, many); err != nil {
@@ -306,7 +316,7 @@ func newBenchStreamCmd() *cobra.Command {
 		define: func(cmd *cobra.Command) {
 			f.define(cmd, func(fs *pflag.FlagSet) { f.generates(fs, &gen, 128) })
 			f.ram = sizesFlag{"10%", "20%", "40%", "60%", "80%", "100%"}
-			f.place(cmd, true, "memory for experts: sizes, or percentages of the experts' bytes")
+			f.place(cmd, true, "memory for experts: sizes, or percentages of their bytes")
 		},
 		build: func(_ context.Context, b *benchRun) (bench.Experiment, error) {
 			if err := between("n-gen", gen, 1, many); err != nil {
@@ -351,7 +361,7 @@ func newBenchBalanceCmd() *cobra.Command {
 				fs.Var(&horizons, "prefetch-horizon", "layers ahead that are predicted")
 			})
 			f.ram = sizesFlag{"20%"}
-			f.place(cmd, false, "memory for experts: sizes, or percentages of the experts' bytes")
+			f.place(cmd, false, "memory for experts: sizes, or percentages of their bytes")
 		},
 		build: func(_ context.Context, b *benchRun) (bench.Experiment, error) {
 			err := errors.Join(between("n-gen", gen, 1, many), between("readers", readers, 1, prefetcher.MaxReaders),
