@@ -518,6 +518,89 @@ func TestCloseOfHungDrive(t *testing.T) {
 	}
 }
 
+// TestPolicy changes the number of reads at a time while reads are on their way. Reads are held until the test lets them go.
+func TestPolicy(t *testing.T) {
+	var now atomic.Int64
+	held := make(chan bool)
+	r := start(t, Config{Readers: 1, Direct: Off}, func(_ int64, _ bool, p []byte, off int64, read readFunc) (int, error) {
+		if off < experts*partBytes { // the first of the two of an expert
+			now.Add(1)
+			<-held
+			now.Add(-1)
+		}
+		return read(p, off)
+	})
+	inFlight := func(want int64) {
+		t.Helper()
+		for deadline := time.Now().Add(10 * time.Second); now.Load() != want; time.Sleep(ms) {
+			if time.Now().After(deadline) {
+				t.Fatalf("%d reads in flight, want %d", now.Load(), want)
+			}
+		}
+		time.Sleep(2 * ms)
+		if n := now.Load(); n != want {
+			t.Fatalf("%d reads in flight, want %d", n, want)
+		}
+	}
+	end := func(n int) {
+		for range n {
+			held <- true
+			if l := r.answer(); l.Err != nil || !r.holds(l.Data, l.Key.Expert) {
+				t.Errorf("%+v", l)
+			}
+		}
+	}
+	for e := range int32(experts) {
+		r.ask(e, messages.Demand)
+	}
+	inFlight(1)
+	r.Receive(&messages.Policy{Readers: 4})
+	inFlight(4)
+	r.Receive(&messages.Policy{Readers: 2}) // those in flight go on
+	inFlight(4)
+	end(2)
+	inFlight(2)
+	end(1)
+	inFlight(2)
+	r.Receive(&messages.Policy{Readers: 0}) // none would never end
+	end(1)
+	inFlight(1)
+	r.Receive(&messages.Policy{Readers: 1000})
+	inFlight(4)
+	end(4)
+	if r.number > 4 {
+		t.Errorf("%d readers were started for 4 reads at a time", r.number)
+	}
+}
+
+// TestMeasured: whoever measures reads is told of each, failed ones too.
+func TestMeasured(t *testing.T) {
+	var began, ended, failed, bytes atomic.Int64
+	r := start(t, Config{Readers: 2, Begin: func() { began.Add(1) }, Observe: func(n int64, took time.Duration, bad bool) {
+		ended.Add(1)
+		bytes.Add(n)
+		if bad {
+			failed.Add(1)
+		}
+		if took <= 0 {
+			t.Errorf("a read took %v", took)
+		}
+	}}, nil)
+	for e := range int32(experts) {
+		r.ask(e, messages.Demand)
+		r.answer()
+	}
+	m := messages.Reads.Get()
+	m.Key, m.Dst = messages.Key{Expert: experts}, r.slots.Slot(0)
+	r.Receive(m)
+	if l := r.answer(); l.Err == nil {
+		t.Error("an expert that there is not was read")
+	}
+	if began.Load() != experts+1 || ended.Load() != experts+1 || failed.Load() != 1 || bytes.Load() != r.Stats().Bytes {
+		t.Errorf("%d began, %d ended, %d failed, %d bytes of %+v", began.Load(), ended.Load(), failed.Load(), bytes.Load(), r.Stats())
+	}
+}
+
 // TestNotes says how experts are read.
 func TestNotes(t *testing.T) {
 	bad := errors.New("out of order")
