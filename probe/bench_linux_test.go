@@ -5,6 +5,7 @@ package probe
 import (
 	"fmt"
 	"math"
+	"slices"
 	"testing"
 	"time"
 
@@ -12,48 +13,57 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// BenchmarkRandom4K is what the probe costs a load of direct 4 KiB reads at random places: slices of it without and with the probe in
-// turn, off on on off. overhead-% is how much longer the reads took with it, ± the standard error over pairs; bpf-ns/req is the time in
-// the probe's programs, with the kernel's clock around each.
+// BenchmarkRandom4K is what the probe costs a load of direct 4 KiB reads at random places: slices of it without and with the programs in
+// turn, off on on off. overhead-% is how much longer a slice took with them than its neighbour without, the median over pairs, and ±% its
+// standard error; bpf-ns/req is the time in the programs, with the kernel's clock around each.
 func BenchmarkRandom4K(b *testing.B) {
 	const size = 256 << 20
 	path := directFile(b, size)
 	for _, readers := range []int{1, 4} {
 		b.Run(fmt.Sprintf("readers=%d", readers), func(b *testing.B) {
-			l := load{path: path, size: size, reads: 8000 / readers, bytes: 4 << 10, readers: readers}
-			l.run(b)
-			slice := func() float64 {
+			p := measuring(b)
+			programs := p.tracing
+			l := load{path: path, size: size, reads: 2000 / readers, bytes: 4 << 10, readers: readers}
+			slice := func(on bool) float64 {
+				f := programs.detach
+				if on {
+					f = programs.attach
+				}
+				if err := f(); err != nil {
+					b.Fatal(err)
+				}
 				begin := time.Now()
 				l.run(b)
 				return float64(time.Since(begin)) / float64(l.reads*l.readers)
 			}
-			with := func(f func(*Probe) float64) float64 {
-				p := measuring(b)
-				defer p.Close()
-				return f(p)
-			}
-			var off, on []float64
+			slice(false)
+			var off, on, ratios []float64
 			for b.Loop() {
-				a := slice()
-				x := with(func(*Probe) float64 { return slice() })
-				y := with(func(*Probe) float64 { return slice() })
-				off, on = append(off, a, slice()), append(on, x, y)
+				a, x := slice(false), slice(true)
+				if err := programs.detach(); err != nil {
+					b.Fatal(err)
+				}
+				y, c := slice(true), slice(false)
+				off, on, ratios = append(off, a, c), append(on, x, y), append(ratios, x/a-1, y/c-1)
 			}
-			var ratios, squares, offs, ons float64
-			for i := range off {
-				r := on[i]/off[i] - 1
-				ratios, squares, offs, ons = ratios+r, squares+r*r, offs+off[i], ons+on[i]
+			b.ReportMetric(median(off), "off-ns/read")
+			b.ReportMetric(median(on), "on-ns/read")
+			middle := median(ratios)
+			b.ReportMetric(100*middle, "overhead-%")
+			for i, r := range ratios {
+				ratios[i] = math.Abs(r - middle)
 			}
-			n := float64(len(off))
-			mean := ratios / n
-			b.ReportMetric(offs/n, "off-ns/read")
-			b.ReportMetric(ons/n, "on-ns/read")
-			b.ReportMetric(100*mean, "overhead-%")
-			b.ReportMetric(100*math.Sqrt(max(squares/n-mean*mean, 0)/(n-1)), "±%")
-			b.ReportMetric(with(func(p *Probe) float64 { return inPrograms(b, p, &l) }), "bpf-ns/req")
+			// The median's standard error for a normal distribution: 1.4826 times the median deviation estimates σ, 1.2533 σ/√n is that of the median.
+			b.ReportMetric(100*1.4826*1.2533*median(ratios)/math.Sqrt(float64(len(ratios))), "±%")
+			b.ReportMetric(inPrograms(b, p, &l), "bpf-ns/req")
 			b.ReportMetric(0, "ns/op")
 		})
 	}
+}
+
+func median(x []float64) float64 {
+	x = slices.Sorted(slices.Values(x))
+	return (x[(len(x)-1)/2] + x[len(x)/2]) / 2
 }
 
 // inPrograms returns the nanoseconds that the programs run for a request.
@@ -63,6 +73,9 @@ func inPrograms(b *testing.B, p *Probe, l *load) float64 {
 		need(b, "%v", err)
 	}
 	defer stats.Close()
+	if err := p.tracing.attach(); err != nil {
+		b.Fatal(err)
+	}
 	l.run(b)
 	var sum float64
 	for _, program := range p.tracing.programs {

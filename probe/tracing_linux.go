@@ -43,7 +43,7 @@ var errTracepoint = errors.New("no tracepoint")
 // tracing is the programs of bpf/block.c at work, and their memory. The owner's lock is held around its methods.
 type tracing struct {
 	programs []*ebpf.Program
-	at       []string    // the tracepoints that they are attached to, in the order of a request's life
+	at       []string    // their tracepoints
 	links    []link.Link // closing one detaches its program, as does losing it to the garbage collector
 	maps     [2]*ebpf.Map
 	mapped   [2][]byte
@@ -112,15 +112,30 @@ func attachSpec(spec *ebpf.CollectionSpec) (_ *tracing, err error) {
 	t.stats = unsafe.Slice((*blockStat)(unsafe.Pointer(&t.mapped[1][0])), processors*maxDrives)
 
 	for _, name := range programs {
-		p := all.DetachProgram(name)
-		t.programs, t.at = append(t.programs, p), append([]string{spec.Programs[name].AttachTo}, t.at...)
+		t.programs = append(t.programs, all.DetachProgram(name))
+		t.at = append(t.at, spec.Programs[name].AttachTo)
+	}
+	return t, t.attach()
+}
+
+func (t *tracing) attach() error {
+	for _, p := range t.programs {
 		l, err := link.AttachTracing(link.TracingOptions{Program: p})
 		if err != nil {
-			return nil, err
+			return err
 		}
 		t.links = append(t.links, l)
 	}
-	return t, nil
+	return nil
+}
+
+func (t *tracing) detach() error {
+	var errs []error
+	for _, l := range t.links {
+		errs = append(errs, l.Close())
+	}
+	t.links = nil
+	return errors.Join(errs...)
 }
 
 // choose leaves in spec the first set of programs that the kernel has the tracepoints for, and returns their names.
@@ -281,10 +296,7 @@ func (t *tracing) disk(i int) Disk {
 }
 
 func (t *tracing) close() error {
-	var errs []error
-	for _, l := range t.links {
-		errs = append(errs, l.Close())
-	}
+	errs := []error{t.detach()}
 	for _, p := range t.programs {
 		errs = append(errs, p.Close())
 	}
