@@ -8,6 +8,7 @@ import (
 
 	"github.com/cockroachdb/datadriven"
 
+	"github.com/coli-moe/coli/internal/sharedtest"
 	"github.com/coli-moe/coli/messages"
 )
 
@@ -19,7 +20,7 @@ const (
 func fixedArms(c Config) (arms []messages.Policy) {
 	for _, r := range []int{1, 2, 4, 8, 16} {
 		for _, d := range []int{0, c.TopK / 2, c.TopK, 2 * c.TopK} {
-			for h := 1; h <= 3 && (d > 0 || h == 1); h++ {
+			for h := 1; h <= 3 && (d > 0 && d <= c.TopK || h == 1); h++ {
 				arms = append(arms, messages.Policy{Readers: r, Depth: d, Horizon: h})
 			}
 		}
@@ -42,6 +43,9 @@ func play(s sim, policy func() messages.Policy, tell func(messages.Took)) (all, 
 
 // TestScenarios runs the balancer on simulated machines beside every fixed policy.
 func TestScenarios(t *testing.T) {
+	if sharedtest.Race {
+		t.Skip("one goroutine computes for a minute: nothing for the race detector")
+	}
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			s := parseMachine(t, d)

@@ -98,7 +98,7 @@ type evidence struct {
 }
 
 // surest bounds how well a trial is believed: what the next tokens need is not what the last ones needed.
-const surest = 0.01
+const surest = 0.007
 
 // setting is what the turn under way is made under.
 func (t *trial) setting() setting {
