@@ -72,8 +72,11 @@ func TestDirs(t *testing.T) {
 		"sys/fs/cgroup/a/b/x", "", "sys/fs/cgroup/memory/m/x", "")
 	for controller, want := range map[string][]Dir{
 		"memory": {
-			{"sys/fs/cgroup/a/b", "/a/b", false}, {"sys/fs/cgroup/a", "/a", false}, {"sys/fs/cgroup", "/", false},
-			{"sys/fs/cgroup/memory/m", "/m", true}, {"sys/fs/cgroup/memory", "/", true},
+			{"sys/fs/cgroup/a/b", "/a/b", false},
+			{"sys/fs/cgroup/a", "/a", false},
+			{"sys/fs/cgroup", "/", false},
+			{"sys/fs/cgroup/memory/m", "/m", true},
+			{"sys/fs/cgroup/memory", "/", true},
 		},
 		"io": {{"sys/fs/cgroup/a/b", "/a/b", false}, {"sys/fs/cgroup/a", "/a", false}, {"sys/fs/cgroup", "/", false}},
 	} {
