@@ -73,7 +73,7 @@ func (s series) Plot(c draw.Canvas, p *plot.Plot) {
 	for i, q := range s.points {
 		at := line[i]
 		if q.sd > 0 {
-			whisker(c, s.style.Color, vg.Point{X: at.X, Y: y(math.Max(q.y-q.sd, p.Y.Min))}, vg.Point{X: at.X, Y: y(q.y + q.sd)})
+			whisker(c, s.style.Color, vg.Point{X: at.X, Y: y(math.Max(q.y-q.sd, p.Y.Min))}, vg.Point{X: at.X, Y: y(math.Min(q.y+q.sd, p.Y.Max))})
 		}
 		if s.glyph != nil {
 			c.DrawGlyph(draw.GlyphStyle{Color: s.style.Color, Radius: 2.8, Shape: s.glyph}, at)

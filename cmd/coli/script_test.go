@@ -33,9 +33,9 @@ func (m tests) Run() int {
 	return m.M.Run()
 }
 
-// TestMain lets the test binary be coli: called by that name, it is the command.
+// TestMain lets the test binary be coli: called by that name, it is the command; and one that panics.
 func TestMain(m *testing.M) {
-	testscript.Main(tests{m}, map[string]func(){"coli": main})
+	testscript.Main(tests{m}, map[string]func(){"coli": main, "bench-panics": benchPanics})
 }
 
 // coli returns the command, with an environment that holds nothing of the caller's COLI_ variables.

@@ -62,6 +62,16 @@ func TestWatchIsTerminated(t *testing.T) {
 	p.exits(exitInterrupted)
 }
 
+// A mistake of the program is seen on a terminal that works.
+func TestWatchAndAPanic(t *testing.T) {
+	cmd := coli(t)
+	cmd.Args[0] = "bench-panics"
+	p := inTerminal(t, cmd)
+	p.expect("opening")
+	p.expect("panic: a mistake")
+	p.exits(2)
+}
+
 // redirected is a command whose standard output goes to a file.
 func redirected(t *testing.T, cmd *exec.Cmd, file string) *exec.Cmd {
 	t.Helper()

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -238,4 +239,23 @@ func TestWatchForgets(t *testing.T) {
 	if m = next.(watchModel); len(m.glances) != 0 {
 		t.Errorf("%d glances of a closed model", len(m.glances))
 	}
+}
+
+// panics is an experiment that ends by a panic once the view is on the terminal.
+type panics struct{}
+
+func (panics) Name() string            { return "panics" }
+func (panics) Metrics() []bench.Metric { return nil }
+func (panics) Arms() []bench.Arm {
+	return []bench.Arm{{Test: "panic", Open: func(context.Context) (bench.Run, error) {
+		time.Sleep(time.Second)
+		panic("a mistake")
+	}}}
+}
+
+// benchPanics is a command that carries it out.
+func benchPanics() {
+	cmd := newExperimentCmd(experimentCmd{name: "panics", build: func(context.Context, *benchRun) (bench.Experiment, error) { return panics{}, nil }})
+	cmd.SetArgs([]string{"--watch"})
+	cmd.Execute() //nolint:errcheck // it does not return
 }
