@@ -83,7 +83,7 @@ type Snapshot struct {
 	At      time.Time
 	Devices []Device // EBPF: those this process has used, in the order of their first use. Timed: the machine's drives
 	Own     Own
-	// Untracked requests of this process found no room in the probe's tables and are in no other figure: more than 32 drives, or
+	// Untracked requests of this process found no room in the probe's tables and are in no other figure: more than 16 drives, or
 	// some thousand requests at a time.
 	Untracked uint64
 }

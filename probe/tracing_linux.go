@@ -43,7 +43,7 @@ var errTracepoint = errors.New("no tracepoint")
 // tracing is the programs of bpf/block.c at work, and their memory. The owner's lock is held around its methods.
 type tracing struct {
 	programs []*ebpf.Program
-	at       []string    // their tracepoints
+	at       []string    // their tracepoints, the first of a request first
 	links    []link.Link // closing one detaches its program, as does losing it to the garbage collector
 	maps     [2]*ebpf.Map
 	mapped   [2][]byte
@@ -60,8 +60,8 @@ type tracing struct {
 // programSets are the programs to attach, newest kernels first, and in each what makes entries last, so that whatever has one is seen to its
 // end.
 var programSets = [...][]string{
-	{blockProgMerge, blockProgDone, blockProgIssue, blockProgStart},
-	{blockProgMerge, blockProgComplete, blockProgIssueFirst, blockProgInsert}, // before Linux 6.5
+	{blockProgDone, blockProgIssue, blockProgMerge, blockProgStart},
+	{blockProgComplete, blockProgMerge, blockProgIssueFirst, blockProgInsert}, // before Linux 6.5
 }
 
 func attachTracing() (*tracing, error) {
@@ -113,7 +113,7 @@ func attachSpec(spec *ebpf.CollectionSpec) (_ *tracing, err error) {
 
 	for _, name := range programs {
 		t.programs = append(t.programs, all.DetachProgram(name))
-		t.at = append(t.at, spec.Programs[name].AttachTo)
+		t.at = append([]string{spec.Programs[name].AttachTo}, t.at...)
 	}
 	return t, t.attach()
 }
