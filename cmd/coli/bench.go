@@ -137,13 +137,13 @@ func newExperimentCmd(x experimentCmd) *cobra.Command {
 		f.BoolVar(&b.noWarmup, "no-warmup", false, "measure arms as they are opened")
 		if len(x.states) > 0 {
 			b.state = x.states[0]
-			f.Var(&stateFlag{&b.state, x.states}, "state", "what caches hold when a repetition begins: `"+join(x.states)+"`")
+			f.Var(&stateFlag{&b.state, x.states}, "state", "`STATE` of caches when a repetition begins: "+join(x.states))
 		}
 		f.Uint64Var(&b.seed, "seed", 0, "seed of what is drawn: tokens, offsets; every arm draws the same")
 		f.StringVar(&b.resume, "resume", "", "keep samples in the folder `DIR`, and go on with those that are there")
 	})
 	group(cmd, "Output", func(f *pflag.FlagSet) {
-		f.VarP((*formatsFlag)(&b.format), "output-format", "o", "`"+join(bench.Formats())+"`: a table, records, or lines for benchstat")
+		f.VarP((*formatsFlag)(&b.format), "output-format", "o", "`FORMAT` of the result: "+join(bench.Formats())+"; bench is for benchstat")
 		for _, o := range b.observers {
 			o.flags(f)
 		}
