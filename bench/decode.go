@@ -84,9 +84,9 @@ func decodeMetrics() []Metric {
 	return []Metric{
 		{Name: tokensPerSecond, Unit: "tok/s", Help: "tokens a second, without tokenizing and sampling", Better: 1, Table: true, Digits: 2},
 		{Name: "ms/token", Unit: "ms", Help: "mean time of a token", Better: -1, Digits: 3},
-		{Name: "p50", Unit: "ms", Help: "time of a token that half of them do not exceed", Better: -1, Table: true, Digits: 3},
-		{Name: "p95", Unit: "ms", Help: "… that 95 % do not exceed", Better: -1, Table: true, Digits: 3},
-		{Name: "p99", Unit: "ms", Help: "… that 99 % do not exceed", Better: -1, Table: true, Digits: 3},
+		{Name: "p50", Unit: "ms", Help: "time of a token that half of them do not exceed", Better: -1, Table: true, Digits: 2},
+		{Name: "p95", Unit: "ms", Help: "… that 95 % do not exceed", Better: -1, Table: true, Digits: 2},
+		{Name: "p99", Unit: "ms", Help: "… that 99 % do not exceed", Better: -1, Table: true, Digits: 2},
 		{Name: "MB/token", Unit: "MB", Help: "weights, keys and values that a token reads, from wherever they are, in 10⁶ bytes", Table: true, Digits: 1},
 		{Name: ofLimit, Unit: "%", Help: "of what memory and drive allow, all of them at work at the same time", Better: 1, Table: true, Digits: 1},
 		{Name: "% of serial", Unit: "%", Help: "of what they allow one after another", Better: 1, Digits: 1},

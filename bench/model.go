@@ -363,9 +363,14 @@ func (s *session) check() error {
 	return nil
 }
 
-// notes say where the model's weights are and what computes with them. How experts are read is among the settings.
+// notes say where the model's weights are and what computes with them, but not how experts are read, which is among the settings, nor how
+// much memory was left.
 func (s *session) notes() []string {
 	place, _, _ := strings.Cut(s.m.PlaceWhy, "; reads at a time")
+	if what, bytes, ok := strings.Cut(place, " in memory: "); ok {
+		bytes, _, _ = strings.Cut(bytes, " of ")
+		place = what + " in memory: " + bytes
+	}
 	notes := []string{place, fmt.Sprintf("%d threads (%s)", s.m.Threads(), s.m.ThreadsWhy)}
 	if s.m.LayersWhy != "" {
 		notes = append(notes, s.m.LayersWhy)
