@@ -106,11 +106,11 @@ func TestRules(t *testing.T) {
 		{"COLI_CPU", func(s *System) { s.ISA, s.ISALimit = "generic", "generic" }, "processor", OK, "COLI_CPU=generic", "", false},
 		{"another architecture", func(s *System) { s.ISA, s.Arch = "generic", "arm64" }, "processor", No, "arm64", "amd64", false},
 
-		{"cores", func(*System) {}, "cores", OK, "4 physical cores, 8 processors of 8", "", false},
+		{"cores", func(*System) {}, "cores", OK, "physical cores: 4; processors: 8 of 8", "", false},
 		{"restricted affinity", func(s *System) {
 			s.Processors = func() ([]int, error) { return []int{0, 4}, nil }
 			s.Threads = func() (int, string) { return 1, "why" }
-		}, "cores", No, "1 physical cores, 2 processors of 8", "taskset", false},
+		}, "cores", No, "physical cores: 1; processors: 2 of 8", "taskset", false},
 		{"quota, version 2", func(s *System) {
 			s.Root = with(s.Root.(fstest.MapFS), "sys/fs/cgroup/user.slice/cpu.max", "250000 100000\n")
 			s.Threads = func() (int, string) { return 2, "the quota" }
@@ -120,11 +120,11 @@ func TestRules(t *testing.T) {
 				"sys/fs/cgroup/cpu,cpuacct/c/cpu.cfs_quota_us", "150000\n", "sys/fs/cgroup/cpu,cpuacct/c/cpu.cfs_period_us", "100000\n")
 		}, "cores", No, "control group /c allows 1.5 processors", "--threads 1", false},
 		{"no affinity", func(s *System) { s.Processors = func() ([]int, error) { return nil, syscall.ENOSYS } }, "cores", Unknown, "not implemented", "", false},
-		{"no topology", func(s *System) { s.Root = tree("proc/meminfo", "MemAvailable: 33554432 kB\n") }, "cores", OK, "8 processors", "", false},
+		{"no topology", func(s *System) { s.Root = tree("proc/meminfo", "MemAvailable: 33554432 kB\n") }, "cores", OK, "processors: 8", "", false},
 
 		{"memory", func(*System) {}, "memory", OK, "32.0 GiB in all; models may use 21.0 GiB", "", false},
 		{"no memory", func(s *System) { s.Root = tree("proc/meminfo", "MemTotal: 524288 kB\nMemAvailable: 262144 kB\n") }, "memory", No, "512 MiB", "end other programs", true},
-		{"no /proc", func(s *System) { s.Root = tree() }, "memory", Unknown, "meminfo", "--ram", false},
+		{"no /proc", func(s *System) { s.Root = tree() }, "memory", No, "meminfo", "mount /proc", true},
 
 		{"limit of a parent, version 2", func(s *System) {
 			s.Root = with(s.Root.(fstest.MapFS), "sys/fs/cgroup/user.slice/memory.max", "4294967296\n", "sys/fs/cgroup/user.slice/memory.current", "1073741824\n",
@@ -139,13 +139,15 @@ func TestRules(t *testing.T) {
 		{"a limit above the memory", func(s *System) {
 			s.Root = with(s.Root.(fstest.MapFS), "sys/fs/cgroup/memory.max", "68719476736\n", "sys/fs/cgroup/memory.current", "1000\n")
 		}, "memory limits", OK, "64.0 GiB", "", false},
-		{"nothing of control groups", func(s *System) { s.Root = tree() }, "memory limits", Unknown, "no /proc", "", false},
+		{"nothing of control groups", func(s *System) { s.Root = tree() }, "memory limits", Unknown, "no /proc", "", true},
 
 		{"much is swapped out", func(s *System) {
 			s.Root = tree("proc/meminfo", "MemAvailable: 33554432 kB\nSwapTotal: 2097152 kB\nSwapFree: 1024 kB\n")
 		}, "swap", No, "2.0 GiB of 2.0 GiB are used", "end other programs", false},
-		{"no swap", func(s *System) { s.Root = tree("proc/meminfo", "SwapTotal: 0 kB\nSwapFree: 0 kB\n") }, "swap", OK, "none", "", false},
-		{"swap of no /proc", func(s *System) { s.Root = tree() }, "swap", Unknown, "", "", false},
+		{"no swap", func(s *System) {
+			s.Root = tree("proc/meminfo", "MemAvailable: 33554432 kB\nSwapTotal: 0 kB\nSwapFree: 0 kB\n")
+		}, "swap", OK, "none", "", false},
+		{"swap of no /proc", func(s *System) { s.Root = tree("proc/meminfo", "MemAvailable: 33554432 kB\n") }, "swap", Unknown, "", "", false},
 
 		{"huge pages never", func(s *System) {
 			s.Root = with(s.Root.(fstest.MapFS), "sys/kernel/mm/transparent_hugepage/enabled", "always madvise [never]\n")
@@ -237,7 +239,7 @@ func TestRules(t *testing.T) {
 			}
 			seen = true
 			if c.Status != tt.status || !strings.Contains(c.Found, tt.found) || !strings.Contains(c.Todo, tt.todo) || (c.Todo == "") != (tt.todo == "") ||
-				c.Stops != tt.stops || Stopped(checks) != tt.stops {
+				c.Stops != (tt.stops && c.Status == No) || Stopped(checks) != tt.stops {
 				t.Errorf("%s: %+v, stopped %v", tt.name, c, Stopped(checks))
 			}
 		}

@@ -80,7 +80,7 @@ func (s *System) cores() []Check {
 		return []Check{unknown(name, noTell, s.OS)}
 	}
 	n, why := s.Threads()
-	found := fmt.Sprintf("%d threads are used (%s)", n, why)
+	found := fmt.Sprintf("threads: %d (%s)", n, why)
 	if s.Processors == nil || s.Root == nil {
 		return []Check{unknown(name, "%s; where they may run is not known", found)}
 	}
@@ -96,9 +96,9 @@ func (s *System) cores() []Check {
 		cores[cmp.Or(siblings, strconv.Itoa(cpu))] = true
 	}
 	if told {
-		found += fmt.Sprintf("; %d physical cores", len(cores))
+		found += fmt.Sprintf("; physical cores: %d", len(cores))
 	}
-	found += fmt.Sprintf(", %d processors", len(mine))
+	found += fmt.Sprintf("; processors: %d", len(mine))
 	if all > 0 {
 		found += fmt.Sprintf(" of %d", all)
 	}
@@ -143,9 +143,7 @@ func (s *System) memory() []Check {
 	}
 	l, err := ledger.New(ledger.FS(s.Root))
 	if err != nil {
-		c := unknown(name, "%v", err)
-		c.Todo = "mount /proc; until then give --ram"
-		return []Check{c}
+		return []Check{no(name, "mount /proc", "%v", err).stops()}
 	}
 	total, _ := s.meminfo("MemTotal")
 	budget, _ := l.Budget()
