@@ -54,7 +54,7 @@ func NewBalance(cfg BalanceConfig) (Experiment, error) {
 		return cfg.Warmup
 	}
 	d.metrics = append(d.metrics, vsBest)
-	columns(d.metrics, tokensPerSecond, versusBest, "p95", "hit %", "disk MB/token", "read GB/s", "drive GB/s", ofLimit, "stall %", "precision %")
+	columns(d.metrics, tokensPerSecond, versusBest, "hit %", "disk MB/token", "drive GB/s", ofLimit, "stall %", "precision %")
 	return &balance{d}, nil
 }
 

@@ -371,7 +371,7 @@ func (s *session) notes() []string {
 		bytes, _, _ = strings.Cut(bytes, " of ")
 		place = what + " in memory: " + bytes
 	}
-	notes := []string{place, fmt.Sprintf("%d threads (%s)", s.m.Threads(), s.m.ThreadsWhy)}
+	notes := []string{place, fmt.Sprintf("threads: %d (%s)", s.m.Threads(), s.m.ThreadsWhy)}
 	if s.m.LayersWhy != "" {
 		notes = append(notes, s.m.LayersWhy)
 	}

@@ -32,8 +32,7 @@ func NewStream(cfg StreamConfig) (Experiment, error) {
 		return nil, err
 	}
 	x.drive, x.answers = true, newAnswers()
-	columns(x.metrics, tokensPerSecond, "p50", "p95", "hit %", "disk MB/token", "read GB/s", "drive GB/s", ofLimit, "% of serial", "stall %",
-		"precision %", "recall %")
+	columns(x.metrics, tokensPerSecond, ofLimit, "hit %", "disk MB/token", "read GB/s", "drive GB/s", "stall %", "precision %", "recall %")
 	return x, nil
 }
 
