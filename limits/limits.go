@@ -41,13 +41,10 @@ func (p PerTier) Times(x float64) PerTier {
 
 // Work is what a token needs, in bytes, by the tier where it is found. What is found on disk passes through RAM, where the CPU reads it.
 type Work struct {
-	Dense   PerTier // weights that every token reads: attention, norms, routers, shared experts, the head, a row of the embedding
+	Dense   PerTier // weights that every token reads: attention, norms, routers, shared experts, the head
 	Experts PerTier // weights of the routed experts
 	KV      PerTier // state of the layers: keys and values of the tokens before it
 }
-
-// Spread returns the bytes of a token's routed experts by the shares of them that are found in each tier.
-func Spread(bytes float64, shares PerTier) PerTier { return shares.Times(bytes) }
 
 // Found is what is found in each tier.
 func (w Work) Found() (out PerTier) {
@@ -117,15 +114,4 @@ func Union(n, k, rows int) float64 {
 		return 0
 	}
 	return float64(n) * (1 - math.Pow(1-float64(k)/float64(n), float64(rows)))
-}
-
-// Rows is what each of so many rows of a step needs of work that one row needs alone: the step reads the dense weights and the layer state
-// once, and of n experts a layer each that some row routes to. The routing is taken as uniform, which reads most.
-func (w Work) Rows(rows, n, k int) Work {
-	share := 1 / float64(rows)
-	w.Dense, w.KV = w.Dense.Times(share), w.KV.Times(share)
-	if n > 0 && k > 0 {
-		w.Experts = w.Experts.Times(share * Union(n, k, rows) / float64(k))
-	}
-	return w
 }

@@ -9,7 +9,7 @@ func near(got, want, within float64) bool { return math.Abs(got-want) <= within*
 
 // glm is a GLM-5.2 with 4-bit weights: 9.9 GB of dense weights and 11.4 GB of experts a token.
 func glm(hit float64) Work {
-	return Work{Dense: PerTier{RAM: 9.9e9}, Experts: Spread(11.4e9, PerTier{RAM: hit, Disk: 1 - hit})}
+	return Work{Dense: PerTier{RAM: 9.9e9}, Experts: PerTier{RAM: hit, Disk: 1 - hit}.Times(11.4e9)}
 }
 
 func TestDecode(t *testing.T) {
@@ -27,7 +27,7 @@ func TestDecode(t *testing.T) {
 		{"in memory: the disk's rate does not matter", glm(1), PerTier{RAM: 80e9}, 3.756, 3.756, RAM},
 		{
 			"three tiers",
-			Work{Dense: PerTier{VRAM: 4e9}, Experts: Spread(10e9, PerTier{0.5, 0.3, 0.2}), KV: PerTier{VRAM: 1e9}},
+			Work{Dense: PerTier{VRAM: 4e9}, Experts: PerTier{0.5, 0.3, 0.2}.Times(10e9), KV: PerTier{VRAM: 1e9}},
 			PerTier{500e9, 50e9, 5e9},
 			1 / (10e9/500e9 + 3e9/50e9 + 2e9/5e9), 1 / (2e9 / 5e9), Disk,
 		},
@@ -79,22 +79,5 @@ func TestUnion(t *testing.T) {
 		if got := Union(tt.n, tt.k, tt.rows); math.Abs(got-tt.want) > 0.005*tt.want {
 			t.Errorf("%d rows, top %d of %d: %.2f experts, want %.2f", tt.rows, tt.k, tt.n, got, tt.want)
 		}
-	}
-}
-
-// Streaming 20 GB of experts at 25 GB/s takes 0.8 s a chunk: 512 rows of it are 640 tokens a second, and 4096 are 5120.
-func TestRows(t *testing.T) {
-	w := Work{Experts: PerTier{Disk: 20e9 * 8 / 256}} // top 8 of 256
-	for _, tt := range []struct {
-		rows int
-		want float64
-	}{{512, 640}, {4096, 5120}} {
-		if b := Decode(w.Rows(tt.rows, 256, 8), PerTier{RAM: 1e12, Disk: 25e9}); !near(b.Overlapped, tt.want, 0.01) {
-			t.Errorf("chunks of %d: %.0f tok/s, want %.0f", tt.rows, b.Overlapped, tt.want)
-		}
-	}
-	one := glm(0.5)
-	if got := one.Rows(1, 256, 8); !near(got.Read().Sum(), one.Read().Sum(), 1e-12) {
-		t.Errorf("one row reads %v, alone %v", got, one)
 	}
 }
