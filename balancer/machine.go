@@ -32,6 +32,7 @@ const (
 	shallower
 	further
 	nearer
+	widen    // more readers and, for them, further ahead
 	exchange // prediction for readers, or the other way round
 	home     // where the search began
 	moves
@@ -214,12 +215,12 @@ func (m *Machine) next() (decided bool) {
 
 // plan queues the moves of a round, those first that the figures suggest.
 func (m *Machine) plan() {
-	order := [...]move{moreReaders, predict, fewerReaders, shallower, exchange, nearer, deeper, further, home}
+	order := [...]move{moreReaders, predict, fewerReaders, shallower, exchange, nearer, widen, deeper, further}
 	switch {
 	case m.queueing():
-		order = [...]move{fewerReaders, shallower, predict, nearer, exchange, further, deeper, moreReaders, home}
+		order = [...]move{fewerReaders, shallower, predict, nearer, exchange, further, deeper, moreReaders, widen}
 	case m.recent.idle() > 0.15:
-		order = [...]move{moreReaders, further, deeper, predict, exchange, shallower, fewerReaders, nearer, home}
+		order = [...]move{moreReaders, widen, further, deeper, predict, exchange, shallower, fewerReaders, nearer}
 	}
 	m.planned = true
 	m.queue = append(append(m.queue[:0], m.first...), order[:]...)
@@ -250,8 +251,12 @@ func (m *Machine) promising(mv move) bool {
 	switch mv {
 	case moreReaders: // those there are must have something to do
 		return m.possible(mv) && !m.queueing() && m.recent.atOnce() >= 0.6*float64(m.kept.readers)
-	case deeper, further: // a drive that is busy already has no time for more guesses
-		return m.possible(mv) && m.recent.idle() > 0.03
+	case exchange: // where prediction alone makes such a difference no number of readers makes up for it
+		return m.possible(mv) && m.evidence(m.kept, m.target(predict)).gain > 1/obvious-1
+	case widen:
+		return m.possible(mv) && !m.queueing() && m.recent.idle() > 0.03
+	case deeper, further: // a drive, or readers, that are busy already have no time for more guesses
+		return m.possible(mv) && (m.recent.idle() > 0.03 || m.recent.atOnce() < 0.8*float64(m.kept.readers))
 	default:
 		return m.possible(mv)
 	}
@@ -272,6 +277,10 @@ func (m *Machine) target(mv move) setting {
 			s.depth = m.cfg.Depth.Min
 		} else {
 			s.depth = m.cfg.Depth.clamp(m.cfg.TopK)
+		}
+	case widen:
+		if far := m.cfg.Horizon.clamp(s.horizon + 1); s.depth > 0 && far > s.horizon {
+			s.readers, s.horizon = m.cfg.Readers.clamp(shift(readerGrid, s.readers, 3)), far
 		}
 	case exchange:
 		if s.depth > 0 {

@@ -170,7 +170,7 @@ func (t *trial) judge(last bool) verdict {
 		return worse
 	case t.turn < 2 || turns[t.turn-1] == turns[t.turn]: // in the middle of a pair: drift would decide
 		return undecided
-	case t.turn >= 4 && gain >= max(t.need, margin, 2.5*err):
+	case t.turn >= 4 && gain >= max(t.need, margin, 2*err), gain >= max(0.1, 4*err):
 		return better
 	case gain+2*err < t.need:
 		return worse
