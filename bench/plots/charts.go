@@ -197,8 +197,8 @@ func (b barChart) Plot(c draw.Canvas, p *plot.Plot) {
 // barHeight is what each bar takes.
 const barHeight = vg.Length(22)
 
-// bars draws bars below each other, in their order, and returns the height that they want; nil without one.
-func bars(all []bar, marks []mark) (*plot.Plot, vg.Length) {
+// bars draws bars below each other, in their order; the panel has no plot if there are none.
+func bars(all []bar, marks []mark) panel {
 	var chart barChart
 	top := 0.0
 	for _, b := range all {
@@ -216,7 +216,7 @@ func bars(all []bar, marks []mark) (*plot.Plot, vg.Length) {
 		top = math.Max(top, b.whole()+b.sd)
 	}
 	if len(chart.bars) == 0 {
-		return nil, 0
+		return panel{}
 	}
 	for _, m := range marks {
 		if finite(m.at) && m.at > 0 {
@@ -238,7 +238,7 @@ func bars(all []bar, marks []mark) (*plot.Plot, vg.Length) {
 	p.Y.Scale, p.Y.Tick.Marker = plot.InvertedScale{Normalizer: plot.LinearScale{}}, names
 	p.Y.Tick.Label.Color = color.RGBA{0x21, 0x21, 0x21, 0xff} // no grid line through each bar
 	p.Add(chart)
-	return p, vg.Length(len(chart.bars))*barHeight + 20
+	return panel{height: vg.Length(len(chart.bars))*barHeight + 20, Plot: p}
 }
 
 // distribution is a histogram to be drawn.
@@ -263,29 +263,39 @@ func (h histogramChart) Plot(c draw.Canvas, p *plot.Plot) {
 	for _, d := range h {
 		r, g, b, _ := d.fill.RGBA()
 		area := color.NRGBA{uint8(r >> 8), uint8(g >> 8), uint8(b >> 8), 0x50}
-		var outline []vg.Point
+		style := draw.LineStyle{Color: d.fill, Width: 1.3}
+		var outline []vg.Point // of neighbours that count something
 		for i := range loghist.Buckets {
 			low, high := math.Max(math.Ldexp(1, i), p.X.Min), math.Min(math.Ldexp(1, i+1), p.X.Max)
-			if low >= high {
+			if d.Buckets[i] == 0 || low >= high {
+				c.StrokeLines(style, closed(outline, y(0)))
+				outline = nil
 				continue
 			}
 			share := y(d.share(i))
 			outline = append(outline, vg.Point{X: x(low), Y: share}, vg.Point{X: x(high), Y: share})
-			if d.Buckets[i] > 0 {
-				c.SetColor(area)
-				c.Fill(vg.Rectangle{Min: vg.Point{X: x(low), Y: y(0)}, Max: vg.Point{X: x(high), Y: share}}.Path())
-			}
+			c.SetColor(area)
+			c.Fill(vg.Rectangle{Min: vg.Point{X: x(low), Y: y(0)}, Max: vg.Point{X: x(high), Y: share}}.Path())
 		}
-		c.StrokeLines(draw.LineStyle{Color: d.fill, Width: 1.3}, outline)
+		c.StrokeLines(style, closed(outline, y(0)))
 	}
 }
 
-// span is the first and the last bucket that counts something; ok is false if none does.
+// closed is an outline with its ends on the axis.
+func closed(outline []vg.Point, axis vg.Length) []vg.Point {
+	if len(outline) == 0 {
+		return nil
+	}
+	first, last := outline[0], outline[len(outline)-1]
+	return append(append([]vg.Point{{X: first.X, Y: axis}}, outline...), vg.Point{X: last.X, Y: axis})
+}
+
+// span is the first and the last bucket that has so much that it can be seen, a thousandth; ok is false if nothing was counted.
 func span(all []distribution) (first, last int, ok bool) {
 	first = loghist.Buckets
 	for _, d := range all {
-		for i, n := range d.Buckets {
-			if n > 0 {
+		for i := range d.Buckets {
+			if d.share(i) >= 0.1 {
 				first, last, ok = min(first, i), max(last, i), true
 			}
 		}
@@ -303,7 +313,7 @@ func histogram(all []distribution, first, last int) *plot.Plot {
 		}
 	}
 	vertical := linear{3}
-	p.Y.Min, p.Y.Max, p.Y.Tick.Marker = 0, vertical.top(top*1.02), vertical
+	p.Y.Min, p.Y.Max, p.Y.Tick.Marker = 0, math.Min(vertical.top(top*1.02), 100), vertical
 	p.X.Min, p.X.Max = math.Ldexp(1, max(first-1, 0)), math.Ldexp(1, min(last+2, loghist.Buckets))
 	p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, logTime{}
 	p.Add(histogramChart(all))
@@ -345,8 +355,8 @@ func decades(low, high float64) (float64, float64) {
 	return low, high
 }
 
-// ranges draws rows of quantiles over a logarithmic axis of time, and returns the height they want; nil without one.
-func ranges(all []rangeRow) (*plot.Plot, vg.Length) {
+// ranges draws rows of quantiles over a logarithmic axis of time; the panel has no plot if there are none.
+func ranges(all []rangeRow) panel {
 	var chart rangeChart
 	least, most := math.Inf(1), 0.0
 	for _, row := range all {
@@ -361,7 +371,7 @@ func ranges(all []rangeRow) (*plot.Plot, vg.Length) {
 		}
 	}
 	if len(chart) == 0 {
-		return nil, 0
+		return panel{}
 	}
 	p := newPlot()
 	names := make(plot.ConstantTicks, len(chart))
@@ -374,5 +384,5 @@ func ranges(all []rangeRow) (*plot.Plot, vg.Length) {
 	p.X.Min, p.X.Max = decades(p.X.Min, p.X.Max)
 	p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, logTime{}
 	p.Add(chart)
-	return p, vg.Length(len(chart))*barHeight + 20
+	return panel{height: vg.Length(len(chart))*barHeight + 20, Plot: p}
 }

@@ -73,7 +73,6 @@ type figure struct {
 	subtitle  string
 	legend    []entry
 	panels    [][]panel // rows of equally many
-	height    vg.Length // of a panel, labels and titles not counted
 }
 
 // panel is one plot; a nil plot leaves its place empty.
@@ -82,7 +81,8 @@ type panel struct {
 	note  string // beside the title, to the right
 	// The labels of the axes. The plot library makes room for its own in the middle of the numbers, which on a logarithmic axis is far from
 	// the middle.
-	x, y string
+	x, y   string
+	height vg.Length // with the numbers of the axis, and without titles and labels
 	*plot.Plot
 }
 
@@ -157,7 +157,15 @@ func (f *figure) size() vg.Length {
 	h += vg.Length(len(f.legendRows())) * legendHeight
 	h += 8
 	for _, row := range f.panels {
-		h += f.height + titleHeight(row) + labelHeight(row)
+		h += rowHeight(row) + titleHeight(row) + labelHeight(row)
+	}
+	return h
+}
+
+// rowHeight is that of the highest panel.
+func rowHeight(row []panel) (h vg.Length) {
+	for _, p := range row {
+		h = max(h, p.height)
 	}
 	return h
 }
@@ -260,34 +268,65 @@ func (f *figure) draw(c draw.Canvas) {
 		top -= legendHeight
 	}
 	top -= 4
-	rows := len(f.panels)
-	if rows == 0 {
-		return
-	}
-	title := titleHeight(f.panels[0])
-	plots := make([][]*plot.Plot, rows)
-	for i, row := range f.panels {
-		for _, p := range row {
-			plots[i] = append(plots[i], p.Plot)
-		}
-	}
 	c.Max.Y = top
-	last, above := labelHeight(f.panels[rows-1]), labelHeight(f.panels[0])
-	tiles := draw.Tiles{Rows: rows, Cols: len(f.panels[0]), PadTop: title, PadY: title + above, PadX: 16, PadBottom: last}
-	if f.panels[0][0].y != "" {
-		tiles.PadLeft = 16
-	}
-	for i, row := range plot.Align(plots, tiles, c) {
-		for j, at := range row {
-			if f.panels[i][j].Plot != nil {
-				f.panels[i][j].draw(at)
-			}
+	for _, row := range f.places(c) {
+		for _, p := range row {
+			p.draw()
 		}
 	}
 }
 
-// draw draws a panel into the place of its plot, and what is said of it above and below.
-func (p *panel) draw(at draw.Canvas) {
+// place is where a panel is drawn.
+type place struct {
+	*panel
+	at   draw.Canvas
+	left vg.Length // where the column begins
+}
+
+// places puts rows below each other. Columns are equally wide, and within each the axes stand below each other.
+func (f *figure) places(c draw.Canvas) (rows [][]place) {
+	const between = vg.Length(16)
+	if len(f.panels) == 0 {
+		return nil
+	}
+	if f.panels[0][0].y != "" {
+		c.Min.X += 16
+	}
+	columns := vg.Length(len(f.panels[0]))
+	wide := (c.Max.X - c.Min.X - between*(columns-1)) / columns
+	left, right := make([]vg.Length, len(f.panels[0])), make([]vg.Length, len(f.panels[0]))
+	top := c.Max.Y
+	for _, row := range f.panels {
+		top -= titleHeight(row)
+		var places []place
+		for j := range row {
+			if row[j].Plot == nil {
+				continue
+			}
+			at := c
+			at.Min.X += vg.Length(j) * (wide + between)
+			at.Max.X = at.Min.X + wide
+			at.Max.Y, at.Min.Y = top, top-rowHeight(row)
+			data := row[j].DataCanvas(at)
+			left[j], right[j] = max(left[j], data.Min.X-at.Min.X), max(right[j], at.Max.X-data.Max.X)
+			places = append(places, place{&row[j], at, at.Min.X})
+		}
+		rows = append(rows, places)
+		top -= rowHeight(row) + labelHeight(row)
+	}
+	for _, row := range rows {
+		for j := range row {
+			p := &row[j]
+			data := p.DataCanvas(p.at)
+			p.at = draw.Crop(p.at, left[j]-(data.Min.X-p.at.Min.X), (p.at.Max.X-data.Max.X)-right[j], 0, 0)
+		}
+	}
+	return rows
+}
+
+// draw draws the plot, and what is said of it around it.
+func (p place) draw() {
+	at := p.at
 	p.Draw(at)
 	data := p.DataCanvas(at)
 	note := textStyle(8.5, muted, false)
@@ -300,7 +339,7 @@ func (p *panel) draw(at draw.Canvas) {
 	label.XAlign, label.YAlign = draw.XCenter, draw.YTop
 	c.FillText(label, vg.Point{X: data.Center().X, Y: at.Min.Y - 2}, p.x)
 	label.Rotation, label.YAlign = math.Pi/2, draw.YBottom
-	c.FillText(label, vg.Point{X: at.Min.X - 4, Y: data.Center().Y}, p.y)
+	c.FillText(label, vg.Point{X: p.left - 4, Y: data.Center().Y}, p.y)
 }
 
 // render returns the picture in both formats. The same figure gives the same bytes: neither has a date in it.

@@ -31,16 +31,37 @@ func groups(records []bench.Record) (all []*group) {
 		all[at].records = append(all[at].records, r)
 	}
 	for _, g := range all {
-		for _, r := range g.records {
-			g.tests = g.tests || r.Test != g.records[0].Test
-			for _, p := range settings(r) {
-				if !slices.Contains(g.varies, p.Name) && slices.ContainsFunc(g.records, func(o *bench.Record) bool { return setting(o, p.Name) != p.Value }) {
-					g.varies = append(g.varies, p.Name)
-				}
+		g.compare()
+	}
+	return all
+}
+
+// compare finds out what varies.
+func (g *group) compare() {
+	for _, r := range g.records {
+		g.tests = g.tests || r.Test != g.records[0].Test
+		for _, p := range settings(r) {
+			if !slices.Contains(g.varies, p.Name) && slices.ContainsFunc(g.records, func(o *bench.Record) bool { return setting(o, p.Name) != p.Value }) {
+				g.varies = append(g.varies, p.Name)
 			}
 		}
 	}
-	return all
+}
+
+// split makes groups of the records that agree in what key returns, in the order they come in.
+func (g *group) split(key func(*bench.Record) string) (keys []string, parts []*group) {
+	for _, r := range g.records {
+		k := key(r)
+		i := slices.Index(keys, k)
+		if i < 0 {
+			i, keys, parts = len(keys), append(keys, k), append(parts, &group{name: g.name})
+		}
+		parts[i].records = append(parts[i].records, r)
+	}
+	for _, p := range parts {
+		p.compare()
+	}
+	return keys, parts
 }
 
 // settings are what may tell records of an experiment apart: their own settings, and where and in what state they were made.
@@ -65,7 +86,7 @@ func (g *group) label(r *bench.Record, but ...string) string {
 	if g.tests && !slices.Contains(but, "test") {
 		parts = append(parts, r.Test)
 	}
-	auto := 0
+	auto, switches := 0, 0
 	for _, name := range g.varies {
 		value := setting(r, name)
 		if value == "" || slices.Contains(but, name) {
@@ -74,19 +95,27 @@ func (g *group) label(r *bench.Record, but ...string) string {
 		if value == "auto" {
 			auto++
 		}
-		switch name {
-		case "machine", "commit", "state", "format", "mode", "model":
+		switch {
+		case slices.Contains([]string{"machine", "commit", "state", "format", "mode", "model"}, name):
 			parts = append(parts, value) // speaks for itself
-		case "prefetch":
+		case name == "prefetch":
 			if value != "on" || r.Param("prefetch-depth") == "" {
 				parts = append(parts, name+" "+value)
+			}
+		case value == "on" || value == "off":
+			switches++
+			if value == "on" {
+				parts = append(parts, name)
 			}
 		default:
 			parts = append(parts, strings.TrimPrefix(name, "prefetch-")+" "+value)
 		}
 	}
-	if auto > 1 && auto == len(parts) {
+	switch {
+	case auto > 1 && auto == len(parts):
 		return "auto"
+	case len(parts) == 0 && switches > 0:
+		return "plain"
 	}
 	return strings.Join(parts, ", ")
 }

@@ -10,8 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"gonum.org/v1/plot/vg"
-
 	"github.com/coli-moe/coli/bench"
 	"github.com/coli-moe/coli/internal/loghist"
 )
@@ -26,13 +24,13 @@ func figures(records []bench.Record) (all []*figure) {
 		case "io":
 			list = []*figure{g.drive("", "what the drive delivers by request size", "GB/s", false), g.drive("-read", "how long reads take by request size", "read p50", true)}
 		case "kernels":
-			list = []*figure{g.kernels(), g.products()}
+			list = []*figure{g.kernels(false), g.kernels(true)}
 		case "mailbox":
 			list = []*figure{g.quantiles()}
 		case "balance":
 			list = []*figure{g.balance()}
 		default:
-			list = []*figure{g.compare()}
+			list = []*figure{g.arms()}
 		}
 		list = append(append(list, g.latencies()...), g.time())
 		for _, f := range list {
@@ -96,7 +94,7 @@ func model(r *bench.Record) string {
 	if m := r.Param("model"); m != "" {
 		return m
 	}
-	if len(r.Files) == 0 {
+	if len(r.Files) == 0 || strings.HasSuffix(r.Files[0].Name, ".tmp") { // a file of the experiment's own
 		return ""
 	}
 	name := slices.MaxFunc(r.Files, func(a, b bench.File) int { return cmp.Compare(a.Bytes, b.Bytes) }).Name
@@ -225,12 +223,10 @@ func (g *group) throughput() *figure {
 	}
 	const yLabel = "tokens per second"
 	below := lines(xNumber, false, hits)
-	f.height = 240
 	if below == nil {
-		f.panels = [][]panel{{{x: xLabel, y: yLabel, Plot: p}}}
+		f.panels = [][]panel{{{x: xLabel, y: yLabel, height: 240, Plot: p}}}
 	} else {
-		f.height = 190
-		f.panels = [][]panel{{{y: yLabel, Plot: p}}, {{x: xLabel, y: "pairs found in memory, %", Plot: below}}}
+		f.panels = [][]panel{{{y: yLabel, height: 220, Plot: p}}, {{x: xLabel, y: "pairs found in memory, %", height: 170, Plot: below}}}
 		below.X.Min, below.X.Max = p.X.Min, p.X.Max
 		below.Y.Max = 100
 	}
@@ -308,7 +304,7 @@ func (g *group) drive(file, title, metric string, times bool) *figure {
 			slices.SortStableFunc(s.points, func(a, b point) int { return cmp.Compare(a.x, b.x) })
 		}
 		if p := lines(xBytes, times, lists[t]); p != nil {
-			row = append(row, panel{title: t, x: "request size", Plot: p})
+			row = append(row, panel{title: t, x: "request size", height: 216, Plot: p})
 			top, bottom = max(top, p.Y.Max), min(bottom, p.Y.Min)
 		}
 	}
@@ -324,7 +320,7 @@ func (g *group) drive(file, title, metric string, times bool) *figure {
 			}
 		}
 	}
-	f.tile(row, cols, 216)
+	f.tile(row, cols)
 	return f.orNil()
 }
 
@@ -343,12 +339,11 @@ func modeName(setting, value string) string {
 }
 
 // tile puts panels into rows of at most cols.
-func (f *figure) tile(list []panel, cols int, height vg.Length) {
+func (f *figure) tile(list []panel, cols int) {
 	cols = min(cols, max(len(list), 1))
 	for row := range slices.Chunk(list, cols) {
 		f.panels = append(f.panels, append(slices.Clone(row), make([]panel, cols-len(row))...))
 	}
-	f.height = height
 }
 
 // orNil is the figure, or nil if there is nothing in it.
@@ -362,96 +357,75 @@ func (f *figure) orNil() *figure {
 // bar is one of metric name of a record; ok is false if the record has none.
 func (g *group) bar(r *bench.Record, name string, fill color.Color, but ...string) (b bar, ok bool) {
 	s, ok := r.Metrics[name]
-	b = bar{name: cmp.Or(g.label(r, but...), r.Test), parts: []float64{s.Mean}, sd: s.SD, fill: []color.Color{fill}, note: value(s.Mean)}
-	if s.SD > 0 {
-		b.note += " ± " + short(twoDigits(s.SD))
-	}
-	return b, ok
+	return bar{name: cmp.Or(g.label(r, but...), r.Test), parts: []float64{s.Mean}, sd: s.SD, fill: []color.Color{fill}, note: spread(s.Mean, s.SD)}, ok
 }
 
-// kernels is bytes of weights a second by format, beside a plain read, a panel for each number of threads.
-func (g *group) kernels() *figure {
-	f := g.newFigure("", "weights read a second while they are multiplied with one row")
-	var threads []string
-	charts, plain := map[string][]bar{}, map[string][]float64{}
-	slow := false
-	for _, r := range g.records {
-		t := r.Param("threads")
-		if r.Param("rows") != "1" {
-			continue
-		}
-		fill := colour(0)
-		if strings.Contains(r.Param("kernel"), "decodes first") {
-			fill, slow = colour(4), true
-		}
-		b, ok := g.bar(r, "GB/s", fill, "kernel", "rows", "threads", "test")
-		if !ok {
-			continue
-		}
-		if !slices.Contains(threads, t) {
-			threads = append(threads, t)
-		}
-		charts[t] = append(charts[t], b)
-		if s, ok := r.Metrics["plain GB/s"]; ok {
-			plain[t] = append(plain[t], s.Mean)
-		}
+// kernels is bytes of weights a second by format, beside a plain read, or with products operations a second of products with several rows; a
+// panel for each number of threads.
+func (g *group) kernels(products bool) *figure {
+	f, name, label := g.newFigure("", "weights read a second while they are multiplied with one row"), "GB/s", "GB/s"
+	if products {
+		f, name, label = g.newFigure("-matmul", "operations a second, products with several rows"), "GOPS", "billion operations per second"
 	}
-	f.legend = append(f.legend, swatch("kernel for the format", colour(0)))
-	if slow {
-		f.legend = append(f.legend, swatch("rows are decoded first", colour(4)))
+	f.legend = []entry{swatch("kernel for the format", colour(0)), swatch("rows are decoded first", colour(4))}
+	if !products {
+		f.legend = append(f.legend, computed("a plain read of the same memory").entry())
 	}
-	f.legend = append(f.legend, computed("a plain read of the same memory").entry())
+	_, parts := g.split(func(r *bench.Record) string { return fmt.Sprint(r.Param("rows") != "1") })
+	at := slices.IndexFunc(parts, func(p *group) bool { return (p.records[0].Param("rows") != "1") == products })
+	if at < 0 {
+		return nil
+	}
+	threads, parts := parts[at].split(func(r *bench.Record) string { return r.Param("threads") })
 	var list []panel
-	for _, t := range threads {
-		var marks []mark
-		title, note := t+" threads", ""
-		if t == "1" {
-			title = "1 thread"
-		}
-		if n := float64(len(plain[t])); n > 0 {
-			mean := 0.0
-			for _, x := range plain[t] {
-				mean += x / n
+	for i, part := range parts {
+		var all []bar
+		plain, n := 0.0, 0.0
+		for _, r := range part.records {
+			fill := colour(0)
+			if strings.Contains(r.Param("kernel"), "decodes first") {
+				fill = colour(4)
 			}
-			marks = []mark{{mean, computed("").style}}
-			note = "plain read " + value(mean) + " GB/s"
+			if b, ok := part.bar(r, name, fill, "kernel", "test"); ok {
+				all = append(all, b)
+			}
+			if s, ok := r.Metrics["plain GB/s"]; ok && finite(s.Mean) {
+				plain, n = plain+s.Mean, n+1
+			}
 		}
-		if p, h := bars(charts[t], marks); p != nil {
-			list, f.height = append(list, panel{title: title, note: note, x: "GB/s", Plot: p}), max(f.height, h)
+		var marks []mark
+		if !products && n > 0 {
+			marks = []mark{{plain / n, computed("").style}}
+		}
+		if p := bars(all, marks); p.Plot != nil {
+			p.title, p.x = strings.TrimPrefix(threads[i]+" threads", "1 threads"), label
+			if p.title == "" {
+				p.title = "1 thread"
+			}
+			if marks != nil {
+				p.note = "plain read " + value(marks[0].at) + " GB/s"
+			}
+			list = append(list, p)
 		}
 	}
-	f.tile(list, 1, f.height)
+	f.tile(list, 1)
 	return f.orNil()
-}
-
-// products is operations a second by format, for products with several rows.
-func (g *group) products() *figure {
-	var all []bar
-	for _, r := range g.records {
-		if r.Param("rows") == "1" {
-			continue
-		}
-		if b, ok := g.bar(r, "GOPS", colour(0), "kernel", "test"); ok {
-			all = append(all, b)
-		}
-	}
-	f := g.newFigure("-matmul", "operations a second, products with several rows")
-	return f.single("10⁹ operations per second", all, nil)
 }
 
 // single makes the figure one of bars.
 func (f *figure) single(label string, all []bar, marks []mark) *figure {
-	p, h := bars(all, marks)
-	if p == nil {
+	p := bars(all, marks)
+	if p.Plot == nil {
 		return nil
 	}
-	f.panels, f.height = [][]panel{{{x: label, Plot: p}}}, h
+	p.x = label
+	f.panels = [][]panel{{p}}
 	return f
 }
 
-// compare sets arms side by side by their main figure: tokens a second if there are any. Arms that leave a choice to the balancer stand
+// arms sets them side by side by their main figure: tokens a second if there are any. Arms that leave a choice to the balancer stand
 // out.
-func (g *group) compare() *figure {
+func (g *group) arms() *figure {
 	name, ok := g.metric("tok/s", "tok/s")
 	if !ok {
 		if name, ok = g.main(); !ok {
@@ -493,9 +467,7 @@ func (g *group) balance() *figure {
 	}
 	apart := []string{"model", "ram", "test"} // what has panels of its own
 	f := g.newFigure("", "tokens a second by how experts are read")
-	var titles []string
-	charts, best := map[string][]bar{}, map[string]bench.Summary{}
-	for _, r := range g.records {
+	titles, parts := g.split(func(r *bench.Record) string {
 		var title []string
 		for _, p := range apart[:2] {
 			if slices.Contains(g.varies, p) {
@@ -505,29 +477,31 @@ func (g *group) balance() *figure {
 		if g.tests {
 			title = append(title, r.Test)
 		}
-		key := strings.Join(title, ", ")
-		if !slices.Contains(titles, key) {
-			titles = append(titles, key)
-		}
-		fill := colour(0)
-		if g.chosen(r) {
-			fill = colour(1)
-		} else if s := r.Metrics[name]; s.Mean > best[key].Mean {
-			best[key] = s
-		}
-		if b, ok := g.bar(r, name, fill, apart...); ok {
-			charts[key] = append(charts[key], b)
-		}
-	}
+		return strings.Join(title, ", ")
+	})
 	line := computed("the best of the fixed ones")
 	f.legend = []entry{swatch("fixed settings", colour(0)), swatch("the balancer's choice", colour(1)), line.entry()}
 	var list []panel
-	for _, t := range titles {
-		if p, h := bars(charts[t], []mark{{best[t].Mean, line.style}}); p != nil {
-			list, f.height = append(list, panel{title: t, x: "tokens per second", Plot: p}), max(f.height, h)
+	for i, part := range parts {
+		var all []bar
+		best := 0.0
+		for _, r := range part.records {
+			fill := colour(0)
+			if g.chosen(r) {
+				fill = colour(1)
+			} else if s, ok := r.Metrics[name]; ok {
+				best = max(best, s.Mean)
+			}
+			if b, ok := g.bar(r, name, fill, apart...); ok {
+				all = append(all, b)
+			}
+		}
+		if p := bars(all, []mark{{best, line.style}}); p.Plot != nil {
+			p.title, p.x = titles[i], "tokens per second"
+			list = append(list, p)
 		}
 	}
-	f.tile(list, 1, f.height)
+	f.tile(list, 1)
 	return f.orNil()
 }
 
@@ -577,38 +551,66 @@ func metricQuantiles(r *bench.Record) map[string][]float64 {
 	return all
 }
 
-// quantiles are those of latencies by arm, from the metrics named for them or else from histograms.
+// quantiles are those of latencies by arm, from the metrics named for them or else from histograms; a panel for each test.
 func (g *group) quantiles() *figure {
-	var rows []rangeRow
-	for _, r := range g.records {
-		label := cmp.Or(g.label(r), r.Test)
-		if of := metricQuantiles(r); len(of) > 0 {
-			for _, name := range slices.Sorted(maps.Keys(of)) {
-				rows = append(rows, rangeRow{strings.TrimSuffix(label+": "+name, ": "), of[name]})
+	f := g.newFigure("", "latency")
+	f.statistic = "mean"
+	shown := make([]bool, len(shownQuantiles))
+	titles, parts := g.split(func(r *bench.Record) string { return r.Test })
+	var list []panel
+	for i, part := range parts {
+		var rows []rangeRow
+		var kinds []string // of what
+		for _, r := range part.records {
+			of := metricQuantiles(r)
+			if len(of) == 0 {
+				for name, h := range r.Histograms {
+					for _, s := range shownQuantiles {
+						of[histogramName(name)] = append(of[histogramName(name)], float64(h.Quantile(s.q)))
+					}
+				}
 			}
-			continue
+			for _, kind := range slices.Sorted(maps.Keys(of)) {
+				rows = append(rows, rangeRow{part.label(r) + "\x00" + kind, of[kind]})
+				if !slices.Contains(kinds, kind) {
+					kinds = append(kinds, kind)
+				}
+				for k, q := range of[kind] {
+					shown[k] = shown[k] || finite(q)
+				}
+			}
 		}
-		for _, name := range slices.Sorted(maps.Keys(r.Histograms)) {
-			h := r.Histograms[name]
-			var q []float64
-			for _, s := range shownQuantiles {
-				q = append(q, float64(h.Quantile(s.q)))
+		for k := range rows {
+			label, kind, _ := strings.Cut(rows[k].name, "\x00")
+			if len(kinds) > 1 || label == "" {
+				label = strings.Trim(label+": "+kind, ": ")
 			}
-			rows = append(rows, rangeRow{label + ": " + histogramName(name), q})
+			rows[k].name = cmp.Or(label, titles[i])
+		}
+		if p := ranges(rows); p.Plot != nil {
+			if p.title = titles[i]; len(kinds) == 1 && kinds[0] != "" {
+				p.title += ": " + kinds[0]
+			}
+			list = append(list, p)
 		}
 	}
-	f := g.newFigure("", "latency")
+	if len(list) == 0 {
+		return nil
+	}
+	low, high := math.Inf(1), 0.0
+	for _, p := range list {
+		low, high = min(low, p.X.Min), max(high, p.X.Max)
+	}
+	for i := range list {
+		list[i].X.Min, list[i].X.Max = low, high // one scale for all
+	}
+	list[len(list)-1].x = "time, logarithmic"
 	for i, s := range shownQuantiles {
-		if slices.ContainsFunc(rows, func(r rangeRow) bool { return finite(r.quantiles[i]) }) {
+		if shown[i] {
 			f.legend = append(f.legend, dot(s.name, colour(i), glyphs[i]))
 		}
 	}
-	p, h := ranges(rows)
-	if p == nil {
-		return nil
-	}
-	f.statistic = "mean"
-	f.panels, f.height = [][]panel{{{x: "time, logarithmic", Plot: p}}}, h
+	f.tile(list, 1)
 	return f
 }
 
@@ -702,11 +704,12 @@ func (g *group) latencies() (all []*figure) {
 			}
 			list = append(list, panel{
 				title: cmp.Or(g.label(r), r.Test), note: "median, 99 %: " + strings.Join(said, " · "), x: label,
-				y: "% of them", Plot: histogram(ds, first, last),
+				y:      "% of them",
+				height: 86, Plot: histogram(ds, first, last),
 			})
 		}
 		f.statistic = "all together"
-		f.tile(list, 1, 86)
+		f.tile(list, 1)
 		all = append(all, f)
 	}
 	return all

@@ -193,11 +193,11 @@ func TestPictures(t *testing.T) {
 		"io":             {"GB/s", "request size", "1 reader", "4 readers", "direct", "buffered", "mmap", "64 KiB"},
 		"io-read":        {"median, logarithmic", "1 ms", "4 readers"},
 		"kernels":        {"GB/s", "Q8_0", "BF16", "1 thread", "2 threads", "plain read 12.8 GB/s", "rows are decoded first"},
-		"kernels-matmul": {"10⁹ operations per second", "Q4_K, rows 32, threads 2"},
-		"balance":        {"tokens per second", "the balancer's choice", "readers 4, depth 8, horizon 1", "readers 1, prefetch off", "auto", "ram 25%", "the best of the fixed ones", "7.00 ± 0.2"},
-		"mailbox":        {"median", "99 %", "senders 4: wait", "10 µs"},
+		"kernels-matmul": {"billion operations per second", "Q4_K"},
+		"balance":        {"tokens per second", "the balancer's choice", "readers 4, depth 8, horizon 1", "readers 1, prefetch off", "auto", "ram 25%", "the best of the fixed ones", "7.00 ± 0.20"},
+		"mailbox":        {"median", "99 %", "send: wait", "senders 4", "10 µs"},
 		"decode":         {"tg128", "23.7"},
-		"prefill":        {"threads 1", "110 ± 3", "tokens per second"},
+		"prefill":        {"threads 1", "110.0 ± 3.0", "tokens per second"},
 	} {
 		svg, err := os.ReadFile(filepath.Join(dir, name+".svg"))
 		if err != nil {
@@ -348,6 +348,13 @@ func TestTicks(t *testing.T) {
 	}
 	for x, want := range map[float64]string{0: "0", 0.012345: "0.0123", 0.5: "0.50", 9.999: "10.0", 99.99: "100", 1234.5: "1235", 12345.6: "12,346", 1e9: "1,000,000,000"} {
 		if got := value(x); got != want {
+			t.Errorf("%v: %q, want %q", x, got, want)
+		}
+	}
+	for want, x := range map[string][2]float64{
+		"7.1 ± 1.2": {7.08, 1.2}, "0.120 ± 0.041": {0.12, 0.041}, "58 ± 75": {57.7, 75}, "12,346 ± 120": {12345.6, 120}, "5.00": {5, 1e-9}, "1.0 ± 1.0": {1, 0.999},
+	} {
+		if got := spread(x[0], x[1]); got != want {
 			t.Errorf("%v: %q, want %q", x, got, want)
 		}
 	}

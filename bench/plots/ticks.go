@@ -119,6 +119,15 @@ func value(x float64) string {
 	return short(x)
 }
 
+// spread writes a mean and its standard deviation, with as many digits as this one is known to.
+func spread(mean, sd float64) string {
+	if !finite(sd) || sd <= 0 || sd < 1e-4*math.Abs(mean) {
+		return value(mean)
+	}
+	digits := max(1-int(math.Floor(math.Log10(twoDigits(sd)))), 0)
+	return grouped(mean, digits) + " ± " + grouped(sd, digits)
+}
+
 // logBytes marks powers of two, n of them at most.
 type logBytes struct{ n int }
 
