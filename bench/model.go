@@ -16,6 +16,7 @@ import (
 	"github.com/coli-moe/coli/kernels"
 	"github.com/coli-moe/coli/ledger"
 	"github.com/coli-moe/coli/limits"
+	"github.com/coli-moe/coli/probe"
 	"github.com/coli-moe/coli/weights"
 )
 
@@ -59,13 +60,15 @@ type models struct {
 	info   []modelInfo // by setting
 	text   []byte
 	shared []*sharedModel  // by setting: those whose state nobody changes; nil while no arm has it open
+	watch  watch
 	rates  map[int]float64 // of a plain read of memory, bytes a second, by threads
 	said   map[string]bool
 }
 
 type sharedModel struct {
 	*engine.Model
-	users int
+	release func() error
+	users   int
 }
 
 // newModels looks at the models' files, so that what cannot be run at all is known before anything is.
@@ -208,16 +211,24 @@ func (x *models) open(ctx context.Context, i int) (m *engine.Model, release func
 	if s == nil {
 		opt := x.Settings[i].Options
 		opt.Note, opt.Profile = x.note, x.Parts
-		if m, err = x.Load(ctx, x.Settings[i].Path, opt); err != nil {
-			return nil, nil, err
+		unwatch := func() error { return nil }
+		if opt.RAM > 0 && opt.RAM < x.info[i].experts { // it may stream
+			if opt.Probe, err = x.watch.open(); err != nil {
+				return nil, nil, err
+			}
+			unwatch = x.watch.close
 		}
+		if m, err = x.Load(ctx, x.Settings[i].Path, opt); err != nil {
+			return nil, nil, errors.Join(err, unwatch())
+		}
+		release = func() error { return errors.Join(x.close(m), unwatch()) }
 		if n, _ := m.LayersOnDevice(); n == 0 && wantsDevice(&opt) {
-			return nil, nil, errors.Join(fmt.Errorf("no layer is on the device that was asked for: %s", m.LayersWhy), m.Close())
+			return nil, nil, errors.Join(fmt.Errorf("no layer is on the device that was asked for: %s", m.LayersWhy), release())
 		}
 		if _, streams, err := m.Experts(); streams || err != nil {
-			return m, func() error { return x.close(m) }, err
+			return m, release, err
 		}
-		s = &sharedModel{Model: m}
+		s = &sharedModel{Model: m, release: release}
 		x.shared[i] = s
 	}
 	s.users++
@@ -226,8 +237,31 @@ func (x *models) open(ctx context.Context, i int) (m *engine.Model, release func
 			return nil
 		}
 		x.shared[i] = nil
-		return x.close(s.Model)
+		return s.release()
 	}, nil
+}
+
+// watch is the probe that models share: each with its own would have every request measured as often.
+type watch struct {
+	probe *probe.Probe
+	users int
+}
+
+func (w *watch) open() (_ *probe.Probe, err error) {
+	if w.users == 0 {
+		if w.probe, err = probe.Open(probe.Options{}); err != nil {
+			return nil, err
+		}
+	}
+	w.users++
+	return w.probe, nil
+}
+
+func (w *watch) close() error {
+	if w.users--; w.users > 0 {
+		return nil
+	}
+	return w.probe.Close()
 }
 
 func (x *models) close(m *engine.Model) error {

@@ -360,6 +360,37 @@ func TestModelsAreShared(t *testing.T) {
 	}
 }
 
+// TestModelsShareTheProbe: models that stream have one probe, which is closed with the last of them.
+func TestModelsShareTheProbe(t *testing.T) {
+	cfg := small()
+	cfg.Settings[0].Options.RAM = 1 << 19
+	x, err := newModels(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sharedtest.Leaks(t)
+	var probes []any
+	var ends []func() error
+	for range 2 {
+		m, release, err := x.open(t.Context(), 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		probes, ends = append(probes, m.Probe()), append(ends, release)
+	}
+	if probes[0] != probes[1] || x.watch.users != 2 {
+		t.Errorf("probes %p and %p, %d users", probes[0], probes[1], x.watch.users)
+	}
+	for _, end := range ends {
+		if err := end(); err != nil {
+			t.Error(err)
+		}
+	}
+	if x.watch.users != 0 {
+		t.Errorf("%d users are left", x.watch.users)
+	}
+}
+
 func TestBalance(t *testing.T) {
 	cfg := BalanceConfig{
 		DecodeConfig: DecodeConfig{ModelConfig: small(), Gen: []int{3}}, RAM: []string{"50%"}, Readers: []int{1, 2}, Horizons: []int{1, 2}, AutoWarmup: 6,

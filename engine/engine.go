@@ -57,6 +57,9 @@ type Options struct {
 	Trace   bool // record what the actors do, for WriteTrace
 	Measure bool // time the actors' messages, for Live
 	Profile bool // tell what the time of steps goes into, for Parts; it costs two looks at the clock for each op
+	// Probe measures the drive, for several models of a process maybe; it is the caller's to close, after them. nil: the model opens one of
+	// its own if it reads experts from disk.
+	Probe *probe.Probe
 	// Note is called with lines for the user, by any goroutine; may be nil.
 	Note func(string)
 	// Progress is called from Load's goroutine while weights are paged in, with bytes done and in total.
@@ -96,6 +99,7 @@ type Model struct {
 	system       *actors.System  // nil without routed experts
 	routed       []uint64        // before the step, by layer and expert
 	probe        *probe.Probe    // nil unless experts are read from disk
+	ownProbe     bool            // and not Options.Probe
 	choose       func() messages.Policy
 	predict      func(layer int, experts []int32) // of the step under way; nil: it does not
 	depth        int                              // experts predicted for a layer and row,
@@ -259,7 +263,7 @@ func (m *Model) stop() error {
 	case m.rt != nil:
 		err = errors.Join(err, m.rt.Stop(ctx))
 	}
-	if m.probe != nil {
+	if m.probe != nil && m.ownProbe {
 		err = errors.Join(err, m.probe.Close())
 	}
 	if m.exec != nil {

@@ -182,8 +182,11 @@ func (m *Model) start(ctx context.Context, opt Options, p place, done int64) err
 	var balance balancer.Config
 	if p.records != nil {
 		balance = m.balance(opt, p)
-		if m.probe, err = probe.Open(probe.Options{}); err != nil { // nothing depends on it
-			m.note(fmt.Sprintf("the drive is not watched: %v", err))
+		if m.probe = opt.Probe; m.probe == nil {
+			m.ownProbe = true
+			if m.probe, err = probe.Open(probe.Options{}); err != nil { // nothing depends on it
+				m.note(fmt.Sprintf("the drive is not watched: %v", err))
+			}
 		}
 	}
 	m.system, err = actors.NewSystem(actors.SystemConfig{
