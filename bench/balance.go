@@ -62,7 +62,7 @@ type balance struct{ *decode }
 
 // vsBest is the metric that Conclude adds.
 var vsBest = Metric{
-	Name: versusBest, Unit: "ratio", Help: "tokens a second by those of the best fixed setting, in the same repetition", Better: 1, Digits: 3,
+	Name: versusBest, Help: "tokens a second by those of the best fixed setting, in the same repetition", Better: 1, Digits: 3,
 }
 
 // The settings that the arms differ in.

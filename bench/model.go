@@ -59,7 +59,7 @@ type models struct {
 	ModelConfig
 	info   []modelInfo // by setting
 	text   []byte
-	shared []*sharedModel  // by setting: those whose state nobody changes; nil while no arm has it open
+	shared []*sharedModel // by setting: those whose state nobody changes; nil while no arm has it open
 	watch  watch
 	rates  map[int]float64 // of a plain read of memory, bytes a second, by threads
 	said   map[string]bool
