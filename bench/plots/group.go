@@ -79,23 +79,23 @@ func setting(r *bench.Record, name string) string {
 	return ""
 }
 
-// label tells a record from the others of its group, by what varies apart from the settings named in but. Where all of that is left to
-// the balancer, or the program, one word is enough.
+// label tells a record from the others of its group, by what varies apart from the settings named in but. What is left to the balancer
+// is one word, if it is more than one setting.
 func (g *group) label(r *bench.Record, but ...string) string {
 	var parts []string
 	if g.tests && !slices.Contains(but, "test") {
 		parts = append(parts, r.Test)
 	}
-	auto, switches := 0, 0
+	var auto []string
+	switches := 0
 	for _, name := range g.varies {
 		value := setting(r, name)
 		if value == "" || slices.Contains(but, name) {
 			continue
 		}
-		if value == "auto" {
-			auto++
-		}
 		switch {
+		case value == "auto":
+			auto = append(auto, strings.TrimPrefix(name, "prefetch-")+" auto")
 		case slices.Contains([]string{"machine", "commit", "state", "format", "mode", "model"}, name):
 			parts = append(parts, value) // speaks for itself
 		case name == "prefetch":
@@ -111,10 +111,10 @@ func (g *group) label(r *bench.Record, but ...string) string {
 			parts = append(parts, strings.TrimPrefix(name, "prefetch-")+" "+value)
 		}
 	}
-	switch {
-	case auto > 1 && auto == len(parts):
-		return "auto"
-	case len(parts) == 0 && switches > 0:
+	if len(auto) > 1 {
+		auto = []string{"auto"}
+	}
+	if parts = append(parts, auto...); len(parts) == 0 && switches > 0 {
 		return "plain"
 	}
 	return strings.Join(parts, ", ")
