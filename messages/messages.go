@@ -1,5 +1,5 @@
 // Package messages holds the typed messages that coli's actors exchange, one file per conversation: moe (a MoE step), io (reads of
-// expert bytes), tier (predictions and figures) and kv (the device's copy of the KV cache).
+// expert bytes), tier (predictions and figures), policy (how experts are read) and kv (the device's copy of the KV cache).
 //
 // A message is data and a join, never a function, and the package imports nothing of the project but internal/loghist, data too, so that
 // an actor may one day sit on another machine. Messages on the hot path are pointers to pooled structs: the sender takes one from its
