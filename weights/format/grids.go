@@ -41,6 +41,26 @@ var (
 	gridIQ1    = newGrid(bitsIQ1, 8, -1, 0, 1)
 )
 
+// Codebook returns the entries of an IQ format's codebook, nil for formats without one: magnitudes (IQ2, IQ3) or values (IQ1) of 8 or 4
+// neighbouring columns. IQ1_S and IQ1_M share theirs. The entries are not to be changed.
+func (f Format) Codebook() [][]int8 {
+	switch f {
+	case IQ2_XXS:
+		return gridIQ2XXS()
+	case IQ2_XS:
+		return gridIQ2XS()
+	case IQ2_S:
+		return gridIQ2S()
+	case IQ3_XXS:
+		return gridIQ3XXS()
+	case IQ3_S:
+		return gridIQ3S()
+	case IQ1_S, IQ1_M:
+		return gridIQ1()
+	}
+	return nil
+}
+
 // The sets, from the tables iq2xxs_grid, iq2xs_grid, iq2s_grid, iq3xxs_grid, iq3s_grid and iq1s_grid of ggml-common.h (ggml), which
 // list them in ascending order.
 const (
