@@ -24,3 +24,9 @@ func tileWithMinAVX2(args *byte)
 
 //go:noescape
 func tileHalvesAVX2(args *byte)
+
+//go:noescape
+func tileWideAVX2(args *byte)
+
+//go:noescape
+func tileWideHalvesAVX2(args *byte)

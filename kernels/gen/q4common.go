@@ -257,7 +257,7 @@ func interleavedSum(v *simd, n interleave, add func(...Op)) func(a, b reg.VecVir
 // dots returns the integer dot products of a group's codes with the activations at q + 8·o, a lane a block, i1 being nil; or those of
 // the blocks' first and second halves if the format has halves. The bias is still in them.
 func (f *unitFormat) dots(v *simd, w, q, o reg.Register) (i0, i1 reg.VecVirtual) {
-	short := !v.wide() && f.max*127*8 <= math.MaxInt16 // sums of eight products fit 16 bits
+	short := !v.wide() && !f.halves && f.max*127*8 <= math.MaxInt16 // sums of eight products fit 16 bits
 	var r reduction
 	r.merge[0], r.merge[1] = interleavedSum(v, dwords, VPADDD), interleavedSum(v, qwords, VPADDD)
 	if short {
@@ -299,6 +299,10 @@ func (f *unitFormat) dots(v *simd, w, q, o reg.Register) (i0, i1 reg.VecVirtual)
 		i0, i1 = YMM(), YMM()
 		VPERM2I128(Imm(0x20), b, a, i0)
 		VPERM2I128(Imm(0x31), b, a, i1)
+		if !f.halves {
+			VPADDD(i1, i0, i0)
+			i1 = nil
+		}
 		return i0, i1
 	}
 	low, high := qwords.of(v, a, b)
