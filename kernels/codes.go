@@ -16,6 +16,14 @@ var schemes = map[format.Format]*scheme{
 	format.I4G64: {scaled, eachBlock(64, 36, unpackI4G64)},
 	format.Q4_K:  {withMin, eachBlock(256, 144, unpackQ4_K)},
 	format.Q6_K:  {halves, eachBlock(256, 210, unpackQ6_K)},
+
+	format.IQ2_XXS: {scaled, eachBlock(256, 66, unpackIQ2_XXS)},
+	format.IQ2_XS:  {halves, eachBlock(256, 74, unpackIQ2_XS)},
+	format.IQ2_S:   {halves, eachBlock(256, 82, unpackIQ2_S)},
+	format.IQ3_XXS: {scaled, eachBlock(256, 98, unpackIQ3_XXS)},
+	format.IQ3_S:   {scaled, eachBlock(256, 110, unpackIQ3_S)},
+	format.IQ1_S:   {scaled, eachBlock(256, 50, unpackIQ1_S)},
+	format.IQ1_M:   {halves, eachBlock(256, 56, unpackIQ1_M)},
 }
 
 // eachBlock makes a function of one block, of cols columns in size bytes, one of a row.

@@ -65,6 +65,9 @@ func dotInt8(a, b []int8) (sum int32) {
 
 // matmul gives one activation row to k.row; of several it gives fours to k.tile, over panels of packed weight rows.
 func (k *integerKernel) matmul(f format.Format, dst []float32, ldd int, w []byte, stride, n int, x *Input, rows []int32) {
+	if k.prepare != nil {
+		k.prepare()
+	}
 	if len(rows) < 3 || x.Rows == 1 { // packing would not pay, or there are no tiles of a row that is only repeated
 		for j, r := range rows {
 			k.one(f, dst[j*ldd:], w, stride, n, x, r)

@@ -66,6 +66,8 @@ type integerKernel struct {
 	pack packFunc
 	tile tileFunc
 	bias int // of packed codes, a power of two; 0 if they have none
+	// prepare, unless nil, goes before any use: it makes what the functions look up.
+	prepare func()
 }
 
 // rowFunc sets dst[i] for n weight rows, stride bytes apart, and one activation row. q, d, s and half point to that row in the

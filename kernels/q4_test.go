@@ -40,6 +40,10 @@ func scaleCases(f format.Format) (cases []scaleCase) {
 					put(b[208:])
 				}, 1})
 			}
+		default:
+			if slices.Contains(iqFormats, f) {
+				cases = append(cases, iqScales(f, h)...)
+			}
 		}
 	}
 	switch f {
@@ -59,6 +63,8 @@ func scaleCases(f format.Format) (cases []scaleCase) {
 
 var nibbleFormats = []format.Format{format.Q4_0, format.Q4_K, format.Q6_K, format.MXFP4, format.I4G64}
 
+var extremeFormats = slices.Concat(nibbleFormats, iqFormats)
+
 // The extremes of scales, codes and activations agree with float64: no sum of codes times q overflows what it is kept in.
 func TestExtremes(t *testing.T) {
 	rng := rand.New(rand.NewPCG(7, 8))
@@ -70,7 +76,7 @@ func TestExtremes(t *testing.T) {
 		func() float32 { return float32(rng.IntN(2)*2 - 1) },
 	}
 	eachISA(t, func(t *testing.T, s *set) {
-		for _, f := range nibbleFormats {
+		for _, f := range extremeFormats {
 			in := f.Info()
 			cols := roundUp(800, in.Block)
 			for _, c := range scaleCases(f) {
@@ -130,7 +136,7 @@ func subnormalTolerance(f format.Format, row []byte, in *Input, r int) float64 {
 func TestNeighbours(t *testing.T) {
 	rng := rand.New(rand.NewPCG(9, 10))
 	eachISA(t, func(t *testing.T, s *set) {
-		for _, f := range nibbleFormats {
+		for _, f := range extremeFormats {
 			for _, cols := range []int{64, 320, 768, 1344, 2880} {
 				cols = roundUp(cols, f.Info().Block)
 				good := randomRow(t, rng, f, cols)

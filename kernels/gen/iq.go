@@ -1,0 +1,532 @@
+package main
+
+import (
+	"math"
+
+	. "github.com/mmcloughlin/avo/build"
+	"github.com/mmcloughlin/avo/ir"
+	. "github.com/mmcloughlin/avo/operand"
+	"github.com/mmcloughlin/avo/reg"
+)
+
+// iqFormat describes an IQ format: units of eight blocks, whose codes are entries of a codebook, of eight or four columns, with signs
+// or, for IQ1, an offset. The codebook has the bias in its entries.
+type iqFormat struct {
+	name, book string
+	entry      int   // bytes of an entry
+	unit       []int // as unitFormat's
+	shift      int   // log2 of the bias
+	halves     bool
+
+	// indices returns the indices of the entries of block b of the group at w, with 512 bits those of block b+1 too, a dword each.
+	indices func(v *simd, u iqUnits, b int) reg.VecVirtual
+	// signs returns the places of the blocks' sign bits, 32 each, which it prepares; nil for IQ1.
+	signs func(v *simd, u iqUnits) func(b int) Mem
+	// lowered says where the codes of the same blocks as indices', whose result it may use, are two less: a mask of quadwords with 512
+	// bits, else a vector of bytes; nil for IQ2 and IQ3.
+	lowered func(v *simd, u iqUnits, b int, indices reg.VecVirtual) Op
+	// scales returns the scales' numbers and their factor, a lane a block.
+	scales func(v *simd, u iqUnits) iqScales
+}
+
+// iqScales are d·(slope·a + offset) and, for halves, the same with b.
+type iqScales struct {
+	d, a, b       reg.VecVirtual
+	slope, offset float32
+}
+
+// iqUnits are the units of a group.
+type iqUnits struct {
+	w     reg.Register
+	bytes int // of one
+}
+
+// block is the memory of block b in a part of the unit that begins at disp and has so many bytes a block.
+func (u iqUnits) block(b, disp, bytes int) Mem { return off(u.w, b/8*u.bytes+disp+b%8*bytes) }
+
+func init() {
+	for _, f := range []*iqFormat{iq2_xxs(), iq2_xs(), iq2_s(), iq3_xxs(), iq3_s(), iq1_s(), iq1_m()} {
+		unitTarget(f.format())
+	}
+}
+
+func (f *iqFormat) format() *unitFormat {
+	size := 0
+	for _, n := range f.unit {
+		size += n
+	}
+	codes := func(v *simd, w reg.Register, emit func(reg.VecVirtual)) {
+		units := iqUnits{w, size}
+		book := GP64()
+		LEAQ(Mem{Symbol: Symbol{Name: "·" + f.book}, Base: reg.StaticBase}, book)
+		var signs func(int) Mem
+		if f.signs != nil {
+			signs = f.signs(v, units)
+		}
+		for b := 0; b < v.lanes; b += v.lanes / 8 {
+			indices := f.indices(v, units, b)
+			u := v.lookUp(book, indices, f.entry)
+			switch {
+			case signs != nil:
+				v.negate(u, signs(b), 1<<f.shift)
+			case v.wide():
+				VPSUBQ(v.dwords(0x02020202), u, f.lowered(v, units, b, indices), u)
+			default:
+				VPSUBB(v.and(v.dwords(0x02020202), f.lowered(v, units, b, indices).(reg.VecVirtual)), u, u)
+			}
+			emit(u)
+		}
+	}
+	return &unitFormat{
+		name: f.name, unit: f.unit, unitBlocks: 8, max: 2<<f.shift - 1, shift: f.shift, halves: f.halves,
+		codes: codes,
+		tile: func(v *simd, w reg.Register, emit func(int, reg.VecVirtual)) {
+			var in [8]reg.VecVirtual
+			k := 0
+			codes(v, w, func(u reg.VecVirtual) {
+				in[k] = u
+				k++
+			})
+			v.transposed(in, emit)
+		},
+		scales: func(v *simd, w reg.Register) (a, b reg.VecVirtual) {
+			s := f.scales(v, iqUnits{w, size})
+			for _, x := range []reg.VecVirtual{s.a, s.b} {
+				if x != nil {
+					VCVTDQ2PS(x, x)
+					VFMADD213PS(v.dwords(math.Float32bits(s.offset)), v.inRegister(v.dwords(math.Float32bits(s.slope))), x)
+					VMULPS(s.d, x, x)
+				}
+			}
+			return s.a, s.b
+		},
+	}
+}
+
+// transposed emits the tile of blocks that came one after the other, with 512 bits two a vector.
+func (v *simd) transposed(in [8]reg.VecVirtual, emit func(int, reg.VecVirtual)) {
+	if !v.wide() {
+		transpose256(in, emit)
+		return
+	}
+	// The quarters of these have lane i of the blocks 0 2 4 6, their lane 4+i, and the same of 1 3 5 7; then of the other eight blocks.
+	a, b := transposeQuarters(in[:4]), transposeQuarters(in[4:])
+	natural := v.inRegister(v.dwords(0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15))
+	for i := range 4 {
+		for half, quarters := range []uint64{0x88, 0xdd} {
+			t := ZMM()
+			VSHUFI32X4(Imm(quarters), b[i], a[i], t)
+			VPERMD(t, natural, t)
+			emit(4*half+i, t)
+		}
+	}
+}
+
+// lookUp returns the entries of the codebook with these indices.
+func (v *simd) lookUp(book reg.Register, indices reg.VecVirtual, entry int) reg.VecVirtual {
+	u := v.new()
+	zero(u)
+	m := Mem{Base: book, Index: indices, Scale: uint8(entry)}
+	if v.wide() {
+		k := K()
+		ones("KXNORW", k)
+		if entry == 8 {
+			VPGATHERDQ(m, k, u)
+		} else {
+			VPGATHERDD(m, k, u)
+		}
+		return u
+	}
+	all := v.new()
+	ones("VPCMPEQD", all)
+	if entry == 8 {
+		VPGATHERDQ(all, m, u)
+	} else {
+		VPGATHERDD(all, m, u)
+	}
+	return u
+}
+
+// ones sets all bits of r by an instruction whose result does not depend on it; avo must be told.
+func ones(opcode string, r Op) {
+	Instruction(&ir.Instruction{Opcode: opcode, Operands: []Op{r, r, r}, Outputs: []Op{r}})
+}
+
+// negate replaces u, codes with a bias, by those of the negative values where the bits of signs are set: 2·bias - u.
+func (v *simd) negate(u reg.VecVirtual, signs Mem, bias int) {
+	repeat := func(b int) uint32 { return uint32(b) * 0x01010101 }
+	if v.wide() {
+		k := K()
+		KMOVQ(signs, k)
+		VPSUBB(u, v.inRegister(v.dwords(repeat(2*bias))), k, u)
+		return
+	}
+	// A byte for each bit, all ones if it is set; then (2·bias-1 ^ u) + 1.
+	m := YMM()
+	VPBROADCASTD(signs, m)
+	VPSHUFB(v.dwords(0, 0, 0x01010101, 0x01010101, 0x02020202, 0x02020202, 0x03030303, 0x03030303), m, m)
+	bit := v.inRegister(v.dwords(0x08040201, 0x80402010))
+	VPAND(bit, m, m)
+	VPCMPEQB(bit, m, m)
+	VPXOR(v.and(v.dwords(repeat(2*bias-1)), m), u, u)
+	VPSUBB(m, u, u)
+}
+
+// part returns op, a constant of full length, in the length of a vector.
+func part(op Op, like reg.VecVirtual) Op {
+	r, ok := op.(reg.VecVirtual)
+	switch {
+	case !ok:
+		return op
+	case like.Size() == 32:
+		return r.AsY()
+	}
+	return r
+}
+
+// fewer is a vector of the indices of entries of eight bytes: half as long.
+func (v *simd) fewer() reg.VecVirtual { return vec(v.w / 2) }
+
+// field returns the bits of mask of x's lanes after a shift to the right.
+func (v *simd) field(x reg.VecVirtual, mask uint32, counts ...uint32) reg.VecVirtual {
+	t := vec(int(x.Size()) * 8)
+	VPSRLVD(part(v.dwords(counts...), x), x, t)
+	and(part(v.dwords(mask), x), t, t)
+	return t
+}
+
+// perUnit returns a float32 of each unit, from a binary16 at disp, in its lanes.
+func (v *simd) perUnit(u iqUnits, disp int) reg.VecVirtual {
+	h, d := YMM(), v.new()
+	VPBROADCASTW(off(u.w, disp), h)
+	if v.wide() {
+		second := XMM()
+		VPBROADCASTW(off(u.w, u.bytes+disp), second)
+		insert128(1, second, h, h)
+		VCVTPH2PS(h, d)
+		return d
+	}
+	VCVTPH2PS(h.AsX(), d)
+	return d
+}
+
+// bytesPerBlock returns a byte of each block, from disp of the unit on, in the blocks' lanes.
+func (v *simd) bytesPerBlock(u iqUnits, disp int) reg.VecVirtual {
+	x := v.new()
+	if !v.wide() {
+		VPMOVZXBD(off(u.w, disp), x)
+		return x
+	}
+	b := XMM()
+	VMOVQ(off(u.w, disp), b)
+	VPINSRQ(Imm(1), off(u.w, u.bytes+disp), b, b)
+	VPMOVZXBD(b, x)
+	return x
+}
+
+// dwordsPerBlock returns the 32 bytes at disp of each unit.
+func (v *simd) dwordsPerBlock(u iqUnits, disp int) reg.VecVirtual {
+	x := v.new()
+	if !v.wide() {
+		load(off(u.w, disp), x)
+		return x
+	}
+	loadLow(off(u.w, disp), x)
+	VINSERTI64X4(Imm(1), off(u.w, u.bytes+disp), x, x)
+	return x
+}
+
+// store keeps x in the function's frame, four bytes a block.
+func (v *simd) store(x reg.VecVirtual) func(b int) Mem {
+	m := AllocLocal(v.w / 8)
+	load(x, m)
+	return func(b int) Mem { return m.Offset(4 * b) }
+}
+
+// parity sets bit 7 of x's bytes so that an even number of bits is set; it must be clear.
+func (v *simd) parity(x reg.VecVirtual) reg.VecVirtual {
+	t, p := v.new(), x
+	for _, n := range []uint64{1, 2, 4} { // bit 7 becomes the sum of those below; what enters from other bytes does not reach it
+		VPSLLD(Imm(n), p, t)
+		s := v.new()
+		xor(t, p, s)
+		p = s
+	}
+	return v.or(x, v.and(v.dwords(0x80808080), p))
+}
+
+// fourSigns returns the sign bits that the dwords of x have in four fields of seven bits.
+func (v *simd) fourSigns(x reg.VecVirtual) reg.VecVirtual {
+	y := v.and(v.dwords(0x7f), x)
+	for i, mask := range []uint32{0x7f00, 0x7f0000, 0x7f000000} {
+		t := v.new()
+		VPSLLD(Imm(uint64(i+1)), x, t)
+		y = v.or(y, v.and(v.dwords(mask), t))
+	}
+	return v.parity(y)
+}
+
+// topNibbles returns the scales of blocks whose dwords x have them above their signs.
+func topNibbles(x reg.VecVirtual) reg.VecVirtual {
+	VPSRLD(Imm(28), x, x)
+	return x
+}
+
+// nibbleHalves returns the scales of blocks with a byte each.
+func (v *simd) nibbleHalves(u iqUnits, disp int) iqScales {
+	x, high := v.bytesPerBlock(u, disp), v.new()
+	VPSRLD(Imm(4), x, high)
+	return iqScales{v.perUnit(u, 0), v.and(v.dwords(15), x), high, 0.25, 0.125}
+}
+
+// iq2_xxs: binary16 d; per block four bytes of indices and a dword of 4×7 signs and the scale.
+func iq2_xxs() *iqFormat {
+	odd := func(v *simd, u iqUnits) reg.VecVirtual {
+		if v.wide() {
+			lo, hi := v.load(off(u.w, 2)), v.load(off(u.w, u.bytes+2))
+			var lanes []uint32
+			for i := range uint32(16) {
+				lanes = append(lanes, 2*i+1)
+			}
+			VPERMT2D(hi, v.inRegister(v.dwords(lanes...)), lo)
+			return lo
+		}
+		lo := v.load(off(u.w, 2))
+		VSHUFPS(Imm(0xdd), off(u.w, 34), lo, lo)
+		VPERMQ(Imm(0xd8), lo, lo)
+		return lo
+	}
+	return &iqFormat{
+		name: "iq2_xxs", book: "iq2xxsBook", entry: 8, unit: []int{2, 32, 32}, shift: 6,
+		indices: func(v *simd, u iqUnits, b int) reg.VecVirtual {
+			x := v.fewer()
+			if v.wide() {
+				VPSHUFD(Imm(2<<2), u.block(b, 2, 8), x.AsX())
+				VPMOVZXBD(x.AsX(), x)
+			} else {
+				VPMOVZXBD(u.block(b, 2, 8), x)
+			}
+			return x
+		},
+		signs: func(v *simd, u iqUnits) func(int) Mem { return v.store(v.fourSigns(odd(v, u))) },
+		scales: func(v *simd, u iqUnits) iqScales {
+			return iqScales{v.perUnit(u, 0), topNibbles(odd(v, u)), nil, 0.25, 0.125}
+		},
+	}
+}
+
+// iq2_xs: binary16 d; 32 words of an index of nine bits and seven signs; scale nibbles.
+func iq2_xs() *iqFormat {
+	return &iqFormat{
+		name: "iq2_xs", book: "iq2xsBook", entry: 8, unit: []int{2, 32, 32, 4, 4}, shift: 6, halves: true,
+		indices: func(v *simd, u iqUnits, b int) reg.VecVirtual {
+			x := v.fewer()
+			VPMOVZXWD(u.block(b, 2, 8), x)
+			and(part(v.dwords(511), x), x, x)
+			return x
+		},
+		signs: func(v *simd, u iqUnits) func(int) Mem {
+			var x [2]reg.VecVirtual
+			for i := range x {
+				w := v.new()
+				VPSRLW(Imm(9), u.block(i*v.lanes/2, 2, 8), w)
+				x[i] = w
+			}
+			// Words below 128 are narrowed by saturation, which takes the vectors' 128 bits in turn.
+			bytes := v.new()
+			VPACKUSWB(x[1], x[0], bytes)
+			if v.wide() {
+				VPERMQ(bytes, v.inRegister(v.dwords(0, 0, 2, 0, 4, 0, 6, 0, 1, 0, 3, 0, 5, 0, 7, 0)), bytes)
+			} else {
+				VPERMQ(Imm(0xd8), bytes, bytes)
+			}
+			return v.store(v.parity(bytes))
+		},
+		scales: func(v *simd, u iqUnits) iqScales { return v.nibbleHalves(u, 66) },
+	}
+}
+
+// iq2_s: binary16 d; the low bytes of the indices; signs; bit pairs above the indices' bytes; scale nibbles.
+func iq2_s() *iqFormat {
+	return &iqFormat{
+		name: "iq2_s", book: "iq2sBook", entry: 8, unit: []int{2, 32, 32, 16}, shift: 6, halves: true,
+		indices: func(v *simd, u iqUnits, b int) reg.VecVirtual {
+			x, high := v.fewer(), v.fewer()
+			VPMOVZXBD(u.block(b, 2, 4), x)
+			// Copies of the bytes of pairs fill the dwords; bits 2i and on of the one above bit 16 go to bit 8.
+			if v.wide() {
+				VPBROADCASTW(u.block(b, 66, 1), high)
+			} else {
+				VPBROADCASTB(u.block(b, 66, 1), high)
+			}
+			or(v.field(high, 0x300, 8, 10, 12, 14, 16, 18, 20, 22), x, x)
+			return x
+		},
+		signs:  func(_ *simd, u iqUnits) func(int) Mem { return func(b int) Mem { return u.block(b, 34, 4) } },
+		scales: func(v *simd, u iqUnits) iqScales { return v.nibbleHalves(u, 74) },
+	}
+}
+
+// iq3_xxs: binary16 d; indices; per block a dword of 4×7 signs and the scale.
+func iq3_xxs() *iqFormat {
+	return &iqFormat{
+		name: "iq3_xxs", book: "iq3xxsBook", entry: 4, unit: []int{2, 32, 32, 32}, shift: 6,
+		indices: func(v *simd, u iqUnits, b int) reg.VecVirtual {
+			x := v.new()
+			VPMOVZXBD(u.block(b, 2, 8), x)
+			return x
+		},
+		signs: func(v *simd, u iqUnits) func(int) Mem { return v.store(v.fourSigns(v.dwordsPerBlock(u, 66))) },
+		scales: func(v *simd, u iqUnits) iqScales {
+			return iqScales{v.perUnit(u, 0), topNibbles(v.dwordsPerBlock(u, 66)), nil, 0.5, 0.25}
+		},
+	}
+}
+
+// iq3_s: binary16 d; the low bytes of the indices; their high bits, a byte a block; signs; scale nibbles.
+func iq3_s() *iqFormat {
+	return &iqFormat{
+		name: "iq3_s", book: "iq3sBook", entry: 4, unit: []int{2, 32, 32, 32, 4, 4, 4}, shift: 4,
+		indices: func(v *simd, u iqUnits, b int) reg.VecVirtual {
+			x := v.new()
+			VPMOVZXBD(u.block(b, 2, 8), x)
+			if v.wide() {
+				k := K()
+				KMOVW(u.block(b, 66, 1), k)
+				VPORD(v.dwords(256), x, k, x)
+				return x
+			}
+			high := v.new()
+			VPBROADCASTB(u.block(b, 66, 1), high)
+			return v.or(v.field(high, 0x100, 8, 9, 10, 11, 12, 13, 14, 15), x)
+		},
+		signs: func(_ *simd, u iqUnits) func(int) Mem { return func(b int) Mem { return u.block(b, 74, 4) } },
+		scales: func(v *simd, u iqUnits) iqScales {
+			x := v.new()
+			VPBROADCASTD(off(u.w, 106), x)
+			if v.wide() {
+				VPBROADCASTD(off(u.w, u.bytes+106), v.mask(0xff00), x)
+			}
+			return iqScales{v.perUnit(u, 0), v.field(x, 15, 0, 4, 8, 12, 16, 20, 24, 28), nil, 2, 1}
+		},
+	}
+}
+
+// iq1_s: binary16 d; the low bytes of the indices; per block a word of 4×3 bits above them, the scale and the offset's sign.
+func iq1_s() *iqFormat {
+	high := func(v *simd, u iqUnits, b int) reg.VecVirtual {
+		x := v.fewer()
+		if v.wide() {
+			VPBROADCASTD(u.block(b, 34, 2), x)
+		} else {
+			VPBROADCASTW(u.block(b, 34, 2), x)
+		}
+		return x
+	}
+	return &iqFormat{
+		name: "iq1_s", book: "iq1Book", entry: 8, unit: []int{2, 32, 16}, shift: 4,
+		indices: func(v *simd, u iqUnits, b int) reg.VecVirtual {
+			x, h := v.fewer(), high(v, u, b)
+			VPMOVZXBD(u.block(b, 2, 4), x)
+			if v.wide() {
+				VPRORVD(part(v.dwords(24, 27, 30, 1, 8, 11, 14, 17), h), h, h)
+				and(part(v.dwords(0x700), h), h, h)
+			} else {
+				h = v.field(h, 0x700, 8, 11, 14, 17) // of the word's copy from bit 16 on
+			}
+			or(h, x, x)
+			return x
+		},
+		lowered: func(v *simd, u iqUnits, b int, _ reg.VecVirtual) Op {
+			if v.wide() {
+				h, k := high(v, u, b), K()
+				VPTESTMD(part(v.dwords(0x8000, 0x8000, 0x8000, 0x8000, 1<<31, 1<<31, 1<<31, 1<<31), h), h, k)
+				return k
+			}
+			h := v.new()
+			VPBROADCASTW(u.block(b, 34, 2), h)
+			VPSRAW(Imm(15), h, h)
+			return h
+		},
+		scales: func(v *simd, u iqUnits) iqScales {
+			x := v.new()
+			if v.wide() {
+				words := YMM()
+				broadcast128(off(u.w, 34), words)
+				insert128(1, off(u.w, u.bytes+34), words, words)
+				VPMOVZXWD(words, x)
+			} else {
+				VPMOVZXWD(off(u.w, 34), x)
+			}
+			return iqScales{v.perUnit(u, 0), v.field(x, 7, 12), nil, 0.25, 0.125}
+		},
+	}
+}
+
+// iq1_m: the low bytes of the indices; nibbles of three bits above them and the offset's sign; four words with d's nibbles on top and
+// 4×3 bits of scales below.
+func iq1_m() *iqFormat {
+	return &iqFormat{
+		name: "iq1_m", book: "iq1Book", entry: 8, unit: []int{32, 16, 4, 4}, shift: 4, halves: true,
+		// Bit 11, where the offset's sign is left for lowered, has to go from an index.
+		indices: func(v *simd, u iqUnits, b int) reg.VecVirtual {
+			x := v.fewer()
+			VPMOVZXBD(u.block(b, 0, 4), x)
+			or(v.iq1mHigh(u, b, 0x700), x, x)
+			return x
+		},
+		lowered: func(v *simd, u iqUnits, b int, _ reg.VecVirtual) Op {
+			h := v.iq1mHigh(u, b, 0x800)
+			if v.wide() {
+				k := K()
+				VPTESTMD(h, h, k)
+				return k
+			}
+			all := v.new()
+			VPSLLD(Imm(20), h, h)
+			VPSRAD(Imm(31), h, h)
+			VPMOVSXDQ(h, all)
+			return all
+		},
+		scales: func(v *simd, u iqUnits) iqScales {
+			x, d := v.new(), v.new()
+			VPBROADCASTQ(off(u.w, 48), x)
+			VBROADCASTSS(iq1mScale(off(u.w, 48)), d)
+			if v.wide() {
+				VPBROADCASTQ(off(u.w, u.bytes+48), v.mask(0xf0), x)
+				VBROADCASTSS(iq1mScale(off(u.w, u.bytes+48)), v.mask(0xff00), d)
+			}
+			// A word for two blocks.
+			VPSHUFB(v.dwords(0x80800100, 0x80800100, 0x80800302, 0x80800302, 0x80800504, 0x80800504, 0x80800706, 0x80800706), x, x)
+			return iqScales{d, v.field(x, 7, 0, 6), v.field(x, 7, 3, 9), 0.25, 0.125}
+		},
+	}
+}
+
+// iq1mHigh returns the bits of mask of dwords that have the nibbles of block b's entries from bit 8 on.
+func (v *simd) iq1mHigh(u iqUnits, b int, mask uint32) reg.VecVirtual {
+	h := v.fewer()
+	if v.wide() {
+		VPBROADCASTD(u.block(b, 32, 2), h)
+		VPRORVD(part(v.dwords(24, 28, 0, 4, 8, 12, 16, 20), h), h, h)
+		and(part(v.dwords(mask), h), h, h)
+		return h
+	}
+	VPBROADCASTW(u.block(b, 32, 2), h)
+	return v.field(h, mask, 8, 12, 16, 20)
+}
+
+// iq1mScale returns the binary16 whose nibbles are on top of four words.
+func iq1mScale(words Mem) reg.VecVirtual {
+	x, factor, d := GP64(), GP64(), XMM()
+	MOVQ(words, x)
+	MOVQ(U64(0xf000f000f000f000), factor)
+	ANDQ(factor, x)
+	SHRQ(Imm(12), x)
+	MOVQ(U64(1<<48|1<<36|1<<24|1<<12), factor) // brings the nibbles, at bits 0 16 32 48, to 48 52 56 60, and others only below
+	IMULQ(factor, x)
+	SHRQ(Imm(48), x)
+	VMOVD(x.As32(), d)
+	VCVTPH2PS(d, d)
+	return d
+}
