@@ -157,13 +157,7 @@ func (m *Model) expertLayers() (layers []int, experts int) {
 
 // start pages in what the CPU needs of the weights, after done bytes for the device, and starts the expert pipeline.
 func (m *Model) start(ctx context.Context, opt Options, p place, done int64) error {
-	if p.records != nil {
-		m.request = p.request
-		if err := m.measure(ctx, p); err != nil {
-			return err
-		}
-	}
-	if err := m.populate(ctx, p, func(n, total int64) { opt.Progress(done+n, done+total) }); err != nil {
+	if err := m.prepare(ctx, opt, p, done); err != nil {
 		return err
 	}
 	_, experts := m.expertLayers()
@@ -182,12 +176,6 @@ func (m *Model) start(ctx context.Context, opt Options, p place, done int64) err
 	var balance balancer.Config
 	if p.records != nil {
 		balance = m.balance(opt, p)
-		if m.probe = opt.Probe; m.probe == nil {
-			m.ownProbe = true
-			if m.probe, err = probe.Open(probe.Options{}); err != nil { // nothing depends on it
-				m.note(fmt.Sprintf("the drive is not watched: %v", err))
-			}
-		}
 	}
 	m.system, err = actors.NewSystem(actors.SystemConfig{
 		Layers: m.net.Layers(), Experts: experts, Records: p.records, Slots: p.slots, Balance: balance, Probe: m.probe, Direct: opt.Direct,
@@ -201,6 +189,38 @@ func (m *Model) start(ctx context.Context, opt Options, p place, done int64) err
 	}
 	m.exec.Use(m.system, m.failed)
 	return nil
+}
+
+// prepare pages weights in. If experts are read from disk it measures the drive before, and has the probe opened meanwhile: the kernel takes
+// some 100 ms to look at the programs, and a processor, which the drive's rate would be too low for if it were measured then.
+func (m *Model) prepare(ctx context.Context, opt Options, p place, done int64) error {
+	if p.records != nil {
+		m.request = p.request
+		if err := m.measure(ctx, p); err != nil {
+			return err
+		}
+		defer m.openProbe(opt.Probe)()
+	}
+	return m.populate(ctx, p, func(n, total int64) { opt.Progress(done+n, done+total) })
+}
+
+// openProbe begins to open a probe, unless there is one to share. The function that it returns waits for that. Nothing depends on it.
+func (m *Model) openProbe(shared *probe.Probe) (wait func()) {
+	if m.probe = shared; shared != nil {
+		return func() {}
+	}
+	var err error
+	opened := make(chan struct{})
+	go func() {
+		defer close(opened)
+		m.probe, err = probe.Open(probe.Options{})
+	}()
+	return func() {
+		<-opened
+		if m.ownProbe = err == nil; err != nil {
+			m.note(fmt.Sprintf("the drive is not watched: %v", err))
+		}
+	}
 }
 
 // populate pages in the CPU's dense weights, and its experts unless they stream.
