@@ -15,6 +15,7 @@ var schemes = map[format.Format]*scheme{
 	format.I8Row: {scaled, unpackI8Row},
 	format.I4G64: {scaled, eachBlock(64, 36, unpackI4G64)},
 	format.Q4_K:  {withMin, eachBlock(256, 144, unpackQ4_K)},
+	format.Q5_K:  {withMin, eachBlock(256, 176, unpackQ5_K)},
 	format.Q6_K:  {halves, eachBlock(256, 210, unpackQ6_K)},
 
 	format.IQ2_XXS: {scaled, eachBlock(256, 66, unpackIQ2_XXS)},
@@ -30,7 +31,7 @@ var schemes = map[format.Format]*scheme{
 func eachBlock(cols, size int, unpack func(q []int8, a, m []float32, b []byte)) func(*codes, []byte) {
 	return func(c *codes, row []byte) {
 		for i := 0; i < len(c.q); i += cols {
-			unpack(c.q[i:][:cols], c.a[i/16:][:cols/16], c.m[i/32:][:cols/32], row[i/cols*size:][:size])
+			unpack(c.q[i:][:cols], c.a[i/16:][:cols/16], c.m[i/16:][:cols/16], row[i/cols*size:][:size])
 		}
 	}
 }
@@ -83,7 +84,8 @@ func unpackI4G64(q []int8, a, _ []float32, b []byte) {
 	}
 }
 
-func unpackQ4_K(q []int8, a, m []float32, b []byte) {
+// unpackK fills the scales and minima of Q4_K and Q5_K, whose blocks start alike.
+func unpackK(a, m []float32, b []byte) {
 	d, dmin, s := f16(b), f16(b[2:]), b[4:16]
 	for j := range 8 {
 		var scale, minimum byte
@@ -93,10 +95,21 @@ func unpackQ4_K(q []int8, a, m []float32, b []byte) {
 			scale, minimum = s[j+4]&15|s[j-4]>>6<<4, s[j+4]>>4|s[j]>>6<<4
 		}
 		fill(a[2*j:2*j+2], d*float32(scale))
-		m[j] = dmin * float32(minimum)
-		for i, v := range b[16+j/2*32:][:32] {
-			q[j*32+i] = int8(v >> (j % 2 * 4) & 15)
-		}
+		fill(m[2*j:2*j+2], dmin*float32(minimum))
+	}
+}
+
+func unpackQ4_K(q []int8, a, m []float32, b []byte) {
+	unpackK(a, m, b)
+	for i := range q {
+		q[i] = int8(b[16+i/64*32+i%32] >> (i % 64 / 32 * 4) & 15)
+	}
+}
+
+func unpackQ5_K(q []int8, a, m []float32, b []byte) {
+	unpackK(a, m, b)
+	for i := range q {
+		q[i] = int8(b[48+i/64*32+i%32]>>(i%64/32*4)&15 | b[16+i%32]>>(i/32)&1<<4)
 	}
 }
 

@@ -326,16 +326,16 @@ DATA constant5<>+48(SB)/8, $0x0f0f0f0f0f0f0f0f
 DATA constant5<>+56(SB)/8, $0x0f0f0f0f0f0f0f0f
 GLOBL constant5<>(SB), RODATA|NOPTR, $64
 
-// func i4g64PackAVX512(t *uint8, a *float32, b *float32, tstride int, w *byte, stride int, n int, tiles int)
+// func i4g64PackAVX512(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX512BW, AVX512F
-TEXT ·i4g64PackAVX512(SB), NOSPLIT, $0-64
+TEXT ·i4g64PackAVX512(SB), NOSPLIT, $0-56
 	MOVQ t+0(FP), AX
 	MOVQ a+8(FP), CX
-	MOVQ w+32(FP), DX
-	MOVQ stride+40(FP), BX
-	MOVQ n+48(FP), SI
-	MOVQ tstride+24(FP), DI
-	MOVQ tiles+56(FP), R8
+	MOVQ w+24(FP), DX
+	MOVQ stride+32(FP), BX
+	MOVQ n+40(FP), SI
+	MOVQ tstride+16(FP), DI
+	MOVQ tiles+48(FP), R8
 	JMP  constants
 
 begin:
@@ -413,7 +413,7 @@ tile:
 	CMPQ            R9, R8
 	JL              tile
 	ADDQ            BX, DX
-	ADDQ            DI, CX
+	LEAQ            (CX)(DI*1), CX
 	LEAQ            (AX)(DI*8), AX
 	DECQ            SI
 	JG              row
@@ -535,21 +535,21 @@ group:
 	VEXTRACTI128 $0x01, Y2, X3
 	VPMOVSXWD    X2, Y2
 	VPMOVSXWD    X3, Y3
-	VPADDD       Y2, Y3, Y3
-	VMOVDQU      (R9)(R10*1), Y2
-	VPSLLD       $0x03, Y2, Y2
-	VPSUBD       Y2, Y3, Y3
-	VBROADCASTSS (R11), Y2
+	VPADDD       Y3, Y2, Y2
+	VMOVDQU      (R9)(R10*1), Y3
+	VPSLLD       $0x03, Y3, Y3
+	VPSUBD       Y3, Y2, Y2
+	VBROADCASTSS (R11), Y3
 	VBROADCASTSS 36(R11), Y4
-	VBLENDPS     $0x0c, Y4, Y2, Y2
+	VBLENDPS     $0x0c, Y4, Y3, Y3
 	VBROADCASTSS 72(R11), Y4
-	VBLENDPS     $0x30, Y4, Y2, Y2
+	VBLENDPS     $0x30, Y4, Y3, Y3
 	VBROADCASTSS 108(R11), Y4
-	VBLENDPS     $0xc0, Y4, Y2, Y2
+	VBLENDPS     $0xc0, Y4, Y3, Y3
 	VMOVDQU      (R8)(R10*1), Y4
-	VCVTDQ2PS    Y3, Y3
-	VMULPS       Y4, Y2, Y2
-	VFMADD231PS  Y2, Y3, Y1
+	VCVTDQ2PS    Y2, Y2
+	VMULPS       Y4, Y3, Y3
+	VFMADD231PS  Y3, Y2, Y1
 	ADDQ         $+144, R11
 	ADDQ         $+32, R10
 	JMP          group
@@ -624,22 +624,22 @@ inPlace:
 	VEXTRACTI128 $0x01, Y2, X3
 	VPMOVSXWD    X2, Y2
 	VPMOVSXWD    X3, Y3
-	VPADDD       Y2, Y3, Y3
-	VMOVDQU      (R9)(R10*1), Y2
-	VPSLLD       $0x03, Y2, Y2
-	VPSUBD       Y2, Y3, Y3
-	VBROADCASTSS (R11), Y2
+	VPADDD       Y3, Y2, Y2
+	VMOVDQU      (R9)(R10*1), Y3
+	VPSLLD       $0x03, Y3, Y3
+	VPSUBD       Y3, Y2, Y2
+	VBROADCASTSS (R11), Y3
 	VBROADCASTSS 36(R11), Y4
-	VBLENDPS     $0x0c, Y4, Y2, Y2
+	VBLENDPS     $0x0c, Y4, Y3, Y3
 	VBROADCASTSS 72(R11), Y4
-	VBLENDPS     $0x30, Y4, Y2, Y2
+	VBLENDPS     $0x30, Y4, Y3, Y3
 	VBROADCASTSS 108(R11), Y4
-	VBLENDPS     $0xc0, Y4, Y2, Y2
-	VPAND        Y0, Y2, Y2
+	VBLENDPS     $0xc0, Y4, Y3, Y3
+	VPAND        Y0, Y3, Y3
 	VMOVDQU      (R8)(R10*1), Y4
-	VCVTDQ2PS    Y3, Y3
-	VMULPS       Y4, Y2, Y2
-	VFMADD231PS  Y2, Y3, Y1
+	VCVTDQ2PS    Y2, Y2
+	VMULPS       Y4, Y3, Y3
+	VFMADD231PS  Y3, Y2, Y1
 
 done:
 	VPERMILPS    $0x4e, Y1, Y2
@@ -672,16 +672,16 @@ DATA constant8<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
 DATA constant8<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
 GLOBL constant8<>(SB), RODATA|NOPTR, $32
 
-// func i4g64PackAVX2(t *uint8, a *float32, b *float32, tstride int, w *byte, stride int, n int, tiles int)
+// func i4g64PackAVX2(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX2
-TEXT ·i4g64PackAVX2(SB), NOSPLIT, $0-64
+TEXT ·i4g64PackAVX2(SB), NOSPLIT, $0-56
 	MOVQ t+0(FP), AX
 	MOVQ a+8(FP), CX
-	MOVQ w+32(FP), DX
-	MOVQ stride+40(FP), BX
-	MOVQ n+48(FP), SI
-	MOVQ tstride+24(FP), DI
-	MOVQ tiles+56(FP), R8
+	MOVQ w+24(FP), DX
+	MOVQ stride+32(FP), BX
+	MOVQ n+40(FP), SI
+	MOVQ tstride+16(FP), DI
+	MOVQ tiles+48(FP), R8
 	SHLQ $0x06, DI
 	SHLQ $0x06, R8
 
@@ -808,7 +808,7 @@ tile:
 	CMPQ           R9, R8
 	JL             tile
 	ADDQ           BX, DX
-	ADDQ           DI, CX
+	LEAQ           (CX)(DI*1), CX
 	LEAQ           (AX)(DI*8), AX
 	DECQ           SI
 	JG             row

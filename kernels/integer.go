@@ -16,7 +16,7 @@ func (s *scheme) best(f format.Format, limit isa) (isa, matmulFunc) {
 	if impls := integerKernels[f]; impls != nil {
 		if i, k := best(*impls, limit); k != nil {
 			return i, func(dst []float32, ldd int, w []byte, stride, n int, x *Input, rows []int32) {
-				k.matmul(f, dst, ldd, w, stride, n, x, rows)
+				k.matmul(f, s.kind.planes(), dst, ldd, w, stride, n, x, rows)
 			}
 		}
 	}
@@ -34,7 +34,7 @@ func (s *scheme) generic(dst []float32, ldd int, w []byte, stride, n int, x *Inp
 		s.unpack(c, w[i*stride:][:stride])
 		for j, r := range rows {
 			q, d := x.Q[int(r)*pad:][:len(c.q)], x.D[int(r)*pad/block:]
-			sums := x.S[int(r)*pad/block:]
+			sums, half := x.S[int(r)*pad/block:], x.half[int(r)*pad/block:]
 			var acc float32
 			for b := range (len(c.q) + block - 1) / block {
 				lo, mid, hi := b*block, min(b*block+block/2, len(q)), min(b*block+block, len(q))
@@ -44,10 +44,14 @@ func (s *scheme) generic(dst []float32, ldd int, w []byte, stride, n int, x *Inp
 					acc += float32(i0+i1) * (c.a[2*b] * d[b])
 				case withMin:
 					acc += float32(i0+i1) * (c.a[2*b] * d[b])
-					acc -= c.m[b] * (d[b] * float32(sums[b]))
-				case halves:
+					acc -= c.m[2*b] * (d[b] * float32(sums[b]))
+				case halves, halvesWithMin:
 					acc += float32(i0) * (c.a[2*b] * d[b])
 					acc += float32(i1) * (c.a[2*b+1] * d[b])
+				}
+				if s.kind == halvesWithMin {
+					acc -= c.m[2*b] * (d[b] * float32(half[b]))
+					acc -= c.m[2*b+1] * (d[b] * float32(sums[b]-half[b]))
 				}
 			}
 			dst[j*ldd+i] = acc
@@ -64,7 +68,7 @@ func dotInt8(a, b []int8) (sum int32) {
 }
 
 // matmul gives one activation row to k.row; of several it gives fours to k.tile, over panels of packed weight rows.
-func (k *integerKernel) matmul(f format.Format, dst []float32, ldd int, w []byte, stride, n int, x *Input, rows []int32) {
+func (k *integerKernel) matmul(f format.Format, planes int, dst []float32, ldd int, w []byte, stride, n int, x *Input, rows []int32) {
 	if k.prepare != nil {
 		k.prepare()
 	}
@@ -78,14 +82,14 @@ func (k *integerKernel) matmul(f format.Format, dst []float32, ldd int, w []byte
 	defer panels.Put(p)
 	pad := x.Padded()
 	step := max(2, min(panelRows, panelBytes/pad&^1))
-	p.t, p.a, p.b = grow(p.t, step*pad), grow(p.a, step*pad/block), grow(p.b, step*pad/block)
+	p.t, p.a = grow(p.t, step*pad), grow(p.a, planes*step*pad/block)
 	a := &p.args
-	a.w, a.a, a.b = &p.t[0], &p.a[0], &p.b[0]
+	a.w, a.a = &p.t[0], &p.a[0]
 	a.tiles, a.shift = pad/tileCols, bits.TrailingZeros32(uint32(k.bias))
 	for i := 0; i < n; i += step {
 		count := min(step, n-i)
 		w := w[i*stride:][:count*stride]
-		k.packRows(f, p, w, stride, count, x.Cols)
+		k.packRows(f, planes, p, w, stride, count, x.Cols)
 		a.n = count &^ 1
 		for j := 0; j < len(rows) && a.n > 0; j += 4 {
 			if j == len(rows)-1 {
@@ -133,11 +137,11 @@ func (k *integerKernel) one(f format.Format, dst []float32, w []byte, stride, n 
 // packRows fills the panel with n weight rows. The blocks after the last whole tile are packed from a copy that is filled
 // up with 0x40: absent blocks count for nothing, but must have a scale that is an ordinary number in every format, as multiplying a
 // subnormal one (MXFP4's 0) is slow.
-func (k *integerKernel) packRows(f format.Format, p *panel, w []byte, stride, n, cols int) {
+func (k *integerKernel) packRows(f format.Format, planes int, p *panel, w []byte, stride, n, cols int) {
 	tiles := roundUp(cols, tileCols) / tileCols
 	whole := cols / tileCols
 	if whole > 0 {
-		k.pack(&p.t[0], &p.a[0], &p.b[0], tiles, &w[0], stride, n, whole)
+		k.pack(&p.t[0], &p.a[0], tiles, &w[0], stride, n, whole)
 	}
 	if whole == tiles {
 		return
@@ -152,7 +156,7 @@ func (k *integerKernel) packRows(f format.Format, p *panel, w []byte, stride, n,
 		have += copy(pad[have:], row[in.RowHead+whole*tileBytes:])
 		copy(pad[have:], filling[:])
 	}
-	k.pack(&p.t[whole*tileCols], &p.a[whole*tileLanes], &p.b[whole*tileLanes], tiles, &p.pad[0], size, n, 1)
+	k.pack(&p.t[whole*tileCols], &p.a[planes*whole*tileLanes], tiles, &p.pad[0], size, n, 1)
 }
 
 // filling is as long as any tile of weights.

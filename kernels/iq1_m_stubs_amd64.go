@@ -8,10 +8,10 @@ package kernels
 func iq1_mRowAVX512(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 
 //go:noescape
-func iq1_mPackAVX512(t *uint8, a *float32, b *float32, tstride int, w *byte, stride int, n int, tiles int)
+func iq1_mPackAVX512(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
 
 //go:noescape
 func iq1_mRowAVX2(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 
 //go:noescape
-func iq1_mPackAVX2(t *uint8, a *float32, b *float32, tstride int, w *byte, stride int, n int, tiles int)
+func iq1_mPackAVX2(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)

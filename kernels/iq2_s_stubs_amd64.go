@@ -8,10 +8,10 @@ package kernels
 func iq2_sRowAVX512(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 
 //go:noescape
-func iq2_sPackAVX512(t *uint8, a *float32, b *float32, tstride int, w *byte, stride int, n int, tiles int)
+func iq2_sPackAVX512(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
 
 //go:noescape
 func iq2_sRowAVX2(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 
 //go:noescape
-func iq2_sPackAVX2(t *uint8, a *float32, b *float32, tstride int, w *byte, stride int, n int, tiles int)
+func iq2_sPackAVX2(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)

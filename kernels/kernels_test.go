@@ -115,8 +115,8 @@ func product(t testing.TB, k *Kernel, w []byte, in *Input, r int) (want, toleran
 			p := in.Padded()
 			x = float64(in.Q[r*p+i]) * float64(in.D[r*p/block+i/block])
 			magnitude = math.Abs(float64(c.q[i]) * float64(c.a[i/16]))
-			if s.kind == withMin {
-				magnitude += math.Abs(float64(c.m[i/32]))
+			if s.kind == withMin || s.kind == halvesWithMin {
+				magnitude += math.Abs(float64(c.m[i/16]))
 			}
 		}
 		want += float64(v) * x

@@ -425,16 +425,16 @@ DATA constant10<>+48(SB)/8, $0x0000000f00000017
 DATA constant10<>+56(SB)/8, $0x0000000f00000017
 GLOBL constant10<>(SB), RODATA|NOPTR, $64
 
-// func mxfp4PackAVX512(t *uint8, a *float32, b *float32, tstride int, w *byte, stride int, n int, tiles int)
+// func mxfp4PackAVX512(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX512BW, AVX512F
-TEXT ·mxfp4PackAVX512(SB), NOSPLIT, $0-64
+TEXT ·mxfp4PackAVX512(SB), NOSPLIT, $0-56
 	MOVQ t+0(FP), AX
 	MOVQ a+8(FP), CX
-	MOVQ w+32(FP), DX
-	MOVQ stride+40(FP), BX
-	MOVQ n+48(FP), SI
-	MOVQ tstride+24(FP), DI
-	MOVQ tiles+56(FP), R8
+	MOVQ w+24(FP), DX
+	MOVQ stride+32(FP), BX
+	MOVQ n+40(FP), SI
+	MOVQ tstride+16(FP), DI
+	MOVQ tiles+48(FP), R8
 	JMP  constants
 
 begin:
@@ -513,7 +513,7 @@ tile:
 	CMPQ            R9, R8
 	JL              tile
 	ADDQ            BX, DX
-	ADDQ            DI, CX
+	LEAQ            (CX)(DI*1), CX
 	LEAQ            (AX)(DI*8), AX
 	DECQ            SI
 	JG              row
@@ -652,15 +652,15 @@ group:
 	VEXTRACTI128   $0x01, Y4, X3
 	VPMOVSXWD      X4, Y4
 	VPMOVSXWD      X3, Y3
-	VPADDD         Y4, Y3, Y3
-	VEXTRACTI128   $0x01, Y2, X4
+	VEXTRACTI128   $0x01, Y2, X5
 	VPMOVSXWD      X2, Y2
-	VPMOVSXWD      X4, Y4
+	VPMOVSXWD      X5, Y5
 	VPADDD         Y2, Y4, Y4
-	VPADDD         Y4, Y3, Y3
+	VPADDD         Y5, Y3, Y3
+	VPADDD         Y3, Y4, Y4
 	VMOVDQU        (R9)(R10*1), Y2
 	VPSLLD         $0x04, Y2, Y2
-	VPSUBD         Y2, Y3, Y3
+	VPSUBD         Y2, Y4, Y4
 	VPXOR          Y2, Y2, Y2
 	VPINSRB        $0x00, (R11), X2, X2
 	VPINSRB        $0x01, 17(R11), X2, X2
@@ -674,10 +674,10 @@ group:
 	VPSLLD         $0x17, Y2, Y2
 	VPMAXUD        constant15<>+0(SB), Y2, Y2
 	VMULPS         constant16<>+0(SB), Y2, Y2
-	VMOVDQU        (R8)(R10*1), Y4
-	VCVTDQ2PS      Y3, Y3
-	VMULPS         Y4, Y2, Y2
-	VFMADD231PS    Y2, Y3, Y1
+	VMOVDQU        (R8)(R10*1), Y3
+	VCVTDQ2PS      Y4, Y4
+	VMULPS         Y3, Y2, Y2
+	VFMADD231PS    Y2, Y4, Y1
 	ADDQ           $+136, R11
 	ADDQ           $+32, R10
 	JMP            group
@@ -775,15 +775,15 @@ inPlace:
 	VEXTRACTI128   $0x01, Y4, X3
 	VPMOVSXWD      X4, Y4
 	VPMOVSXWD      X3, Y3
-	VPADDD         Y4, Y3, Y3
-	VEXTRACTI128   $0x01, Y2, X4
+	VEXTRACTI128   $0x01, Y2, X5
 	VPMOVSXWD      X2, Y2
-	VPMOVSXWD      X4, Y4
+	VPMOVSXWD      X5, Y5
 	VPADDD         Y2, Y4, Y4
-	VPADDD         Y4, Y3, Y3
+	VPADDD         Y5, Y3, Y3
+	VPADDD         Y3, Y4, Y4
 	VMOVDQU        (R9)(R10*1), Y2
 	VPSLLD         $0x04, Y2, Y2
-	VPSUBD         Y2, Y3, Y3
+	VPSUBD         Y2, Y4, Y4
 	VPXOR          Y2, Y2, Y2
 	VPINSRB        $0x00, (R11), X2, X2
 	VPINSRB        $0x01, 17(R11), X2, X2
@@ -798,10 +798,10 @@ inPlace:
 	VPMAXUD        constant15<>+0(SB), Y2, Y2
 	VMULPS         constant16<>+0(SB), Y2, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        (R8)(R10*1), Y4
-	VCVTDQ2PS      Y3, Y3
-	VMULPS         Y4, Y2, Y2
-	VFMADD231PS    Y2, Y3, Y1
+	VMOVDQU        (R8)(R10*1), Y3
+	VCVTDQ2PS      Y4, Y4
+	VMULPS         Y3, Y2, Y2
+	VFMADD231PS    Y2, Y4, Y1
 
 done:
 	VPERMILPS    $0x4e, Y1, Y2
@@ -858,16 +858,16 @@ DATA constant16<>+16(SB)/8, $0x3f0000003f000000
 DATA constant16<>+24(SB)/8, $0x3f0000003f000000
 GLOBL constant16<>(SB), RODATA|NOPTR, $32
 
-// func mxfp4PackAVX2(t *uint8, a *float32, b *float32, tstride int, w *byte, stride int, n int, tiles int)
+// func mxfp4PackAVX2(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX2
-TEXT ·mxfp4PackAVX2(SB), NOSPLIT, $0-64
+TEXT ·mxfp4PackAVX2(SB), NOSPLIT, $0-56
 	MOVQ t+0(FP), AX
 	MOVQ a+8(FP), CX
-	MOVQ w+32(FP), DX
-	MOVQ stride+40(FP), BX
-	MOVQ n+48(FP), SI
-	MOVQ tstride+24(FP), DI
-	MOVQ tiles+56(FP), R8
+	MOVQ w+24(FP), DX
+	MOVQ stride+32(FP), BX
+	MOVQ n+40(FP), SI
+	MOVQ tstride+16(FP), DI
+	MOVQ tiles+48(FP), R8
 	SHLQ $0x06, DI
 	SHLQ $0x06, R8
 
@@ -1014,7 +1014,7 @@ tile:
 	CMPQ           R9, R8
 	JL             tile
 	ADDQ           BX, DX
-	ADDQ           DI, CX
+	LEAQ           (CX)(DI*1), CX
 	LEAQ           (AX)(DI*8), AX
 	DECQ           SI
 	JG             row

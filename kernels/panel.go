@@ -9,13 +9,15 @@ import (
 // The integer form of a matrix product.
 //
 // A weight row of one of these formats is, per block of 32 columns, int8 codes q with one scale (scaled), a scale and a minimum
-// (withMin: w = a·q - m), or a scale for each half of 16 columns (halves). The dot product of a block's codes with the activations'
-// q is an exact integer I, so the only roundings, and the only order that matters, are those of the float32 sum over the blocks.
+// (withMin: w = a·q - m), a scale for each half of 16 columns (halves), or a scale and a minimum for each half (halvesWithMin). The dot
+// product of a block's codes with the activations' q is an exact integer I, so the only roundings, and the only order that matters,
+// are those of the float32 sum over the blocks.
 // For the assembly that order is: 16 lanes (AVX2: 8), lane l sums the blocks b ≡ l modulo the lanes, in rising order:
 //
 //	scaled:  acc = fma(float32(I), a·d, acc)
 //	withMin: acc = fma(float32(I), a·d, acc); acc = fma(-m, d·float32(S), acc)
 //	halves:  acc = fma(float32(I0), a0·d, acc); acc = fma(float32(I1), a1·d, acc)
+//	halvesWithMin: as halves, then acc = fma(-m0, d·float32(S0), acc); acc = fma(-m1, d·float32(S1), acc)
 //
 // with d and S of the activations, and in the end, over lanes e: s = (e0+e2)+(e1+e3) within each four, then (s0+s1)+(s2+s3).
 // A single activation row takes a kernel that reads the weights where they lie (row); several take one that reads packed rows (tile).
@@ -32,16 +34,20 @@ const (
 	scaled kind = iota
 	withMin
 	halves
+	halvesWithMin
 )
+
+// planes returns how many scales and minima a block has.
+func (k kind) planes() int { return [...]int{scaled: 1, withMin: 2, halves: 2, halvesWithMin: 4}[k] }
 
 // scheme is a format's integer form.
 type scheme struct {
 	kind kind
-	// unpack expands a row: len(c.q) codes, a scale per 16 columns in c.a and, if withMin, a minimum per 32 in c.m.
+	// unpack expands a row: len(c.q) codes, a scale per 16 columns in c.a and, if the kind has minima, as many of them in c.m.
 	unpack func(c *codes, row []byte)
 }
 
-// codes is one weight row unpacked: value i is a[i/16]·q[i] - m[i/32].
+// codes is one weight row unpacked: value i is a[i/16]·q[i] - m[i/16].
 type codes struct {
 	q    []int8
 	a, m []float32
@@ -49,7 +55,7 @@ type codes struct {
 
 func (c *codes) reset(cols int) {
 	n := roundUp(cols, block)
-	c.q, c.a, c.m = grow(c.q, n), grow(c.a, n/16), grow(c.m, n/32)
+	c.q, c.a, c.m = grow(c.q, n), grow(c.a, n/16), grow(c.m, n/16)
 	clear(c.q[cols:])
 	c.q = c.q[:cols]
 }
@@ -74,9 +80,10 @@ type integerKernel struct {
 // fields of Input; blocks is the number of blocks, whatever the padding.
 type rowFunc func(dst *float32, w *byte, stride, n int, q *int8, d *float32, s, half *int32, blocks int)
 
-// packFunc packs whole tiles of n weight rows, stride bytes apart. Row i goes to t + i·tstride·512, its scales to a + i·tstride·16 and
-// its minima or, for halves, the scales of the second halves, to b + i·tstride·16 (counted in elements).
-type packFunc func(t *uint8, a, b *float32, tstride int, w *byte, stride, n, tiles int)
+// packFunc packs whole tiles of n weight rows, stride bytes apart. Row i goes to t + i·tstride·512 and its scales and minima to
+// a + i·tstride·16·planes (counted in elements): for each tile 16 scales, with halves those of the first and then those of the second
+// halves, and behind them the minima in the same order.
+type packFunc func(t *uint8, a *float32, tstride int, w *byte, stride, n, tiles int)
 
 // tileFunc multiplies n packed weight rows, an even number, with four activation rows. args points to a tileArgs.
 type tileFunc func(args *byte)
@@ -89,7 +96,7 @@ type tileArgs struct {
 	s     [4]*int32
 	half  [4]*int32
 	w     *uint8 // packed rows, tiles·512 bytes each
-	a, b  *float32
+	a     *float32
 	n     int
 	tiles int
 	shift int // log2 of the bias
@@ -116,7 +123,7 @@ const (
 type panel struct {
 	codes  codes
 	t      []uint8
-	a, b   []float32
+	a      []float32
 	args   tileArgs
 	floats floatArgs
 	spare  [panelRows]float32 // results of absent activation rows

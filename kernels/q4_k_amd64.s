@@ -144,9 +144,10 @@ group:
 	VCVTDQ2PS       Z7, Z7
 	VMULPS          Z8, Z9, Z9
 	VFMADD231PS     Z9, Z7, Z1
-	VCVTDQ2PS       (R9)(R10*1), Z7
-	VMULPS          Z7, Z8, Z8
-	VFNMADD231PS    Z8, Z10, Z1
+	VMOVDQU32       (R9)(R10*1), Z7
+	VCVTDQ2PS       Z7, Z7
+	VMULPS          Z8, Z7, Z7
+	VFNMADD231PS    Z7, Z10, Z1
 	ADDQ            $+288, R11
 	ADDQ            $+64, R10
 	JMP             group
@@ -273,9 +274,10 @@ inPlace:
 	VCVTDQ2PS       Z7, Z7
 	VMULPS          Z8, Z9, Z9
 	VFMADD231PS     Z9, Z7, Z1
-	VCVTDQ2PS       (R9)(R10*1), Z7
-	VMULPS          Z7, Z8, Z8
-	VFNMADD231PS    Z8, Z10, Z1
+	VMOVDQU32       (R9)(R10*1), Z7
+	VCVTDQ2PS       Z7, Z7
+	VMULPS          Z8, Z7, Z7
+	VFNMADD231PS    Z7, Z10, Z1
 
 done:
 	VPERMILPS     $0x4e, Z1, Z7
@@ -394,36 +396,35 @@ DATA constant9<>+48(SB)/8, $0x0f0f0f0f0f0f0f0f
 DATA constant9<>+56(SB)/8, $0x0f0f0f0f0f0f0f0f
 GLOBL constant9<>(SB), RODATA|NOPTR, $64
 
-// func q4_kPackAVX512(t *uint8, a *float32, b *float32, tstride int, w *byte, stride int, n int, tiles int)
+// func q4_kPackAVX512(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX2, AVX512F, AVX512VL
-TEXT ·q4_kPackAVX512(SB), NOSPLIT, $0-64
+TEXT ·q4_kPackAVX512(SB), NOSPLIT, $0-56
 	MOVQ t+0(FP), AX
 	MOVQ a+8(FP), CX
-	MOVQ w+32(FP), DX
-	MOVQ stride+40(FP), BX
-	MOVQ n+48(FP), SI
-	MOVQ b+16(FP), DI
-	MOVQ tstride+24(FP), R8
-	MOVQ tiles+56(FP), R9
+	MOVQ w+24(FP), DX
+	MOVQ stride+32(FP), BX
+	MOVQ n+40(FP), SI
+	MOVQ tstride+16(FP), DI
+	MOVQ tiles+48(FP), R8
 	JMP  constants
 
 begin:
+	SHLQ $0x06, DI
 	SHLQ $0x06, R8
-	SHLQ $0x06, R9
 
 row:
-	MOVQ DX, R11
-	XORQ R10, R10
+	MOVQ DX, R10
+	XORQ R9, R9
 
 tile:
-	VBROADCASTI32X4 16(R11), Z0
-	VINSERTI32X4    $0x01, 80(R11), Z0, Z0
-	VINSERTI32X4    $0x02, 160(R11), Z0, Z0
-	VINSERTI32X4    $0x03, 224(R11), Z0, Z0
-	VBROADCASTI32X4 48(R11), Z1
-	VINSERTI32X4    $0x01, 112(R11), Z1, Z1
-	VINSERTI32X4    $0x02, 192(R11), Z1, Z1
-	VINSERTI32X4    $0x03, 256(R11), Z1, Z1
+	VBROADCASTI32X4 16(R10), Z0
+	VINSERTI32X4    $0x01, 80(R10), Z0, Z0
+	VINSERTI32X4    $0x02, 160(R10), Z0, Z0
+	VINSERTI32X4    $0x03, 224(R10), Z0, Z0
+	VBROADCASTI32X4 48(R10), Z1
+	VINSERTI32X4    $0x01, 112(R10), Z1, Z1
+	VINSERTI32X4    $0x02, 192(R10), Z1, Z1
+	VINSERTI32X4    $0x03, 256(R10), Z1, Z1
 	VPUNPCKLDQ      Z0, Z0, Z2
 	VPUNPCKHDQ      Z0, Z0, Z0
 	VPUNPCKLDQ      Z1, Z1, Z7
@@ -434,24 +435,24 @@ tile:
 	VPUNPCKHQDQ     Z1, Z0, Z0
 	VPSRLVD         Z3, Z8, Z1
 	VPANDD          Z4, Z1, Z1
-	VMOVDQU32       Z1, (AX)(R10*8)
+	VMOVDQU32       Z1, (AX)(R9*8)
 	VPSRLVD         Z3, Z2, Z1
 	VPANDD          Z4, Z1, Z1
-	VMOVDQU32       Z1, 64(AX)(R10*8)
+	VMOVDQU32       Z1, 64(AX)(R9*8)
 	VPSRLVD         Z3, Z7, Z1
 	VPANDD          Z4, Z1, Z1
-	VMOVDQU32       Z1, 128(AX)(R10*8)
+	VMOVDQU32       Z1, 128(AX)(R9*8)
 	VPSRLVD         Z3, Z0, Z0
 	VPANDD          Z4, Z0, Z0
-	VMOVDQU32       Z0, 192(AX)(R10*8)
-	VBROADCASTI32X4 32(R11), Z0
-	VINSERTI32X4    $0x01, 96(R11), Z0, Z0
-	VINSERTI32X4    $0x02, 176(R11), Z0, Z0
-	VINSERTI32X4    $0x03, 240(R11), Z0, Z0
-	VBROADCASTI32X4 64(R11), Z1
-	VINSERTI32X4    $0x01, 128(R11), Z1, Z1
-	VINSERTI32X4    $0x02, 208(R11), Z1, Z1
-	VINSERTI32X4    $0x03, 272(R11), Z1, Z1
+	VMOVDQU32       Z0, 192(AX)(R9*8)
+	VBROADCASTI32X4 32(R10), Z0
+	VINSERTI32X4    $0x01, 96(R10), Z0, Z0
+	VINSERTI32X4    $0x02, 176(R10), Z0, Z0
+	VINSERTI32X4    $0x03, 240(R10), Z0, Z0
+	VBROADCASTI32X4 64(R10), Z1
+	VINSERTI32X4    $0x01, 128(R10), Z1, Z1
+	VINSERTI32X4    $0x02, 208(R10), Z1, Z1
+	VINSERTI32X4    $0x03, 272(R10), Z1, Z1
 	VPUNPCKLDQ      Z0, Z0, Z2
 	VPUNPCKHDQ      Z0, Z0, Z0
 	VPUNPCKLDQ      Z1, Z1, Z7
@@ -462,18 +463,18 @@ tile:
 	VPUNPCKHQDQ     Z1, Z0, Z0
 	VPSRLVD         Z3, Z8, Z1
 	VPANDD          Z4, Z1, Z1
-	VMOVDQU32       Z1, 256(AX)(R10*8)
+	VMOVDQU32       Z1, 256(AX)(R9*8)
 	VPSRLVD         Z3, Z2, Z1
 	VPANDD          Z4, Z1, Z1
-	VMOVDQU32       Z1, 320(AX)(R10*8)
+	VMOVDQU32       Z1, 320(AX)(R9*8)
 	VPSRLVD         Z3, Z7, Z1
 	VPANDD          Z4, Z1, Z1
-	VMOVDQU32       Z1, 384(AX)(R10*8)
+	VMOVDQU32       Z1, 384(AX)(R9*8)
 	VPSRLVD         Z3, Z0, Z0
 	VPANDD          Z4, Z0, Z0
-	VMOVDQU32       Z0, 448(AX)(R10*8)
-	VBROADCASTI32X4 (R11), Y0
-	VINSERTI32X4    $0x01, 144(R11), Y0, Y0
+	VMOVDQU32       Z0, 448(AX)(R9*8)
+	VBROADCASTI32X4 (R10), Y0
+	VINSERTI32X4    $0x01, 144(R10), Y0, Y0
 	VPSHUFD         $0xed, Y0, Y1
 	VPSRLVD         constant2<>+0(SB), Y1, Y1
 	VPANDD          constant3<>+0(SB), Y1, Y2
@@ -492,16 +493,15 @@ tile:
 	VCVTDQ2PS       Z2, Z2
 	VMULPS          Z0, Z1, Z1
 	VMULPS          Z7, Z2, Z2
-	VMOVDQU32       Z1, (CX)(R10*1)
-	VMOVDQU32       Z2, (DI)(R10*1)
-	ADDQ            $+288, R11
-	ADDQ            $0x40, R10
-	CMPQ            R10, R9
+	VMOVDQU32       Z1, (CX)(R9*2)
+	VMOVDQU32       Z2, 64(CX)(R9*2)
+	ADDQ            $+288, R10
+	ADDQ            $0x40, R9
+	CMPQ            R9, R8
 	JL              tile
 	ADDQ            BX, DX
-	ADDQ            R8, CX
-	ADDQ            R8, DI
-	LEAQ            (AX)(R8*8), AX
+	LEAQ            (CX)(DI*2), CX
+	LEAQ            (AX)(DI*8), AX
 	DECQ            SI
 	JG              row
 	VZEROUPPER
@@ -598,32 +598,33 @@ group:
 	VEXTRACTI128   $0x01, Y1, X2
 	VPMOVSXWD      X1, Y1
 	VPMOVSXWD      X2, Y2
-	VPADDD         Y1, Y2, Y2
-	VBROADCASTI128 (R11), Y1
-	VPSHUFD        $0xed, Y1, Y3
+	VPADDD         Y2, Y1, Y1
+	VBROADCASTI128 (R11), Y2
+	VPSHUFD        $0xed, Y2, Y3
 	VPSRLVD        constant2<>+0(SB), Y3, Y3
 	VPAND          constant3<>+0(SB), Y3, Y4
-	VPSHUFD        $0x84, Y1, Y3
+	VPSHUFD        $0x84, Y2, Y3
 	VPSRLD         $0x02, Y3, Y3
 	VPAND          constant4<>+0(SB), Y3, Y3
 	VPOR           Y3, Y4, Y3
 	VPERMQ         $0xd8, Y3, Y3
 	VEXTRACTI128   $0x01, Y3, X4
-	VCVTPH2PS      X1, X1
-	VMOVSHDUP      X1, X5
-	VBROADCASTSS   X1, Y1
+	VCVTPH2PS      X2, X2
+	VMOVSHDUP      X2, X5
+	VBROADCASTSS   X2, Y2
 	VBROADCASTSS   X5, Y5
 	VPMOVZXBD      X3, Y3
 	VPMOVZXBD      X4, Y4
 	VCVTDQ2PS      Y3, Y3
 	VCVTDQ2PS      Y4, Y4
-	VMULPS         Y1, Y3, Y3
+	VMULPS         Y2, Y3, Y3
 	VMULPS         Y5, Y4, Y4
-	VMOVDQU        (R8)(R10*1), Y1
-	VCVTDQ2PS      Y2, Y2
-	VMULPS         Y1, Y3, Y3
-	VFMADD231PS    Y3, Y2, Y0
-	VCVTDQ2PS      (R9)(R10*1), Y2
+	VMOVDQU        (R8)(R10*1), Y2
+	VCVTDQ2PS      Y1, Y1
+	VMULPS         Y2, Y3, Y3
+	VFMADD231PS    Y3, Y1, Y0
+	VMOVDQU        (R9)(R10*1), Y1
+	VCVTDQ2PS      Y1, Y1
 	VMULPS         Y2, Y1, Y1
 	VFNMADD231PS   Y1, Y4, Y0
 	ADDQ           $+144, R11
@@ -651,29 +652,28 @@ DATA constant11<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
 DATA constant11<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
 GLOBL constant11<>(SB), RODATA|NOPTR, $32
 
-// func q4_kPackAVX2(t *uint8, a *float32, b *float32, tstride int, w *byte, stride int, n int, tiles int)
+// func q4_kPackAVX2(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX2, F16C
-TEXT ·q4_kPackAVX2(SB), NOSPLIT, $0-64
+TEXT ·q4_kPackAVX2(SB), NOSPLIT, $0-56
 	MOVQ t+0(FP), AX
 	MOVQ a+8(FP), CX
-	MOVQ w+32(FP), DX
-	MOVQ stride+40(FP), BX
-	MOVQ n+48(FP), SI
-	MOVQ b+16(FP), DI
-	MOVQ tstride+24(FP), R8
-	MOVQ tiles+56(FP), R9
+	MOVQ w+24(FP), DX
+	MOVQ stride+32(FP), BX
+	MOVQ n+40(FP), SI
+	MOVQ tstride+16(FP), DI
+	MOVQ tiles+48(FP), R8
+	SHLQ $0x06, DI
 	SHLQ $0x06, R8
-	SHLQ $0x06, R9
 
 row:
-	MOVQ DX, R11
-	XORQ R10, R10
+	MOVQ DX, R10
+	XORQ R9, R9
 
 tile:
-	VBROADCASTI128 16(R11), Y0
-	VINSERTI128    $0x01, 80(R11), Y0, Y0
-	VBROADCASTI128 48(R11), Y1
-	VINSERTI128    $0x01, 112(R11), Y1, Y1
+	VBROADCASTI128 16(R10), Y0
+	VINSERTI128    $0x01, 80(R10), Y0, Y0
+	VBROADCASTI128 48(R10), Y1
+	VINSERTI128    $0x01, 112(R10), Y1, Y1
 	VPUNPCKLDQ     Y0, Y0, Y2
 	VPUNPCKHDQ     Y0, Y0, Y0
 	VPUNPCKLDQ     Y1, Y1, Y3
@@ -684,20 +684,20 @@ tile:
 	VPUNPCKHQDQ    Y1, Y0, Y0
 	VPSRLVD        constant12<>+0(SB), Y4, Y1
 	VPAND          constant11<>+0(SB), Y1, Y1
-	VMOVDQU        Y1, (AX)(R10*8)
+	VMOVDQU        Y1, (AX)(R9*8)
 	VPSRLVD        constant12<>+0(SB), Y2, Y1
 	VPAND          constant11<>+0(SB), Y1, Y1
-	VMOVDQU        Y1, 64(AX)(R10*8)
+	VMOVDQU        Y1, 64(AX)(R9*8)
 	VPSRLVD        constant12<>+0(SB), Y3, Y1
 	VPAND          constant11<>+0(SB), Y1, Y1
-	VMOVDQU        Y1, 128(AX)(R10*8)
+	VMOVDQU        Y1, 128(AX)(R9*8)
 	VPSRLVD        constant12<>+0(SB), Y0, Y0
 	VPAND          constant11<>+0(SB), Y0, Y0
-	VMOVDQU        Y0, 192(AX)(R10*8)
-	VBROADCASTI128 32(R11), Y0
-	VINSERTI128    $0x01, 96(R11), Y0, Y0
-	VBROADCASTI128 64(R11), Y1
-	VINSERTI128    $0x01, 128(R11), Y1, Y1
+	VMOVDQU        Y0, 192(AX)(R9*8)
+	VBROADCASTI128 32(R10), Y0
+	VINSERTI128    $0x01, 96(R10), Y0, Y0
+	VBROADCASTI128 64(R10), Y1
+	VINSERTI128    $0x01, 128(R10), Y1, Y1
 	VPUNPCKLDQ     Y0, Y0, Y2
 	VPUNPCKHDQ     Y0, Y0, Y0
 	VPUNPCKLDQ     Y1, Y1, Y3
@@ -708,17 +708,17 @@ tile:
 	VPUNPCKHQDQ    Y1, Y0, Y0
 	VPSRLVD        constant12<>+0(SB), Y4, Y1
 	VPAND          constant11<>+0(SB), Y1, Y1
-	VMOVDQU        Y1, 256(AX)(R10*8)
+	VMOVDQU        Y1, 256(AX)(R9*8)
 	VPSRLVD        constant12<>+0(SB), Y2, Y1
 	VPAND          constant11<>+0(SB), Y1, Y1
-	VMOVDQU        Y1, 320(AX)(R10*8)
+	VMOVDQU        Y1, 320(AX)(R9*8)
 	VPSRLVD        constant12<>+0(SB), Y3, Y1
 	VPAND          constant11<>+0(SB), Y1, Y1
-	VMOVDQU        Y1, 384(AX)(R10*8)
+	VMOVDQU        Y1, 384(AX)(R9*8)
 	VPSRLVD        constant12<>+0(SB), Y0, Y0
 	VPAND          constant11<>+0(SB), Y0, Y0
-	VMOVDQU        Y0, 448(AX)(R10*8)
-	VBROADCASTI128 (R11), Y0
+	VMOVDQU        Y0, 448(AX)(R9*8)
+	VBROADCASTI128 (R10), Y0
 	VPSHUFD        $0xed, Y0, Y1
 	VPSRLVD        constant2<>+0(SB), Y1, Y1
 	VPAND          constant3<>+0(SB), Y1, Y2
@@ -738,13 +738,13 @@ tile:
 	VCVTDQ2PS      Y2, Y2
 	VMULPS         Y0, Y1, Y1
 	VMULPS         Y3, Y2, Y2
-	VMOVDQU        Y1, (CX)(R10*1)
-	VMOVDQU        Y2, (DI)(R10*1)
-	ADDQ           $+144, R11
-	VBROADCASTI128 16(R11), Y0
-	VINSERTI128    $0x01, 80(R11), Y0, Y0
-	VBROADCASTI128 48(R11), Y1
-	VINSERTI128    $0x01, 112(R11), Y1, Y1
+	VMOVDQU        Y1, (CX)(R9*2)
+	VMOVDQU        Y2, 64(CX)(R9*2)
+	ADDQ           $+144, R10
+	VBROADCASTI128 16(R10), Y0
+	VINSERTI128    $0x01, 80(R10), Y0, Y0
+	VBROADCASTI128 48(R10), Y1
+	VINSERTI128    $0x01, 112(R10), Y1, Y1
 	VPUNPCKLDQ     Y0, Y0, Y2
 	VPUNPCKHDQ     Y0, Y0, Y0
 	VPUNPCKLDQ     Y1, Y1, Y3
@@ -755,20 +755,20 @@ tile:
 	VPUNPCKHQDQ    Y1, Y0, Y0
 	VPSRLVD        constant12<>+0(SB), Y4, Y1
 	VPAND          constant11<>+0(SB), Y1, Y1
-	VMOVDQU        Y1, 32(AX)(R10*8)
+	VMOVDQU        Y1, 32(AX)(R9*8)
 	VPSRLVD        constant12<>+0(SB), Y2, Y1
 	VPAND          constant11<>+0(SB), Y1, Y1
-	VMOVDQU        Y1, 96(AX)(R10*8)
+	VMOVDQU        Y1, 96(AX)(R9*8)
 	VPSRLVD        constant12<>+0(SB), Y3, Y1
 	VPAND          constant11<>+0(SB), Y1, Y1
-	VMOVDQU        Y1, 160(AX)(R10*8)
+	VMOVDQU        Y1, 160(AX)(R9*8)
 	VPSRLVD        constant12<>+0(SB), Y0, Y0
 	VPAND          constant11<>+0(SB), Y0, Y0
-	VMOVDQU        Y0, 224(AX)(R10*8)
-	VBROADCASTI128 32(R11), Y0
-	VINSERTI128    $0x01, 96(R11), Y0, Y0
-	VBROADCASTI128 64(R11), Y1
-	VINSERTI128    $0x01, 128(R11), Y1, Y1
+	VMOVDQU        Y0, 224(AX)(R9*8)
+	VBROADCASTI128 32(R10), Y0
+	VINSERTI128    $0x01, 96(R10), Y0, Y0
+	VBROADCASTI128 64(R10), Y1
+	VINSERTI128    $0x01, 128(R10), Y1, Y1
 	VPUNPCKLDQ     Y0, Y0, Y2
 	VPUNPCKHDQ     Y0, Y0, Y0
 	VPUNPCKLDQ     Y1, Y1, Y3
@@ -779,17 +779,17 @@ tile:
 	VPUNPCKHQDQ    Y1, Y0, Y0
 	VPSRLVD        constant12<>+0(SB), Y4, Y1
 	VPAND          constant11<>+0(SB), Y1, Y1
-	VMOVDQU        Y1, 288(AX)(R10*8)
+	VMOVDQU        Y1, 288(AX)(R9*8)
 	VPSRLVD        constant12<>+0(SB), Y2, Y1
 	VPAND          constant11<>+0(SB), Y1, Y1
-	VMOVDQU        Y1, 352(AX)(R10*8)
+	VMOVDQU        Y1, 352(AX)(R9*8)
 	VPSRLVD        constant12<>+0(SB), Y3, Y1
 	VPAND          constant11<>+0(SB), Y1, Y1
-	VMOVDQU        Y1, 416(AX)(R10*8)
+	VMOVDQU        Y1, 416(AX)(R9*8)
 	VPSRLVD        constant12<>+0(SB), Y0, Y0
 	VPAND          constant11<>+0(SB), Y0, Y0
-	VMOVDQU        Y0, 480(AX)(R10*8)
-	VBROADCASTI128 (R11), Y0
+	VMOVDQU        Y0, 480(AX)(R9*8)
+	VBROADCASTI128 (R10), Y0
 	VPSHUFD        $0xed, Y0, Y1
 	VPSRLVD        constant2<>+0(SB), Y1, Y1
 	VPAND          constant3<>+0(SB), Y1, Y2
@@ -809,16 +809,15 @@ tile:
 	VCVTDQ2PS      Y2, Y2
 	VMULPS         Y0, Y1, Y1
 	VMULPS         Y3, Y2, Y2
-	VMOVDQU        Y1, 32(CX)(R10*1)
-	VMOVDQU        Y2, 32(DI)(R10*1)
-	ADDQ           $+144, R11
-	ADDQ           $0x40, R10
-	CMPQ           R10, R9
+	VMOVDQU        Y1, 32(CX)(R9*2)
+	VMOVDQU        Y2, 96(CX)(R9*2)
+	ADDQ           $+144, R10
+	ADDQ           $0x40, R9
+	CMPQ           R9, R8
 	JL             tile
 	ADDQ           BX, DX
-	ADDQ           R8, CX
-	ADDQ           R8, DI
-	LEAQ           (AX)(R8*8), AX
+	LEAQ           (CX)(DI*2), CX
+	LEAQ           (AX)(DI*8), AX
 	DECQ           SI
 	JG             row
 	VZEROUPPER

@@ -139,35 +139,35 @@ group:
 	VSHUFI32X4      $0xdd, Z9, Z8, Z8
 	VPERMD          Z8, Z6, Z8
 	VPERMD          Z7, Z6, Z7
-	VMOVDQU32       (R10)(R11*1), Z9
-	VMOVDQU32       (R9)(R11*1), Z10
-	VPSUBD          Z9, Z10, Z10
-	VPSLLD          $0x05, Z9, Z9
-	VPSUBD          Z9, Z7, Z7
+	VMOVDQU32       (R9)(R11*1), Z9
+	VMOVDQU32       (R10)(R11*1), Z10
+	VPSUBD          Z10, Z9, Z9
 	VPSLLD          $0x05, Z10, Z10
-	VPSUBD          Z10, Z8, Z8
-	VBROADCASTI32X4 192(R12), Y10
-	VPBROADCASTW    208(R12), Y9
-	VINSERTI32X4    $0x01, 402(R12), Y10, Y10
+	VPSUBD          Z10, Z7, Z7
+	VPSLLD          $0x05, Z9, Z9
+	VPSUBD          Z9, Z8, Z8
+	VBROADCASTI32X4 192(R12), Y9
+	VINSERTI32X4    $0x01, 402(R12), Y9, Y9
+	VPBROADCASTW    208(R12), Y10
 	VPBROADCASTW    418(R12), X11
-	VINSERTI32X4    $0x01, X11, Y9, Y9
-	VPMOVZXWD       Y10, Z10
-	VCVTPH2PS       Y9, Z11
-	VPSLLD          $0x18, Z10, Z9
-	VPSLLD          $0x10, Z10, Z10
+	VINSERTI32X4    $0x01, X11, Y10, Y10
+	VCVTPH2PS       Y10, Z10
+	VPMOVZXWD       Y9, Z9
+	VPSLLD          $0x18, Z9, Z11
+	VPSLLD          $0x10, Z9, Z9
+	VPSRAD          $0x18, Z11, Z11
+	VCVTDQ2PS       Z11, Z11
+	VMULPS          Z10, Z11, Z11
 	VPSRAD          $0x18, Z9, Z9
 	VCVTDQ2PS       Z9, Z9
-	VMULPS          Z11, Z9, Z9
-	VPSRAD          $0x18, Z10, Z10
-	VCVTDQ2PS       Z10, Z10
-	VMULPS          Z11, Z10, Z10
-	VMOVDQU32       (R8)(R11*1), Z11
+	VMULPS          Z10, Z9, Z9
+	VMOVDQU32       (R8)(R11*1), Z10
 	VCVTDQ2PS       Z7, Z7
-	VMULPS          Z11, Z9, Z9
-	VFMADD231PS     Z9, Z7, Z1
+	VMULPS          Z10, Z11, Z11
+	VFMADD231PS     Z11, Z7, Z1
 	VCVTDQ2PS       Z8, Z8
-	VMULPS          Z11, Z10, Z10
-	VFMADD231PS     Z10, Z8, Z1
+	VMULPS          Z10, Z9, Z9
+	VFMADD231PS     Z9, Z8, Z1
 	ADDQ            $+420, R12
 	ADDQ            $+64, R11
 	JMP             group
@@ -292,37 +292,37 @@ inPlace:
 	VSHUFI32X4      $0xdd, Z9, Z8, Z8
 	VPERMD          Z8, Z6, Z8
 	VPERMD          Z7, Z6, Z7
-	VMOVDQU32       (R10)(R11*1), Z9
-	VMOVDQU32       (R9)(R11*1), Z10
-	VPSUBD          Z9, Z10, Z10
-	VPSLLD          $0x05, Z9, Z9
-	VPSUBD          Z9, Z7, Z7
+	VMOVDQU32       (R9)(R11*1), Z9
+	VMOVDQU32       (R10)(R11*1), Z10
+	VPSUBD          Z10, Z9, Z9
 	VPSLLD          $0x05, Z10, Z10
-	VPSUBD          Z10, Z8, Z8
-	VBROADCASTI32X4 192(R12), Y10
-	VPBROADCASTW    208(R12), Y9
-	VINSERTI32X4    $0x01, 402(R12), Y10, Y10
+	VPSUBD          Z10, Z7, Z7
+	VPSLLD          $0x05, Z9, Z9
+	VPSUBD          Z9, Z8, Z8
+	VBROADCASTI32X4 192(R12), Y9
+	VINSERTI32X4    $0x01, 402(R12), Y9, Y9
+	VPBROADCASTW    208(R12), Y10
 	VPBROADCASTW    418(R12), X11
-	VINSERTI32X4    $0x01, X11, Y9, Y9
-	VPMOVZXWD       Y10, Z10
-	VCVTPH2PS       Y9, Z11
-	VPSLLD          $0x18, Z10, Z9
-	VPSLLD          $0x10, Z10, Z10
+	VINSERTI32X4    $0x01, X11, Y10, Y10
+	VCVTPH2PS       Y10, Z10
+	VPMOVZXWD       Y9, Z9
+	VPSLLD          $0x18, Z9, Z11
+	VPSLLD          $0x10, Z9, Z9
+	VPSRAD          $0x18, Z11, Z11
+	VCVTDQ2PS       Z11, Z11
+	VMULPS          Z10, Z11, Z11
 	VPSRAD          $0x18, Z9, Z9
 	VCVTDQ2PS       Z9, Z9
-	VMULPS          Z11, Z9, Z9
-	VPSRAD          $0x18, Z10, Z10
-	VCVTDQ2PS       Z10, Z10
-	VMULPS          Z11, Z10, Z10
+	VMULPS          Z10, Z9, Z9
+	VPANDD          Z0, Z11, Z11
 	VPANDD          Z0, Z9, Z9
-	VPANDD          Z0, Z10, Z10
-	VMOVDQU32       (R8)(R11*1), Z11
+	VMOVDQU32       (R8)(R11*1), Z10
 	VCVTDQ2PS       Z7, Z7
-	VMULPS          Z11, Z9, Z9
-	VFMADD231PS     Z9, Z7, Z1
+	VMULPS          Z10, Z11, Z11
+	VFMADD231PS     Z11, Z7, Z1
 	VCVTDQ2PS       Z8, Z8
-	VMULPS          Z11, Z10, Z10
-	VFMADD231PS     Z10, Z8, Z1
+	VMULPS          Z10, Z9, Z9
+	VFMADD231PS     Z9, Z8, Z1
 
 done:
 	VPERMILPS     $0x4e, Z1, Z7
@@ -423,40 +423,39 @@ DATA constant6<>+48(SB)/8, $0x3f3f3f3f3f3f3f3f
 DATA constant6<>+56(SB)/8, $0x3f3f3f3f3f3f3f3f
 GLOBL constant6<>(SB), RODATA|NOPTR, $64
 
-// func q6_kPackAVX512(t *uint8, a *float32, b *float32, tstride int, w *byte, stride int, n int, tiles int)
+// func q6_kPackAVX512(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX2, AVX512F, AVX512VL
-TEXT ·q6_kPackAVX512(SB), NOSPLIT, $0-64
+TEXT ·q6_kPackAVX512(SB), NOSPLIT, $0-56
 	MOVQ t+0(FP), AX
 	MOVQ a+8(FP), CX
-	MOVQ w+32(FP), DX
-	MOVQ stride+40(FP), BX
-	MOVQ n+48(FP), SI
-	MOVQ b+16(FP), DI
-	MOVQ tstride+24(FP), R8
-	MOVQ tiles+56(FP), R9
+	MOVQ w+24(FP), DX
+	MOVQ stride+32(FP), BX
+	MOVQ n+40(FP), SI
+	MOVQ tstride+16(FP), DI
+	MOVQ tiles+48(FP), R8
 	JMP  constants
 
 begin:
+	SHLQ $0x06, DI
 	SHLQ $0x06, R8
-	SHLQ $0x06, R9
 
 row:
-	MOVQ DX, R11
-	XORQ R10, R10
+	MOVQ DX, R10
+	XORQ R9, R9
 
 tile:
-	VBROADCASTI32X4 (R11), Z0
-	VINSERTI32X4    $0x01, 64(R11), Z0, Z0
-	VINSERTI32X4    $0x02, 210(R11), Z0, Z0
-	VINSERTI32X4    $0x03, 274(R11), Z0, Z0
-	VBROADCASTI32X4 32(R11), Z1
-	VINSERTI32X4    $0x01, 96(R11), Z1, Z1
-	VINSERTI32X4    $0x02, 242(R11), Z1, Z1
-	VINSERTI32X4    $0x03, 306(R11), Z1, Z1
-	VBROADCASTI32X4 128(R11), Z2
-	VINSERTI32X4    $0x01, 160(R11), Z2, Z2
-	VINSERTI32X4    $0x02, 338(R11), Z2, Z2
-	VINSERTI32X4    $0x03, 370(R11), Z2, Z2
+	VBROADCASTI32X4 (R10), Z0
+	VINSERTI32X4    $0x01, 64(R10), Z0, Z0
+	VINSERTI32X4    $0x02, 210(R10), Z0, Z0
+	VINSERTI32X4    $0x03, 274(R10), Z0, Z0
+	VBROADCASTI32X4 32(R10), Z1
+	VINSERTI32X4    $0x01, 96(R10), Z1, Z1
+	VINSERTI32X4    $0x02, 242(R10), Z1, Z1
+	VINSERTI32X4    $0x03, 306(R10), Z1, Z1
+	VBROADCASTI32X4 128(R10), Z2
+	VINSERTI32X4    $0x01, 160(R10), Z2, Z2
+	VINSERTI32X4    $0x02, 338(R10), Z2, Z2
+	VINSERTI32X4    $0x03, 370(R10), Z2, Z2
 	VPUNPCKLDQ      Z1, Z0, Z3
 	VPUNPCKHDQ      Z1, Z0, Z4
 	VPUNPCKLDQ      Z1, Z0, Z5
@@ -471,40 +470,40 @@ tile:
 	VPSRLVD         Z8, Z4, Z4
 	VPTERNLOGD      $0xd8, Z9, Z1, Z4
 	VPANDD          Z10, Z4, Z1
-	VMOVDQU32       Z1, (AX)(R10*8)
+	VMOVDQU32       Z1, (AX)(R9*8)
 	VPSRLVD         Z6, Z3, Z3
 	VPSHUFD         $0x55, Z2, Z1
 	VPSLLVD         Z7, Z1, Z1
 	VPSRLVD         Z8, Z1, Z1
 	VPTERNLOGD      $0xd8, Z9, Z3, Z1
 	VPANDD          Z10, Z1, Z1
-	VMOVDQU32       Z1, 64(AX)(R10*8)
+	VMOVDQU32       Z1, 64(AX)(R9*8)
 	VPSRLVD         Z6, Z5, Z5
 	VPSHUFD         $0xaa, Z2, Z1
 	VPSLLVD         Z7, Z1, Z1
 	VPSRLVD         Z8, Z1, Z1
 	VPTERNLOGD      $0xd8, Z9, Z5, Z1
 	VPANDD          Z10, Z1, Z1
-	VMOVDQU32       Z1, 128(AX)(R10*8)
+	VMOVDQU32       Z1, 128(AX)(R9*8)
 	VPSRLVD         Z6, Z0, Z0
 	VPSHUFD         $0xff, Z2, Z1
 	VPSLLVD         Z7, Z1, Z1
 	VPSRLVD         Z8, Z1, Z1
 	VPTERNLOGD      $0xd8, Z9, Z0, Z1
 	VPANDD          Z10, Z1, Z0
-	VMOVDQU32       Z0, 192(AX)(R10*8)
-	VBROADCASTI32X4 16(R11), Z0
-	VINSERTI32X4    $0x01, 80(R11), Z0, Z0
-	VINSERTI32X4    $0x02, 226(R11), Z0, Z0
-	VINSERTI32X4    $0x03, 290(R11), Z0, Z0
-	VBROADCASTI32X4 48(R11), Z1
-	VINSERTI32X4    $0x01, 112(R11), Z1, Z1
-	VINSERTI32X4    $0x02, 258(R11), Z1, Z1
-	VINSERTI32X4    $0x03, 322(R11), Z1, Z1
-	VBROADCASTI32X4 144(R11), Z2
-	VINSERTI32X4    $0x01, 176(R11), Z2, Z2
-	VINSERTI32X4    $0x02, 354(R11), Z2, Z2
-	VINSERTI32X4    $0x03, 386(R11), Z2, Z2
+	VMOVDQU32       Z0, 192(AX)(R9*8)
+	VBROADCASTI32X4 16(R10), Z0
+	VINSERTI32X4    $0x01, 80(R10), Z0, Z0
+	VINSERTI32X4    $0x02, 226(R10), Z0, Z0
+	VINSERTI32X4    $0x03, 290(R10), Z0, Z0
+	VBROADCASTI32X4 48(R10), Z1
+	VINSERTI32X4    $0x01, 112(R10), Z1, Z1
+	VINSERTI32X4    $0x02, 258(R10), Z1, Z1
+	VINSERTI32X4    $0x03, 322(R10), Z1, Z1
+	VBROADCASTI32X4 144(R10), Z2
+	VINSERTI32X4    $0x01, 176(R10), Z2, Z2
+	VINSERTI32X4    $0x02, 354(R10), Z2, Z2
+	VINSERTI32X4    $0x03, 386(R10), Z2, Z2
 	VPUNPCKLDQ      Z1, Z0, Z3
 	VPUNPCKHDQ      Z1, Z0, Z4
 	VPUNPCKLDQ      Z1, Z0, Z5
@@ -519,53 +518,52 @@ tile:
 	VPSRLVD         Z8, Z4, Z4
 	VPTERNLOGD      $0xd8, Z9, Z1, Z4
 	VPANDD          Z10, Z4, Z1
-	VMOVDQU32       Z1, 256(AX)(R10*8)
+	VMOVDQU32       Z1, 256(AX)(R9*8)
 	VPSRLVD         Z6, Z3, Z3
 	VPSHUFD         $0x55, Z2, Z1
 	VPSLLVD         Z7, Z1, Z1
 	VPSRLVD         Z8, Z1, Z1
 	VPTERNLOGD      $0xd8, Z9, Z3, Z1
 	VPANDD          Z10, Z1, Z1
-	VMOVDQU32       Z1, 320(AX)(R10*8)
+	VMOVDQU32       Z1, 320(AX)(R9*8)
 	VPSRLVD         Z6, Z5, Z5
 	VPSHUFD         $0xaa, Z2, Z1
 	VPSLLVD         Z7, Z1, Z1
 	VPSRLVD         Z8, Z1, Z1
 	VPTERNLOGD      $0xd8, Z9, Z5, Z1
 	VPANDD          Z10, Z1, Z1
-	VMOVDQU32       Z1, 384(AX)(R10*8)
+	VMOVDQU32       Z1, 384(AX)(R9*8)
 	VPSRLVD         Z6, Z0, Z0
 	VPSHUFD         $0xff, Z2, Z1
 	VPSLLVD         Z7, Z1, Z1
 	VPSRLVD         Z8, Z1, Z1
 	VPTERNLOGD      $0xd8, Z9, Z0, Z1
 	VPANDD          Z10, Z1, Z0
-	VMOVDQU32       Z0, 448(AX)(R10*8)
-	VBROADCASTI32X4 192(R11), Y1
-	VPBROADCASTW    208(R11), Y0
-	VINSERTI32X4    $0x01, 402(R11), Y1, Y1
-	VPBROADCASTW    418(R11), X2
-	VINSERTI32X4    $0x01, X2, Y0, Y0
-	VPMOVZXWD       Y1, Z1
-	VCVTPH2PS       Y0, Z2
-	VPSLLD          $0x18, Z1, Z0
-	VPSLLD          $0x10, Z1, Z1
+	VMOVDQU32       Z0, 448(AX)(R9*8)
+	VBROADCASTI32X4 192(R10), Y0
+	VINSERTI32X4    $0x01, 402(R10), Y0, Y0
+	VPBROADCASTW    208(R10), Y1
+	VPBROADCASTW    418(R10), X2
+	VINSERTI32X4    $0x01, X2, Y1, Y1
+	VCVTPH2PS       Y1, Z1
+	VPMOVZXWD       Y0, Z0
+	VPSLLD          $0x18, Z0, Z2
+	VPSLLD          $0x10, Z0, Z0
+	VPSRAD          $0x18, Z2, Z2
+	VCVTDQ2PS       Z2, Z2
+	VMULPS          Z1, Z2, Z2
 	VPSRAD          $0x18, Z0, Z0
 	VCVTDQ2PS       Z0, Z0
-	VMULPS          Z2, Z0, Z0
-	VPSRAD          $0x18, Z1, Z1
-	VCVTDQ2PS       Z1, Z1
-	VMULPS          Z2, Z1, Z1
-	VMOVDQU32       Z0, (CX)(R10*1)
-	VMOVDQU32       Z1, (DI)(R10*1)
-	ADDQ            $+420, R11
-	ADDQ            $0x40, R10
-	CMPQ            R10, R9
+	VMULPS          Z1, Z0, Z0
+	VMOVDQU32       Z2, (CX)(R9*2)
+	VMOVDQU32       Z0, 64(CX)(R9*2)
+	ADDQ            $+420, R10
+	ADDQ            $0x40, R9
+	CMPQ            R9, R8
 	JL              tile
 	ADDQ            BX, DX
-	ADDQ            R8, CX
-	ADDQ            R8, DI
-	LEAQ            (AX)(R8*8), AX
+	LEAQ            (CX)(DI*2), CX
+	LEAQ            (AX)(DI*8), AX
 	DECQ            SI
 	JG              row
 	VZEROUPPER
@@ -722,32 +720,32 @@ group:
 	VPADDD         Y4, Y2, Y2
 	VPERM2I128     $0x20, Y2, Y1, Y3
 	VPERM2I128     $0x31, Y2, Y1, Y1
-	VMOVDQU        (R10)(R11*1), Y2
-	VMOVDQU        (R9)(R11*1), Y4
-	VPSUBD         Y2, Y4, Y4
-	VPSLLD         $0x05, Y2, Y2
-	VPSUBD         Y2, Y3, Y3
+	VMOVDQU        (R9)(R11*1), Y2
+	VMOVDQU        (R10)(R11*1), Y4
+	VPSUBD         Y4, Y2, Y2
 	VPSLLD         $0x05, Y4, Y4
-	VPSUBD         Y4, Y1, Y1
-	VBROADCASTI128 192(R12), Y4
-	VPBROADCASTW   208(R12), Y2
-	VPMOVZXWD      X4, Y4
-	VCVTPH2PS      X2, Y5
-	VPSLLD         $0x18, Y4, Y2
-	VPSLLD         $0x10, Y4, Y4
+	VPSUBD         Y4, Y3, Y3
+	VPSLLD         $0x05, Y2, Y2
+	VPSUBD         Y2, Y1, Y1
+	VBROADCASTI128 192(R12), Y2
+	VPBROADCASTW   208(R12), Y4
+	VCVTPH2PS      X4, Y4
+	VPMOVZXWD      X2, Y2
+	VPSLLD         $0x18, Y2, Y5
+	VPSLLD         $0x10, Y2, Y2
+	VPSRAD         $0x18, Y5, Y5
+	VCVTDQ2PS      Y5, Y5
+	VMULPS         Y4, Y5, Y5
 	VPSRAD         $0x18, Y2, Y2
 	VCVTDQ2PS      Y2, Y2
-	VMULPS         Y5, Y2, Y2
-	VPSRAD         $0x18, Y4, Y4
-	VCVTDQ2PS      Y4, Y4
-	VMULPS         Y5, Y4, Y4
-	VMOVDQU        (R8)(R11*1), Y5
+	VMULPS         Y4, Y2, Y2
+	VMOVDQU        (R8)(R11*1), Y4
 	VCVTDQ2PS      Y3, Y3
-	VMULPS         Y5, Y2, Y2
-	VFMADD231PS    Y2, Y3, Y0
+	VMULPS         Y4, Y5, Y5
+	VFMADD231PS    Y5, Y3, Y0
 	VCVTDQ2PS      Y1, Y1
-	VMULPS         Y5, Y4, Y4
-	VFMADD231PS    Y4, Y1, Y0
+	VMULPS         Y4, Y2, Y2
+	VFMADD231PS    Y2, Y1, Y0
 	ADDQ           $+210, R12
 	ADDQ           $+32, R11
 	JMP            group
@@ -785,31 +783,30 @@ DATA constant12<>+16(SB)/8, $0x0001000100010001
 DATA constant12<>+24(SB)/8, $0x0001000100010001
 GLOBL constant12<>(SB), RODATA|NOPTR, $32
 
-// func q6_kPackAVX2(t *uint8, a *float32, b *float32, tstride int, w *byte, stride int, n int, tiles int)
+// func q6_kPackAVX2(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX2, F16C
-TEXT ·q6_kPackAVX2(SB), NOSPLIT, $0-64
+TEXT ·q6_kPackAVX2(SB), NOSPLIT, $0-56
 	MOVQ t+0(FP), AX
 	MOVQ a+8(FP), CX
-	MOVQ w+32(FP), DX
-	MOVQ stride+40(FP), BX
-	MOVQ n+48(FP), SI
-	MOVQ b+16(FP), DI
-	MOVQ tstride+24(FP), R8
-	MOVQ tiles+56(FP), R9
+	MOVQ w+24(FP), DX
+	MOVQ stride+32(FP), BX
+	MOVQ n+40(FP), SI
+	MOVQ tstride+16(FP), DI
+	MOVQ tiles+48(FP), R8
+	SHLQ $0x06, DI
 	SHLQ $0x06, R8
-	SHLQ $0x06, R9
 
 row:
-	MOVQ DX, R11
-	XORQ R10, R10
+	MOVQ DX, R10
+	XORQ R9, R9
 
 tile:
-	VBROADCASTI128 (R11), Y0
-	VINSERTI128    $0x01, 64(R11), Y0, Y0
-	VBROADCASTI128 32(R11), Y1
-	VINSERTI128    $0x01, 96(R11), Y1, Y1
-	VBROADCASTI128 128(R11), Y2
-	VINSERTI128    $0x01, 160(R11), Y2, Y2
+	VBROADCASTI128 (R10), Y0
+	VINSERTI128    $0x01, 64(R10), Y0, Y0
+	VBROADCASTI128 32(R10), Y1
+	VINSERTI128    $0x01, 96(R10), Y1, Y1
+	VBROADCASTI128 128(R10), Y2
+	VINSERTI128    $0x01, 160(R10), Y2, Y2
 	VPUNPCKLDQ     Y1, Y0, Y3
 	VPUNPCKHDQ     Y1, Y0, Y4
 	VPUNPCKLDQ     Y1, Y0, Y5
@@ -825,7 +822,7 @@ tile:
 	VPAND          constant10<>+0(SB), Y1, Y1
 	VPAND          constant11<>+0(SB), Y4, Y4
 	VPOR           Y1, Y4, Y1
-	VMOVDQU        Y1, (AX)(R10*8)
+	VMOVDQU        Y1, (AX)(R9*8)
 	VPSRLVD        constant13<>+0(SB), Y3, Y3
 	VPSHUFD        $0x55, Y2, Y1
 	VPSLLVD        constant14<>+0(SB), Y1, Y1
@@ -833,7 +830,7 @@ tile:
 	VPAND          constant10<>+0(SB), Y3, Y3
 	VPAND          constant11<>+0(SB), Y1, Y1
 	VPOR           Y3, Y1, Y1
-	VMOVDQU        Y1, 64(AX)(R10*8)
+	VMOVDQU        Y1, 64(AX)(R9*8)
 	VPSRLVD        constant13<>+0(SB), Y5, Y5
 	VPSHUFD        $0xaa, Y2, Y1
 	VPSLLVD        constant14<>+0(SB), Y1, Y1
@@ -841,7 +838,7 @@ tile:
 	VPAND          constant10<>+0(SB), Y5, Y3
 	VPAND          constant11<>+0(SB), Y1, Y1
 	VPOR           Y3, Y1, Y1
-	VMOVDQU        Y1, 128(AX)(R10*8)
+	VMOVDQU        Y1, 128(AX)(R9*8)
 	VPSRLVD        constant13<>+0(SB), Y0, Y0
 	VPSHUFD        $0xff, Y2, Y1
 	VPSLLVD        constant14<>+0(SB), Y1, Y1
@@ -849,13 +846,13 @@ tile:
 	VPAND          constant10<>+0(SB), Y0, Y0
 	VPAND          constant11<>+0(SB), Y1, Y1
 	VPOR           Y0, Y1, Y0
-	VMOVDQU        Y0, 192(AX)(R10*8)
-	VBROADCASTI128 16(R11), Y0
-	VINSERTI128    $0x01, 80(R11), Y0, Y0
-	VBROADCASTI128 48(R11), Y1
-	VINSERTI128    $0x01, 112(R11), Y1, Y1
-	VBROADCASTI128 144(R11), Y2
-	VINSERTI128    $0x01, 176(R11), Y2, Y2
+	VMOVDQU        Y0, 192(AX)(R9*8)
+	VBROADCASTI128 16(R10), Y0
+	VINSERTI128    $0x01, 80(R10), Y0, Y0
+	VBROADCASTI128 48(R10), Y1
+	VINSERTI128    $0x01, 112(R10), Y1, Y1
+	VBROADCASTI128 144(R10), Y2
+	VINSERTI128    $0x01, 176(R10), Y2, Y2
 	VPUNPCKLDQ     Y1, Y0, Y3
 	VPUNPCKHDQ     Y1, Y0, Y4
 	VPUNPCKLDQ     Y1, Y0, Y5
@@ -871,7 +868,7 @@ tile:
 	VPAND          constant10<>+0(SB), Y1, Y1
 	VPAND          constant11<>+0(SB), Y4, Y4
 	VPOR           Y1, Y4, Y1
-	VMOVDQU        Y1, 256(AX)(R10*8)
+	VMOVDQU        Y1, 256(AX)(R9*8)
 	VPSRLVD        constant13<>+0(SB), Y3, Y3
 	VPSHUFD        $0x55, Y2, Y1
 	VPSLLVD        constant14<>+0(SB), Y1, Y1
@@ -879,7 +876,7 @@ tile:
 	VPAND          constant10<>+0(SB), Y3, Y3
 	VPAND          constant11<>+0(SB), Y1, Y1
 	VPOR           Y3, Y1, Y1
-	VMOVDQU        Y1, 320(AX)(R10*8)
+	VMOVDQU        Y1, 320(AX)(R9*8)
 	VPSRLVD        constant13<>+0(SB), Y5, Y5
 	VPSHUFD        $0xaa, Y2, Y1
 	VPSLLVD        constant14<>+0(SB), Y1, Y1
@@ -887,7 +884,7 @@ tile:
 	VPAND          constant10<>+0(SB), Y5, Y3
 	VPAND          constant11<>+0(SB), Y1, Y1
 	VPOR           Y3, Y1, Y1
-	VMOVDQU        Y1, 384(AX)(R10*8)
+	VMOVDQU        Y1, 384(AX)(R9*8)
 	VPSRLVD        constant13<>+0(SB), Y0, Y0
 	VPSHUFD        $0xff, Y2, Y1
 	VPSLLVD        constant14<>+0(SB), Y1, Y1
@@ -895,28 +892,28 @@ tile:
 	VPAND          constant10<>+0(SB), Y0, Y0
 	VPAND          constant11<>+0(SB), Y1, Y1
 	VPOR           Y0, Y1, Y0
-	VMOVDQU        Y0, 448(AX)(R10*8)
-	VBROADCASTI128 192(R11), Y1
-	VPBROADCASTW   208(R11), Y0
-	VPMOVZXWD      X1, Y1
-	VCVTPH2PS      X0, Y2
-	VPSLLD         $0x18, Y1, Y0
-	VPSLLD         $0x10, Y1, Y1
+	VMOVDQU        Y0, 448(AX)(R9*8)
+	VBROADCASTI128 192(R10), Y0
+	VPBROADCASTW   208(R10), Y1
+	VCVTPH2PS      X1, Y1
+	VPMOVZXWD      X0, Y0
+	VPSLLD         $0x18, Y0, Y2
+	VPSLLD         $0x10, Y0, Y0
+	VPSRAD         $0x18, Y2, Y2
+	VCVTDQ2PS      Y2, Y2
+	VMULPS         Y1, Y2, Y2
 	VPSRAD         $0x18, Y0, Y0
 	VCVTDQ2PS      Y0, Y0
-	VMULPS         Y2, Y0, Y0
-	VPSRAD         $0x18, Y1, Y1
-	VCVTDQ2PS      Y1, Y1
-	VMULPS         Y2, Y1, Y1
-	VMOVDQU        Y0, (CX)(R10*1)
-	VMOVDQU        Y1, (DI)(R10*1)
-	ADDQ           $+210, R11
-	VBROADCASTI128 (R11), Y0
-	VINSERTI128    $0x01, 64(R11), Y0, Y0
-	VBROADCASTI128 32(R11), Y1
-	VINSERTI128    $0x01, 96(R11), Y1, Y1
-	VBROADCASTI128 128(R11), Y2
-	VINSERTI128    $0x01, 160(R11), Y2, Y2
+	VMULPS         Y1, Y0, Y0
+	VMOVDQU        Y2, (CX)(R9*2)
+	VMOVDQU        Y0, 64(CX)(R9*2)
+	ADDQ           $+210, R10
+	VBROADCASTI128 (R10), Y0
+	VINSERTI128    $0x01, 64(R10), Y0, Y0
+	VBROADCASTI128 32(R10), Y1
+	VINSERTI128    $0x01, 96(R10), Y1, Y1
+	VBROADCASTI128 128(R10), Y2
+	VINSERTI128    $0x01, 160(R10), Y2, Y2
 	VPUNPCKLDQ     Y1, Y0, Y3
 	VPUNPCKHDQ     Y1, Y0, Y4
 	VPUNPCKLDQ     Y1, Y0, Y5
@@ -932,7 +929,7 @@ tile:
 	VPAND          constant10<>+0(SB), Y1, Y1
 	VPAND          constant11<>+0(SB), Y4, Y4
 	VPOR           Y1, Y4, Y1
-	VMOVDQU        Y1, 32(AX)(R10*8)
+	VMOVDQU        Y1, 32(AX)(R9*8)
 	VPSRLVD        constant13<>+0(SB), Y3, Y3
 	VPSHUFD        $0x55, Y2, Y1
 	VPSLLVD        constant14<>+0(SB), Y1, Y1
@@ -940,7 +937,7 @@ tile:
 	VPAND          constant10<>+0(SB), Y3, Y3
 	VPAND          constant11<>+0(SB), Y1, Y1
 	VPOR           Y3, Y1, Y1
-	VMOVDQU        Y1, 96(AX)(R10*8)
+	VMOVDQU        Y1, 96(AX)(R9*8)
 	VPSRLVD        constant13<>+0(SB), Y5, Y5
 	VPSHUFD        $0xaa, Y2, Y1
 	VPSLLVD        constant14<>+0(SB), Y1, Y1
@@ -948,7 +945,7 @@ tile:
 	VPAND          constant10<>+0(SB), Y5, Y3
 	VPAND          constant11<>+0(SB), Y1, Y1
 	VPOR           Y3, Y1, Y1
-	VMOVDQU        Y1, 160(AX)(R10*8)
+	VMOVDQU        Y1, 160(AX)(R9*8)
 	VPSRLVD        constant13<>+0(SB), Y0, Y0
 	VPSHUFD        $0xff, Y2, Y1
 	VPSLLVD        constant14<>+0(SB), Y1, Y1
@@ -956,13 +953,13 @@ tile:
 	VPAND          constant10<>+0(SB), Y0, Y0
 	VPAND          constant11<>+0(SB), Y1, Y1
 	VPOR           Y0, Y1, Y0
-	VMOVDQU        Y0, 224(AX)(R10*8)
-	VBROADCASTI128 16(R11), Y0
-	VINSERTI128    $0x01, 80(R11), Y0, Y0
-	VBROADCASTI128 48(R11), Y1
-	VINSERTI128    $0x01, 112(R11), Y1, Y1
-	VBROADCASTI128 144(R11), Y2
-	VINSERTI128    $0x01, 176(R11), Y2, Y2
+	VMOVDQU        Y0, 224(AX)(R9*8)
+	VBROADCASTI128 16(R10), Y0
+	VINSERTI128    $0x01, 80(R10), Y0, Y0
+	VBROADCASTI128 48(R10), Y1
+	VINSERTI128    $0x01, 112(R10), Y1, Y1
+	VBROADCASTI128 144(R10), Y2
+	VINSERTI128    $0x01, 176(R10), Y2, Y2
 	VPUNPCKLDQ     Y1, Y0, Y3
 	VPUNPCKHDQ     Y1, Y0, Y4
 	VPUNPCKLDQ     Y1, Y0, Y5
@@ -978,7 +975,7 @@ tile:
 	VPAND          constant10<>+0(SB), Y1, Y1
 	VPAND          constant11<>+0(SB), Y4, Y4
 	VPOR           Y1, Y4, Y1
-	VMOVDQU        Y1, 288(AX)(R10*8)
+	VMOVDQU        Y1, 288(AX)(R9*8)
 	VPSRLVD        constant13<>+0(SB), Y3, Y3
 	VPSHUFD        $0x55, Y2, Y1
 	VPSLLVD        constant14<>+0(SB), Y1, Y1
@@ -986,7 +983,7 @@ tile:
 	VPAND          constant10<>+0(SB), Y3, Y3
 	VPAND          constant11<>+0(SB), Y1, Y1
 	VPOR           Y3, Y1, Y1
-	VMOVDQU        Y1, 352(AX)(R10*8)
+	VMOVDQU        Y1, 352(AX)(R9*8)
 	VPSRLVD        constant13<>+0(SB), Y5, Y5
 	VPSHUFD        $0xaa, Y2, Y1
 	VPSLLVD        constant14<>+0(SB), Y1, Y1
@@ -994,7 +991,7 @@ tile:
 	VPAND          constant10<>+0(SB), Y5, Y3
 	VPAND          constant11<>+0(SB), Y1, Y1
 	VPOR           Y3, Y1, Y1
-	VMOVDQU        Y1, 416(AX)(R10*8)
+	VMOVDQU        Y1, 416(AX)(R9*8)
 	VPSRLVD        constant13<>+0(SB), Y0, Y0
 	VPSHUFD        $0xff, Y2, Y1
 	VPSLLVD        constant14<>+0(SB), Y1, Y1
@@ -1002,29 +999,28 @@ tile:
 	VPAND          constant10<>+0(SB), Y0, Y0
 	VPAND          constant11<>+0(SB), Y1, Y1
 	VPOR           Y0, Y1, Y0
-	VMOVDQU        Y0, 480(AX)(R10*8)
-	VBROADCASTI128 192(R11), Y1
-	VPBROADCASTW   208(R11), Y0
-	VPMOVZXWD      X1, Y1
-	VCVTPH2PS      X0, Y2
-	VPSLLD         $0x18, Y1, Y0
-	VPSLLD         $0x10, Y1, Y1
+	VMOVDQU        Y0, 480(AX)(R9*8)
+	VBROADCASTI128 192(R10), Y0
+	VPBROADCASTW   208(R10), Y1
+	VCVTPH2PS      X1, Y1
+	VPMOVZXWD      X0, Y0
+	VPSLLD         $0x18, Y0, Y2
+	VPSLLD         $0x10, Y0, Y0
+	VPSRAD         $0x18, Y2, Y2
+	VCVTDQ2PS      Y2, Y2
+	VMULPS         Y1, Y2, Y2
 	VPSRAD         $0x18, Y0, Y0
 	VCVTDQ2PS      Y0, Y0
-	VMULPS         Y2, Y0, Y0
-	VPSRAD         $0x18, Y1, Y1
-	VCVTDQ2PS      Y1, Y1
-	VMULPS         Y2, Y1, Y1
-	VMOVDQU        Y0, 32(CX)(R10*1)
-	VMOVDQU        Y1, 32(DI)(R10*1)
-	ADDQ           $+210, R11
-	ADDQ           $0x40, R10
-	CMPQ           R10, R9
+	VMULPS         Y1, Y0, Y0
+	VMOVDQU        Y2, 32(CX)(R9*2)
+	VMOVDQU        Y0, 96(CX)(R9*2)
+	ADDQ           $+210, R10
+	ADDQ           $0x40, R9
+	CMPQ           R9, R8
 	JL             tile
 	ADDQ           BX, DX
-	ADDQ           R8, CX
-	ADDQ           R8, DI
-	LEAQ           (AX)(R8*8), AX
+	LEAQ           (CX)(DI*2), CX
+	LEAQ           (AX)(DI*8), AX
 	DECQ           SI
 	JG             row
 	VZEROUPPER

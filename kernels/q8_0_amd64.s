@@ -349,21 +349,21 @@ DATA evenFirst<>+48(SB)/8, $0x0000000e0000000a
 DATA evenFirst<>+56(SB)/8, $0x0000000f0000000b
 GLOBL evenFirst<>(SB), RODATA|NOPTR, $64
 
-// func q8_0PackAVX512(t *uint8, a *float32, b *float32, tstride int, w *byte, stride int, n int, tiles int)
+// func q8_0PackAVX512(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX512F, AVX512VL
-TEXT ·q8_0PackAVX512(SB), NOSPLIT, $0-64
+TEXT ·q8_0PackAVX512(SB), NOSPLIT, $0-56
 	MOVQ         t+0(FP), AX
 	MOVQ         a+8(FP), CX
-	MOVQ         tstride+24(FP), DX
-	MOVQ         w+32(FP), BX
-	MOVQ         n+48(FP), SI
+	MOVQ         tstride+16(FP), DX
+	MOVQ         w+24(FP), BX
+	MOVQ         n+40(FP), SI
 	VPBROADCASTD dword_80808080<>+0(SB), Z0
 
 row6:
 	LEAQ (BX), DI
 	MOVQ AX, R8
 	MOVQ CX, R9
-	MOVQ tiles+56(FP), R10
+	MOVQ tiles+48(FP), R10
 
 step7:
 	VMOVDQU32    2(DI), Y1
@@ -446,7 +446,7 @@ step7:
 	ADDQ         $0x40, R9
 	DECQ         R10
 	JNE          step7
-	MOVQ         stride+40(FP), DI
+	MOVQ         stride+32(FP), DI
 	ADDQ         DI, BX
 	MOVQ         DX, DI
 	SHLQ         $0x06, DI
@@ -714,20 +714,20 @@ done11:
 DATA dword_00010001<>+0(SB)/8, $0x0001000100010001
 GLOBL dword_00010001<>(SB), RODATA|NOPTR, $8
 
-// func q8_0PackAVX2(t *uint8, a *float32, b *float32, tstride int, w *byte, stride int, n int, tiles int)
+// func q8_0PackAVX2(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX2, F16C
-TEXT ·q8_0PackAVX2(SB), NOSPLIT, $0-64
+TEXT ·q8_0PackAVX2(SB), NOSPLIT, $0-56
 	MOVQ t+0(FP), AX
 	MOVQ a+8(FP), CX
-	MOVQ tstride+24(FP), DX
-	MOVQ w+32(FP), BX
-	MOVQ n+48(FP), SI
+	MOVQ tstride+16(FP), DX
+	MOVQ w+24(FP), BX
+	MOVQ n+40(FP), SI
 
 row13:
 	LEAQ (BX), DI
 	MOVQ AX, R8
 	MOVQ CX, R9
-	MOVQ tiles+56(FP), R10
+	MOVQ tiles+48(FP), R10
 
 step14:
 	VMOVDQU     2(DI), Y0
@@ -835,7 +835,7 @@ step14:
 	ADDQ        $0x40, R9
 	DECQ        R10
 	JNE         step14
-	MOVQ        stride+40(FP), DI
+	MOVQ        stride+32(FP), DI
 	ADDQ        DI, BX
 	MOVQ        DX, DI
 	SHLQ        $0x06, DI

@@ -14,6 +14,9 @@ func tileWithMinAVX512(args *byte)
 func tileHalvesAVX512(args *byte)
 
 //go:noescape
+func tileHalvesWithMinAVX512(args *byte)
+
+//go:noescape
 func tileSignedAVX2(args *byte)
 
 //go:noescape
@@ -24,6 +27,9 @@ func tileWithMinAVX2(args *byte)
 
 //go:noescape
 func tileHalvesAVX2(args *byte)
+
+//go:noescape
+func tileHalvesWithMinAVX2(args *byte)
 
 //go:noescape
 func tileWideAVX2(args *byte)

@@ -12,6 +12,8 @@ const uint W_PITCH = PAIRED ? 2 * PITCH - 1 : PITCH;
 const uint W_PITCH = PITCH;
 #endif
 
+const bool K_HEAD = FORMAT == Q4_K || FORMAT == Q5_K; // something is subtracted: the minimum times the sum of x
+
 const bool BYTES = FORMAT == Q8_0 || FORMAT == I8ROW;
 const uint UNITS = THREADS > 2 * OUTS ? 1 : 2 * OUTS / THREADS; // blocks of weights a thread unpacks in a step
 const uint PIECES = 4 * ROWS / THREADS;        // of 16 values of x a thread fetches in a step
@@ -20,7 +22,7 @@ const uint PIECES = 4 * ROWS / THREADS;        // of 16 values of x a thread fet
 shared uvec4 ws[OUTS * W_PITCH];
 shared uvec4 xs[ROWS * PITCH];
 shared float scale[2 * OUTS];  // of each block of weights; of the first half of it for Q6_K
-shared float second[2 * OUTS]; // of the second half of it for Q6_K, what is subtracted for Q4_K
+shared float second[2 * OUTS]; // of the second half of it for Q6_K, what is subtracted with a K head
 shared float xscale[2 * ROWS];
 shared float xsum[2 * ROWS];
 
@@ -29,7 +31,7 @@ uint blocks; // of a row
 // Block is a block of weights as it lies in memory.
 struct Block {
 	uvec4 q0, q1, head;
-	uint scale;
+	uint scale; // of Q5_K the fifth bits
 };
 
 Block fetch(uint o, uint block) {
@@ -48,6 +50,10 @@ Block fetch(uint o, uint block) {
 	if (FORMAT == I4G64) w.scale = U32(s).v[block / 2];
 	if (FORMAT == MXFP4) w.scale = U8(s).v[block];
 	if (FORMAT == Q4_K) w.head = U32x4(s).v[block / 8];
+	if (FORMAT == Q5_K) {
+		w.head = U32x4(s).v[block / 8 * 3];
+		w.scale = U32(s).v[block / 8 * 12 + 4 + block % 8];
+	}
 	if (FORMAT == Q6_K) {
 		w.head.xy = U32x2(s + block / 8 * 80).v[block % 8];
 		w.head.z = U16(s + block / 8 * 80 + 64).v[block % 8];
@@ -89,7 +95,11 @@ void unpack(Block w, uint o, uint b, uint block) {
 		q1 = e2m1(q1);
 		s = uintBitsToFloat(w.scale == 255 ? 0x7FC00000 : w.scale << 23) / 2; // 2^(code-127), halved because the codes are doubled
 	}
-	if (FORMAT == Q4_K) {
+	if (FORMAT == Q5_K) {
+		q0 |= (uvec4(w.scale) >> uvec4(0, 1, 2, 3) & 0x01010101) << 4;
+		q1 |= (uvec4(w.scale) >> uvec4(4, 5, 6, 7) & 0x01010101) << 4;
+	}
+	if (K_HEAD) {
 		uint j = block % 8;
 		vec2 d = unpackHalf2x16(w.head.x);
 		s = d.x * float(w.head.y >> 4 * j & 15 | (w.head.w >> 2 * j & 3) << 4);
@@ -127,7 +137,7 @@ void multiply() {
 		[[unroll]] for (uint i = 0; i < TALL; i++) {
 			coopMatLoad(x[i], xs, (r0 + 16 * i) * PITCH + 2 * b, PITCH, gl_CooperativeMatrixLayoutRowMajor);
 			coopMatLoad(dx[i], xscale, b * ROWS + r0 + 16 * i, 0, gl_CooperativeMatrixLayoutColumnMajor);
-			if (FORMAT == Q4_K) coopMatLoad(sx[i], xsum, b * ROWS + r0 + 16 * i, 0, gl_CooperativeMatrixLayoutColumnMajor);
+			if (K_HEAD) coopMatLoad(sx[i], xsum, b * ROWS + r0 + 16 * i, 0, gl_CooperativeMatrixLayoutColumnMajor);
 		}
 		[[unroll]] for (uint j = 0; j < WIDE; j++) {
 			uint o = o0 + 16 * j, from = o * W_PITCH + (PAIRED ? 4 : 2) * b;
@@ -136,11 +146,11 @@ void multiply() {
 			coopMatLoad(w, ws, from, W_PITCH, gl_CooperativeMatrixLayoutColumnMajor);
 			coopMatLoad(dw, scale, b * OUTS + o, 0, gl_CooperativeMatrixLayoutRowMajor);
 			if (PAIRED) coopMatLoad(w2, ws, from + 2, W_PITCH, gl_CooperativeMatrixLayoutColumnMajor);
-			if (PAIRED || FORMAT == Q4_K) coopMatLoad(dw2, second, b * OUTS + o, 0, gl_CooperativeMatrixLayoutRowMajor);
+			if (PAIRED || K_HEAD) coopMatLoad(dw2, second, b * OUTS + o, 0, gl_CooperativeMatrixLayoutRowMajor);
 			[[unroll]] for (uint i = 0; i < TALL; i++) {
 				SUMS sum = acc[i * WIDE + j] + SUMS(coopMatMulAdd(x[i], w, INTS(0))) * (dw * dx[i]);
 				if (PAIRED) sum += SUMS(coopMatMulAdd(x[i], w2, INTS(0))) * (dw2 * dx[i]);
-				if (FORMAT == Q4_K) sum -= dw2 * sx[i];
+				if (K_HEAD) sum -= dw2 * sx[i];
 				acc[i * WIDE + j] = sum;
 			}
 		}
@@ -174,7 +184,7 @@ void multiply() {
 					if (FORMAT == Q6_K && h == 1) dw = dw2;
 					[[unroll]] for (uint j = 0; j < 4; j++) {
 						acc[i][j] += float(sum[i][j]) * (dw * dx[j]);
-						if (FORMAT == Q4_K) acc[i][j] -= dw2 * sx[j];
+						if (K_HEAD) acc[i][j] -= dw2 * sx[j];
 					}
 				}
 			}

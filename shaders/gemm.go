@@ -48,8 +48,8 @@ const GEMMAdd uint32 = 1
 // GEMMForm is how a gemm kernel multiplies.
 type GEMMForm uint8
 
-// The forms. Formats that multiply the integer form of activations (package kernels' FormQ8) take one of the first three; F32, F16, BF16
-// and Q5_K take one of the others. Which of them is a matter of speed: their results differ as float32 sums of another order do.
+// The forms. Formats that multiply the integer form of activations (package kernels' FormQ8) take one of the first three; F32, F16 and
+// BF16 take one of the others. Which of them is a matter of speed: their results differ as float32 sums of another order do.
 const (
 	GEMMBytes GEMMForm = iota // int8 widened to int32: any device
 	GEMMDot                   // packed dot products of four int8: a device with integer dot products

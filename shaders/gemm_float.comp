@@ -28,7 +28,7 @@ void main() {
 	if (!begin()) return;
 	uint lane = gl_LocalInvocationIndex;
 	clear();
-	Quad w[UNITS];
+	uvec4 w[UNITS];
 	vec4 x[PIECES];
 	uint64_t rows[PIECES];
 	[[unroll]] for (uint i = 0; i < PIECES; i++) {
@@ -41,10 +41,7 @@ void main() {
 			barrier();
 			[[unroll]] for (uint i = 0; i < UNITS; i++) {
 				uint unit = lane + i * THREADS;
-				uint quad = at - 4 + unit % 4;
-				vec4 v = codes(w[i], quad);
-				if (FORMAT == Q5_K) v = scales(w[i], quad).x * v - scales(w[i], quad).y;
-				ws[unit / 4 * PITCH + unit % 4] = v;
+				ws[unit / 4 * PITCH + unit % 4] = decode(w[i]);
 			}
 			[[unroll]] for (uint i = 0; i < PIECES; i++) {
 				uint piece = lane + i * THREADS;

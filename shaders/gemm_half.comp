@@ -1,7 +1,7 @@
 // Matrix products of float32 activations on cooperative matrices of float16, tile by tile: GEMMPush and GEMMHalf in gemm.go.
 //
 // Blocks of 32 columns are scaled by powers of two, and a value is split into two float16, high and low, that together have as many bits
-// as a product of float32 keeps. Of weights, F16 and the codes of Q5_K are float16 themselves, and BF16 is after scaling.
+// as a product of float32 keeps. Of weights, F16 is float16 itself, and BF16 is after scaling.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "gemm.glsl"
@@ -20,17 +20,10 @@ shared uvec4 ws_low[LOW ? OUTS * PITCH : 1];
 shared uvec4 xs[ROWS * PITCH];
 shared uvec4 xs_low[ROWS * PITCH];
 shared float scale[OUTS];
-shared float second[OUTS]; // what is subtracted for Q5_K
 shared float xscale[ROWS];
-shared float xsum[ROWS];
 
 uint max8(uint v) {
 	[[unroll]] for (uint i = 1; i < 8; i *= 2) v = max(v, subgroupShuffleXor(v, i));
-	return v;
-}
-
-float sum8(float v) {
-	[[unroll]] for (uint i = 1; i < 8; i *= 2) v += subgroupShuffleXor(v, i);
 	return v;
 }
 
@@ -60,7 +53,7 @@ float split(vec4 v, out uvec2 high, out uvec2 low) {
 void multiply() {
 	uint r0 = first_row(), o0 = first_o();
 	MATRIX_X x[TALL * 2], x_low[TALL * 2];
-	SUMS dx[TALL], sx[TALL];
+	SUMS dx[TALL];
 	[[unroll]] for (uint i = 0; i < TALL; i++) {
 		uint r = r0 + 16 * i;
 		[[unroll]] for (uint k = 0; k < 2; k++) {
@@ -68,18 +61,16 @@ void multiply() {
 			coopMatLoad(x_low[2 * i + k], xs_low, r * PITCH + 2 * k, PITCH, gl_CooperativeMatrixLayoutRowMajor);
 		}
 		coopMatLoad(dx[i], xscale, r, 0, gl_CooperativeMatrixLayoutColumnMajor);
-		if (FORMAT == Q5_K) coopMatLoad(sx[i], xsum, r, 0, gl_CooperativeMatrixLayoutColumnMajor);
 	}
 	[[unroll]] for (uint j = 0; j < WIDE; j++) {
 		uint o = o0 + 16 * j;
 		MATRIX_W w[2], w_low[2];
-		SUMS dw, m;
+		SUMS dw;
 		[[unroll]] for (uint k = 0; k < 2; k++) {
 			coopMatLoad(w[k], ws, o * PITCH + 2 * k, PITCH, gl_CooperativeMatrixLayoutColumnMajor);
 			if (LOW) coopMatLoad(w_low[k], ws_low, o * PITCH + 2 * k, PITCH, gl_CooperativeMatrixLayoutColumnMajor);
 		}
 		coopMatLoad(dw, scale, o, 0, gl_CooperativeMatrixLayoutRowMajor);
-		if (FORMAT == Q5_K) coopMatLoad(m, second, o, 0, gl_CooperativeMatrixLayoutRowMajor);
 		[[unroll]] for (uint i = 0; i < TALL; i++) {
 			SUMS sum = SUMS(0);
 			[[unroll]] for (uint k = 0; k < 2; k++) {
@@ -87,22 +78,18 @@ void multiply() {
 				sum = coopMatMulAdd(x_low[2 * i + k], w[k], sum);
 			}
 			[[unroll]] for (uint k = 0; k < 2; k++) sum = coopMatMulAdd(x[2 * i + k], w[k], sum);
-			sum = acc[i * WIDE + j] + sum * (dw * dx[i]);
-			if (FORMAT == Q5_K) sum -= m * sx[i];
-			acc[i * WIDE + j] = sum;
+			acc[i * WIDE + j] += sum * (dw * dx[i]);
 		}
 	}
 }
 
 // put_w and put_x leave a quad in shared memory.
-void put_w(Quad w, uint o, uint quad) {
-	vec4 v = codes(w, quad);
-	vec2 s = vec2(1, 0);
+void put_w(uvec4 w, uint o, uint quad) {
+	vec4 v = decode(w);
+	float s = 1;
 	uvec2 high = uvec2(packHalf2x16(v.xy), packHalf2x16(v.zw)), low = uvec2(0);
-	if (FORMAT == Q5_K) s = scales(w, quad);
-	if (FORMAT == BF16 || FORMAT == F32) s.x = split(v, high, low);
-	scale[o] = s.x;
-	second[o] = s.y;
+	if (FORMAT == BF16 || FORMAT == F32) s = split(v, high, low);
+	scale[o] = s;
 	uint at = o * PITCH + quad % 8 / 2;
 	if (quad % 2 == 0) {
 		ws[at].xy = high;
@@ -116,7 +103,6 @@ void put_w(Quad w, uint o, uint quad) {
 void put_x(vec4 v, uint r, uint quad) {
 	uvec2 high, low;
 	xscale[r] = split(v, high, low);
-	if (FORMAT == Q5_K) xsum[r] = sum8(v.x + v.y + v.z + v.w);
 	uint at = r * PITCH + quad % 8 / 2;
 	if (quad % 2 == 0) {
 		xs[at].xy = high;
@@ -131,7 +117,7 @@ void main() {
 	if (!begin()) return;
 	uint lane = gl_LocalInvocationIndex;
 	clear();
-	Quad w[UNITS];
+	uvec4 w[UNITS];
 	vec4 x[PIECES];
 	uint64_t rows[PIECES];
 	[[unroll]] for (uint i = 0; i < PIECES; i++) {

@@ -195,7 +195,7 @@ func testGEMM(g *gpu, s shaders.GEMMSpec, rows, out, cols int) {
 func TestGEMMNonFinite(t *testing.T) {
 	g := openGPU(t)
 	const rows, out, cols = 20, 7, 256
-	for _, f := range []format.Format{format.F32, format.Q8_0, format.Q4_K, format.Q6_K} {
+	for _, f := range []format.Format{format.F32, format.Q8_0, format.Q4_K, format.Q5_K, format.Q6_K} {
 		for _, form := range gemmForms(g, f) {
 			x := normal(rows*cols, 1)
 			x[3*cols+77] = float32(math.NaN())

@@ -140,7 +140,7 @@ func (p *DownPush) SetMatrix(l layout.Layout) {
 // Integer tells whether weights in format f multiply the integer form of activations on the device.
 func Integer(f format.Format) bool {
 	switch f {
-	case format.Q8_0, format.I8Row, format.Q4_0, format.I4G64, format.MXFP4, format.Q4_K, format.Q6_K:
+	case format.Q8_0, format.I8Row, format.Q4_0, format.I4G64, format.MXFP4, format.Q4_K, format.Q5_K, format.Q6_K:
 		return true
 	}
 	return false
@@ -206,10 +206,10 @@ func unroll(f format.Format, cols uint32, lanes, most int) int {
 	return n
 }
 
-// atOnce limits how many times the unpacking of a piece is repeated in a shader: Q5_K's is long and takes many registers, and a device with
-// narrow subgroups is a CPU, which gains nothing by it and takes seconds to compile it.
-func atOnce(f format.Format, subgroup, most int) int {
-	if f == format.Q5_K || subgroup < 16 {
+// atOnce limits how many times the unpacking of a piece is repeated in a shader: a device with narrow subgroups is a CPU, which gains
+// nothing by it and takes seconds to compile it.
+func atOnce(subgroup, most int) int {
+	if subgroup < 16 {
 		return min(most, 2)
 	}
 	return most
@@ -220,14 +220,14 @@ const maxGroups = 65535
 
 // GEMVLaunch is the dispatch of gemv.comp for weights in format f; dot uses packed dot products (device.Features.IntegerDot).
 func GEMVLaunch(p GEMVPush, f format.Format, dot bool, subgroup int) Launch {
-	t := tile{threads: 128, outs: 1, unroll: unroll(f, p.Cols, subgroup, atOnce(f, subgroup, 4)), rows: 1, norm: p.constants(p.Outs, subgroup)}
+	t := tile{threads: 128, outs: 1, unroll: unroll(f, p.Cols, subgroup, atOnce(subgroup, 4)), rows: 1, norm: p.constants(p.Outs, subgroup)}
 	if p.NormW != 0 { // fewer workgroups arrive, and the last one normalises with more lanes
 		t.threads = 256
 	}
 	if !Integer(f) && p.Outs <= 256 { // a router's rows, too few for a subgroup each to keep a large device busy
-		t.threads, t.join, t.unroll = threads, 1, unroll(f, p.Cols, threads, atOnce(f, subgroup, 2))
+		t.threads, t.join, t.unroll = threads, 1, unroll(f, p.Cols, threads, atOnce(subgroup, 2))
 	}
-	for t.rows < min(int(p.Rows), atOnce(f, subgroup, 4)) {
+	for t.rows < min(int(p.Rows), atOnce(subgroup, 4)) {
 		t.rows *= 2
 	}
 	l := t.launch(perFormat("gemv", f, dot), int(p.Outs), p.Cols, subgroup, 1)
@@ -237,25 +237,25 @@ func GEMVLaunch(p GEMVPush, f format.Format, dot bool, subgroup int) Launch {
 
 // ExpertLaunch is the dispatch of expert.comp.
 func ExpertLaunch(p ExpertPush, f format.Format, dot bool, subgroup int) Launch {
-	t := tile{threads: 128, outs: 1, unroll: unroll(f, p.Cols, subgroup, atOnce(f, subgroup, 4))}
+	t := tile{threads: 128, outs: 1, unroll: unroll(f, p.Cols, subgroup, atOnce(subgroup, 4))}
 	return t.launch(perFormat("expert", f, dot), int(p.Outs), p.Cols, subgroup, int(p.Pairs))
 }
 
 // GateUpLaunch is the dispatch of gate_up.comp. A workgroup computes 32 neighbouring outputs, a block of the integer form.
 func GateUpLaunch(p GateUpPush, f format.Format, dot bool, subgroup int) Launch {
-	t := tile{threads: min(512, 32*subgroup), unroll: unroll(f, p.Cols, subgroup, atOnce(f, subgroup, 2))}
+	t := tile{threads: min(512, 32*subgroup), unroll: unroll(f, p.Cols, subgroup, atOnce(subgroup, 2))}
 	t.outs = 32 * subgroup / t.threads
 	return t.launch(perFormat("gate_up", f, dot), int(p.Outs), p.Cols, subgroup, int(p.Pairs))
 }
 
 // DownLaunch is the dispatch of down.comp: a subgroup multiplies with an expert's rows and the workgroup sums the experts.
 func DownLaunch(p DownPush, f format.Format, dot bool, subgroup int) Launch {
-	t := tile{outs: 1, unroll: unroll(f, p.Cols, subgroup, atOnce(f, subgroup, 2)), ranks: min(int(p.TopK), 8), norm: p.constants(p.Outs, subgroup)}
+	t := tile{outs: 1, unroll: unroll(f, p.Cols, subgroup, atOnce(subgroup, 2)), ranks: min(int(p.TopK), 8), norm: p.constants(p.Outs, subgroup)}
 	switch {
 	case p.NormW != 0: // fewer workgroups arrive
-		t.outs = atOnce(f, subgroup, 4)
+		t.outs = atOnce(subgroup, 4)
 	case columns(f) < 32: // more loads than the pieces of a row, which hold less
-		t.outs = atOnce(f, subgroup, 2)
+		t.outs = atOnce(subgroup, 2)
 	}
 	t.threads = t.ranks * subgroup
 	return t.launch(perFormat("down", f, dot), int(p.Outs), p.Cols, subgroup, int(p.Rows))

@@ -228,7 +228,7 @@ func bytesDot(u reg.VecVirtual, q Mem, ones reg.VecVirtual, signed bool) reg.Vec
 
 // pack emits a packFunc.
 func (f *blockFormat) pack(name string, w int) {
-	function(name, w, "func(t *uint8, a, b *float32, tstride int, w *byte, stride, n, tiles int)")
+	function(name, w, packSignature)
 	t, a, tstride, row, n := param("t"), param("a"), param("tstride"), param("w"), param("n")
 	if f.setup != nil {
 		f.setup(w)

@@ -12,7 +12,7 @@ func init() { unitTarget(i4g64()) }
 // the high ones.
 func i4g64() *unitFormat {
 	return &unitFormat{
-		name: "i4g64", unit: []int{4, 32}, unitBlocks: 2, max: 15, shift: 3,
+		name: "i4g64", unit: []int{4, 32}, unitBlocks: 2, max: 15, bias: 8,
 		codes: func(v *simd, w reg.Register, emit func(reg.VecVirtual)) {
 			for k := range v.lanes / 2 {
 				v.nibblePair(w, 36*k+4, emit)
@@ -21,8 +21,8 @@ func i4g64() *unitFormat {
 		tile: func(v *simd, w reg.Register, emit func(int, reg.VecVirtual)) {
 			v.pairTile(w, func(pair int) int { return 36*pair + 4 }, emit)
 		},
-		scales: func(v *simd, w reg.Register) (a, b reg.VecVirtual) {
-			a = v.new()
+		scales: func(v *simd, w reg.Register) []reg.VecVirtual {
+			a := v.new()
 			if v.wide() {
 				// The scales of two units lie in 64 bytes, 9 dwords apart.
 				apart := v.inRegister(v.dwords(0, 0, 9, 9))
@@ -30,7 +30,7 @@ func i4g64() *unitFormat {
 				for k := 4; k < 16; k += 4 {
 					VPERMPS(off(w, 18*k), apart, v.mask(0xf<<k), a)
 				}
-				return a, nil
+				return []reg.VecVirtual{a}
 			}
 			VBROADCASTSS(off(w, 0), a)
 			for k := 1; k < 4; k++ {
@@ -38,7 +38,7 @@ func i4g64() *unitFormat {
 				VBROADCASTSS(off(w, 36*k), s)
 				VBLENDPS(Imm(3<<(2*k)), s, a, a)
 			}
-			return a, nil
+			return []reg.VecVirtual{a}
 		},
 	}
 }

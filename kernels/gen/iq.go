@@ -16,7 +16,7 @@ type iqFormat struct {
 	entry      int   // bytes of an entry
 	unit       []int // as unitFormat's
 	shift      int   // log2 of the bias
-	halves     bool
+	kind
 
 	// indices returns the indices of the entries of block b of the group at w, with 512 bits those of block b+1 too, a dword each.
 	indices func(v *simd, u iqUnits, b int) reg.VecVirtual
@@ -78,7 +78,7 @@ func (f *iqFormat) format() *unitFormat {
 		}
 	}
 	return &unitFormat{
-		name: f.name, unit: f.unit, unitBlocks: 8, max: 2<<f.shift - 1, shift: f.shift, halves: f.halves,
+		name: f.name, unit: f.unit, unitBlocks: 8, max: 2<<f.shift - 1, bias: 1 << f.shift, kind: f.kind,
 		codes: codes,
 		tile: func(v *simd, w reg.Register, emit func(int, reg.VecVirtual)) {
 			var in [8]reg.VecVirtual
@@ -89,16 +89,18 @@ func (f *iqFormat) format() *unitFormat {
 			})
 			v.transposed(in, emit)
 		},
-		scales: func(v *simd, w reg.Register) (a, b reg.VecVirtual) {
+		scales: func(v *simd, w reg.Register) []reg.VecVirtual {
 			s := f.scales(v, iqUnits{w, size})
-			for _, x := range []reg.VecVirtual{s.a, s.b} {
-				if x != nil {
-					VCVTDQ2PS(x, x)
-					VFMADD213PS(v.dwords(math.Float32bits(s.offset)), v.inRegister(v.dwords(math.Float32bits(s.slope))), x)
-					VMULPS(s.d, x, x)
-				}
+			scales := []reg.VecVirtual{s.a}
+			if f.halves {
+				scales = append(scales, s.b)
 			}
-			return s.a, s.b
+			for _, x := range scales {
+				VCVTDQ2PS(x, x)
+				VFMADD213PS(v.dwords(math.Float32bits(s.offset)), v.inRegister(v.dwords(math.Float32bits(s.slope))), x)
+				VMULPS(s.d, x, x)
+			}
+			return scales
 		},
 	}
 }
@@ -195,21 +197,6 @@ func (v *simd) field(x reg.VecVirtual, mask uint32, counts ...uint32) reg.VecVir
 	return t
 }
 
-// perUnit returns a float32 of each unit, from a binary16 at disp, in its lanes.
-func (v *simd) perUnit(u iqUnits, disp int) reg.VecVirtual {
-	h, d := YMM(), v.new()
-	VPBROADCASTW(off(u.w, disp), h)
-	if v.wide() {
-		second := XMM()
-		VPBROADCASTW(off(u.w, u.bytes+disp), second)
-		insert128(1, second, h, h)
-		VCVTPH2PS(h, d)
-		return d
-	}
-	VCVTPH2PS(h.AsX(), d)
-	return d
-}
-
 // bytesPerBlock returns a byte of each block, from disp of the unit on, in the blocks' lanes.
 func (v *simd) bytesPerBlock(u iqUnits, disp int) reg.VecVirtual {
 	x := v.new()
@@ -276,7 +263,7 @@ func topNibbles(x reg.VecVirtual) reg.VecVirtual {
 func (v *simd) nibbleHalves(u iqUnits, disp int) iqScales {
 	x, high := v.bytesPerBlock(u, disp), v.new()
 	VPSRLD(Imm(4), x, high)
-	return iqScales{v.perUnit(u, 0), v.and(v.dwords(15), x), high, 0.25, 0.125}
+	return iqScales{v.unitHalves(u.w, u.bytes, 0), v.and(v.dwords(15), x), high, 0.25, 0.125}
 }
 
 // iq2_xxs: binary16 d; per block four bytes of indices and a dword of 4×7 signs and the scale.
@@ -310,7 +297,7 @@ func iq2_xxs() *iqFormat {
 		},
 		signs: func(v *simd, u iqUnits) func(int) Mem { return v.store(v.fourSigns(odd(v, u))) },
 		scales: func(v *simd, u iqUnits) iqScales {
-			return iqScales{v.perUnit(u, 0), topNibbles(odd(v, u)), nil, 0.25, 0.125}
+			return iqScales{v.unitHalves(u.w, u.bytes, 0), topNibbles(odd(v, u)), nil, 0.25, 0.125}
 		},
 	}
 }
@@ -318,7 +305,7 @@ func iq2_xxs() *iqFormat {
 // iq2_xs: binary16 d; 32 words of an index of nine bits and seven signs; scale nibbles.
 func iq2_xs() *iqFormat {
 	return &iqFormat{
-		name: "iq2_xs", book: "iq2xsBook", entry: 8, unit: []int{2, 32, 32, 4, 4}, shift: 6, halves: true,
+		name: "iq2_xs", book: "iq2xsBook", entry: 8, unit: []int{2, 32, 32, 4, 4}, shift: 6, kind: halves,
 		indices: func(v *simd, u iqUnits, b int) reg.VecVirtual {
 			x := v.fewer()
 			VPMOVZXWD(u.block(b, 2, 8), x)
@@ -349,7 +336,7 @@ func iq2_xs() *iqFormat {
 // iq2_s: binary16 d; the low bytes of the indices; signs; bit pairs above the indices' bytes; scale nibbles.
 func iq2_s() *iqFormat {
 	return &iqFormat{
-		name: "iq2_s", book: "iq2sBook", entry: 8, unit: []int{2, 32, 32, 16}, shift: 6, halves: true,
+		name: "iq2_s", book: "iq2sBook", entry: 8, unit: []int{2, 32, 32, 16}, shift: 6, kind: halves,
 		indices: func(v *simd, u iqUnits, b int) reg.VecVirtual {
 			x, high := v.fewer(), v.fewer()
 			VPMOVZXBD(u.block(b, 2, 4), x)
@@ -378,7 +365,7 @@ func iq3_xxs() *iqFormat {
 		},
 		signs: func(v *simd, u iqUnits) func(int) Mem { return v.store(v.fourSigns(v.dwordsPerBlock(u, 66))) },
 		scales: func(v *simd, u iqUnits) iqScales {
-			return iqScales{v.perUnit(u, 0), topNibbles(v.dwordsPerBlock(u, 66)), nil, 0.5, 0.25}
+			return iqScales{v.unitHalves(u.w, u.bytes, 0), topNibbles(v.dwordsPerBlock(u, 66)), nil, 0.5, 0.25}
 		},
 	}
 }
@@ -407,7 +394,7 @@ func iq3_s() *iqFormat {
 			if v.wide() {
 				VPBROADCASTD(off(u.w, u.bytes+106), v.mask(0xff00), x)
 			}
-			return iqScales{v.perUnit(u, 0), v.field(x, 15, 0, 4, 8, 12, 16, 20, 24, 28), nil, 2, 1}
+			return iqScales{v.unitHalves(u.w, u.bytes, 0), v.field(x, 15, 0, 4, 8, 12, 16, 20, 24, 28), nil, 2, 1}
 		},
 	}
 }
@@ -458,7 +445,7 @@ func iq1_s() *iqFormat {
 			} else {
 				VPMOVZXWD(off(u.w, 34), x)
 			}
-			return iqScales{v.perUnit(u, 0), v.field(x, 7, 12), nil, 0.25, 0.125}
+			return iqScales{v.unitHalves(u.w, u.bytes, 0), v.field(x, 7, 12), nil, 0.25, 0.125}
 		},
 	}
 }
@@ -467,7 +454,7 @@ func iq1_s() *iqFormat {
 // 4×3 bits of scales below.
 func iq1_m() *iqFormat {
 	return &iqFormat{
-		name: "iq1_m", book: "iq1Book", entry: 8, unit: []int{32, 16, 4, 4}, shift: 4, halves: true,
+		name: "iq1_m", book: "iq1Book", entry: 8, unit: []int{32, 16, 4, 4}, shift: 4, kind: halves,
 		// Bit 11, where the offset's sign is left for lowered, has to go from an index.
 		indices: func(v *simd, u iqUnits, b int) reg.VecVirtual {
 			x := v.fewer()

@@ -8,25 +8,23 @@ import (
 
 func init() { unitTarget(mxfp4()) }
 
+// e2m1 has twice the values of fp4 E2M1, plus 16.
+var e2m1 = [16]int8{16, 17, 18, 19, 20, 22, 24, 28, 16, 15, 14, 13, 12, 10, 8, 4}
+
 // mxfp4: a block is an E8M0 scale and 16 bytes with fp4 E2M1 values in the nibbles, ordered as in Q4_0. A code is twice the value, so
 // that it is an integer, plus 16.
 func mxfp4() *unitFormat {
-	look := func(v *simd, nibbles reg.VecVirtual) reg.VecVirtual {
-		table, codes := v.dwords(0x13121110, 0x1c181614, 0x0d0e0f10, 0x04080a0c), v.new() // 16 + 0 1 2 3 4 6 8 12, then 16 - the same
-		VPSHUFB(nibbles, v.inRegister(table), codes)
-		return codes
-	}
 	return &unitFormat{
-		name: "mxfp4", unit: []int{1, 16}, unitBlocks: 1, max: 28, shift: 4,
+		name: "mxfp4", unit: []int{1, 16}, unitBlocks: 1, max: 28, bias: 16,
 		codes: func(v *simd, w reg.Register, emit func(reg.VecVirtual)) {
 			for k := 0; k < v.lanes; k += v.lanes / 8 {
-				emit(look(v, v.nibbleBlocks(w, 17*k+1, 17)))
+				emit(v.look(e2m1, v.nibbleBlocks(w, 17*k+1, 17)))
 			}
 		},
 		tile: func(v *simd, w reg.Register, emit func(int, reg.VecVirtual)) {
-			v.nibbleTile(w, func(block int) int { return 17*block + 1 }, func(j int, x reg.VecVirtual) { emit(j, look(v, x)) })
+			v.nibbleTile(w, func(block int) int { return 17*block + 1 }, func(j int, x reg.VecVirtual) { emit(j, v.look(e2m1, x)) })
 		},
-		scales: func(v *simd, w reg.Register) (a, b reg.VecVirtual) {
+		scales: func(v *simd, w reg.Register) []reg.VecVirtual {
 			// The exponents, shifted to their place. 0 stands for the subnormal 2^-127; 255, NaN, becomes infinity, which shows as well.
 			e, h := v.new(), v.new()
 			if v.wide() {
@@ -47,10 +45,10 @@ func mxfp4() *unitFormat {
 				VPMOVZXBD(h.AsX(), e)
 				VPSLLD(Imm(23), e, e)
 			}
-			a = v.new()
+			a := v.new()
 			VPMAXUD(v.dwords(1<<22), e, e)
 			VMULPS(v.dwords(0x3f000000), e, a) // ½, as the codes are doubled
-			return a, nil
+			return []reg.VecVirtual{a}
 		},
 	}
 }

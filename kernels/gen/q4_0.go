@@ -2,7 +2,6 @@ package main
 
 import (
 	. "github.com/mmcloughlin/avo/build"
-	. "github.com/mmcloughlin/avo/operand"
 	"github.com/mmcloughlin/avo/reg"
 )
 
@@ -11,7 +10,7 @@ func init() { unitTarget(q4_0()) }
 // q4_0: a block is a binary16 scale and 16 bytes with the codes 0..15 in the low nibbles, 16..31 in the high ones.
 func q4_0() *unitFormat {
 	return &unitFormat{
-		name: "q4_0", unit: []int{2, 16}, unitBlocks: 1, max: 15, shift: 3,
+		name: "q4_0", unit: []int{2, 16}, unitBlocks: 1, max: 15, bias: 8,
 		codes: func(v *simd, w reg.Register, emit func(reg.VecVirtual)) {
 			for k := 0; k < v.lanes; k += v.lanes / 8 {
 				emit(v.nibbleBlocks(w, 18*k+2, 18))
@@ -20,27 +19,7 @@ func q4_0() *unitFormat {
 		tile: func(v *simd, w reg.Register, emit func(int, reg.VecVirtual)) {
 			v.nibbleTile(w, func(block int) int { return 18*block + 2 }, emit)
 		},
-		scales: func(v *simd, w reg.Register) (a, b reg.VecVirtual) {
-			a = v.new()
-			if v.wide() {
-				// The scales of four blocks lie in 64 bytes, 9 words apart.
-				h := ZMM()
-				apart := v.inRegister(v.words(0, 9, 18, 27))
-				VPERMW(off(w, 0), apart, h)
-				for k := 4; k < 16; k += 4 {
-					VPERMW(off(w, 18*k), apart, v.mask(0xf<<k), h)
-				}
-				VCVTPH2PS(h.AsY(), a)
-				return a, nil
-			}
-			h := XMM()
-			VPXOR(h, h, h)
-			for k := range 8 {
-				VPINSRW(Imm(uint64(k)), off(w, 18*k), h, h)
-			}
-			VCVTPH2PS(h, a)
-			return a, nil
-		},
+		scales: func(v *simd, w reg.Register) []reg.VecVirtual { return []reg.VecVirtual{v.halfScales(w, 18)} },
 	}
 }
 

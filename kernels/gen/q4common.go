@@ -21,16 +21,19 @@ type unitFormat struct {
 	unit       []int // a unit of the format is copied in pieces of these many bytes, powers of two up to 32
 	unitBlocks int   // blocks of 32 columns of a unit
 	max        int   // the largest unsigned code
-	shift      int   // log2 of the codes' bias, 0: none
+	bias       int   // what the codes are above their values, a power of two; 0: nothing
+	// signed is for codes too large for AVX2's products of unsigned ones: for AVX2 they are signed bytes, then, and have no bias.
+	signed bool
 
 	// codes emits the unsigned codes of a group at w, block after block: vectors of one block, with 512 bits of two.
 	codes func(v *simd, w reg.Register, emit func(u reg.VecVirtual))
-	// scales returns the scales of a group at w, a lane a block; b are the minima or the scales of the second halves, if there are any.
-	scales func(v *simd, w reg.Register) (a, b reg.VecVirtual)
+	// scales returns the scales of a group at w, a lane a block: one vector, or those of the first and of the second halves; and behind
+	// them as many minima, if there are any.
+	scales func(v *simd, w reg.Register) []reg.VecVirtual
 	// tile emits a group's codes transposed: t has the codes 4j..4j+3 of each block.
 	tile func(v *simd, w reg.Register, emit func(j int, t reg.VecVirtual))
 
-	withMin, halves bool
+	kind
 }
 
 // unitTarget registers the output of a format.
@@ -210,6 +213,192 @@ func (v *simd) quarters(w reg.Register, offset func(i int) int) reg.VecVirtual {
 	return x
 }
 
+// words16 returns a vector whose 16-bit lane i is the word at w+offsets[i]: with 512 bits of up to 32 lanes, else an XMM of up to 8.
+// It reads nothing outside of the size bytes at w, of which all offsets must be even, or all odd.
+func (v *simd) words16(w reg.Register, size int, offsets ...int) reg.VecVirtual {
+	if !v.wide() {
+		x := XMM()
+		VPXOR(x, x, x)
+		for i, o := range offsets {
+			VPINSRW(Imm(uint64(i)), off(w, o), x, x)
+		}
+		return x
+	}
+	// Each load of 64 bytes gives the words in it their lanes.
+	lanes := make([]uint16, 32)
+	type load struct {
+		at   int
+		mask uint32
+	}
+	var loads []load
+	left := slices.Clone(offsets)
+	for slices.Max(left) >= 0 {
+		first := size
+		for _, o := range left {
+			if o >= 0 {
+				first = min(first, o)
+			}
+		}
+		l := load{at: min(first, size-64-(size-first)%2)}
+		for i, o := range left {
+			if o >= 0 && o+2 <= l.at+64 {
+				lanes[i], l.mask, left[i] = uint16((o-l.at)/2), l.mask|1<<i, -1
+			}
+		}
+		loads = append(loads, l)
+	}
+	x, which := v.new(), v.inRegister(v.words(lanes...))
+	for i, l := range loads {
+		if i == 0 {
+			VPERMW(off(w, l.at), which, x)
+		} else {
+			VPERMW(off(w, l.at), which, v.mask(l.mask), x)
+		}
+	}
+	return x
+}
+
+// strided returns the offsets of the words at the same place in each of a group's blocks.
+func (v *simd) strided(at, stride int) []int {
+	o := make([]int, v.lanes)
+	for i := range o {
+		o[i] = at + i*stride
+	}
+	return o
+}
+
+// halfScales returns the binary16 scales that blocks of stride bytes start with.
+func (v *simd) halfScales(w reg.Register, stride int) reg.VecVirtual {
+	h, a := v.words16(w, v.lanes*stride, v.strided(0, stride)...), v.new()
+	if v.wide() {
+		VCVTPH2PS(h.AsY(), a)
+	} else {
+		VCVTPH2PS(h, a)
+	}
+	return a
+}
+
+// halfPairs returns the pairs of binary16 numbers that blocks of stride bytes start with.
+func (v *simd) halfPairs(w reg.Register, stride int) (first, second reg.VecVirtual) {
+	first, second = v.new(), v.new()
+	if v.wide() {
+		h, upper := v.words16(w, v.lanes*stride, append(v.strided(0, stride), v.strided(2, stride)...)...), YMM()
+		VEXTRACTI64X4(Imm(1), h, upper)
+		VCVTPH2PS(h.AsY(), first)
+		VCVTPH2PS(upper, second)
+		return first, second
+	}
+	// The blocks 0 1 4 5 and 2 3 6 7.
+	var pairs [2]reg.VecVirtual
+	for i := range pairs {
+		x := XMM()
+		pairs[i] = YMM()
+		VMOVD(off(w, 2*i*stride), x)
+		for k, block := range []int{1, 4, 5} {
+			VPINSRD(Imm(uint64(k+1)), off(w, (2*i+block)*stride), x, x)
+		}
+		VCVTPH2PS(x, pairs[i])
+	}
+	VSHUFPS(Imm(0x88), pairs[1], pairs[0], first)
+	VSHUFPS(Imm(0xdd), pairs[1], pairs[0], second)
+	return first, second
+}
+
+// unitHalves returns the binary16 number at w+at in the lanes of a unit of eight blocks, with 512 bits that at w+unit+at in those of the
+// next one.
+func (v *simd) unitHalves(w reg.Register, unit, at int) reg.VecVirtual {
+	h, d := YMM(), v.new()
+	VPBROADCASTW(off(w, at), h)
+	if v.wide() {
+		second := XMM()
+		VPBROADCASTW(off(w, unit+at), second)
+		insert128(1, second, h, h)
+		VCVTPH2PS(h, d)
+	} else {
+		VCVTPH2PS(h.AsX(), d)
+	}
+	return d
+}
+
+// units128 returns the 16 bytes at w+at, with 512 bits and those at w+unit+at above, in a YMM.
+func (v *simd) units128(w reg.Register, unit, at int) reg.VecVirtual {
+	x := YMM()
+	broadcast128(off(w, at), x)
+	if v.wide() {
+		insert128(1, off(w, unit+at), x, x)
+	}
+	return x
+}
+
+// blockWords widens the words of a unit's 16 bytes, one for each block, in what units128 returns.
+func (v *simd) blockWords(x reg.VecVirtual) reg.VecVirtual {
+	y := v.new()
+	if v.wide() {
+		VPMOVZXWD(x, y)
+	} else {
+		VPMOVZXWD(x.AsX(), y)
+	}
+	return y
+}
+
+// bytePairs returns d times the low and d times the high bytes of what blockWords takes, as signed integers: the scales of the halves.
+func (v *simd) bytePairs(x, d reg.VecVirtual) (first, second reg.VecVirtual) {
+	second = v.blockWords(x)
+	first = v.new()
+	VPSLLD(Imm(24), second, first)
+	VPSLLD(Imm(16), second, second)
+	for _, s := range []reg.VecVirtual{first, second} {
+		VPSRAD(Imm(24), s, s)
+		VCVTDQ2PS(s, s)
+		VMULPS(d, s, s)
+	}
+	return first, second
+}
+
+// rolled returns the 32-bit lanes of x rotated to the left by so many bits, to the right if negative; the counts repeat. Bits that would
+// come around are zero with AVX2.
+func (v *simd) rolled(x reg.VecVirtual, bits ...int) reg.VecVirtual {
+	left, right, all := make([]uint32, len(bits)), make([]uint32, len(bits)), make([]uint32, len(bits))
+	for i, n := range bits {
+		left[i], right[i], all[i] = uint32(max(n, 0)), uint32(max(-n, 0)), uint32(n&31)
+	}
+	y := v.new()
+	if v.wide() {
+		VPROLVD(v.dwords(all...), x, y)
+		return y
+	}
+	switch {
+	case slices.Max(left) == 0:
+		VPSRLVD(v.dwords(right...), x, y)
+	case slices.Max(right) == 0:
+		VPSLLVD(v.dwords(left...), x, y)
+	default:
+		VPSLLVD(v.dwords(left...), x, y)
+		VPSRLVD(v.dwords(right...), y, y)
+	}
+	return y
+}
+
+// include adds to x the bits of y that mask has, which are clear in x.
+func (v *simd) include(x, y reg.VecVirtual, mask uint32) reg.VecVirtual {
+	if v.wide() {
+		VPTERNLOGD(Imm(0xf8), v.dwords(mask), y, x)
+		return x
+	}
+	return v.or(v.and(v.dwords(mask), y), x)
+}
+
+// look returns the bytes of table that nibbles select.
+func (v *simd) look(table [16]int8, nibbles reg.VecVirtual) reg.VecVirtual {
+	var t [4]uint32
+	for i, b := range table {
+		t[i/4] |= uint32(uint8(b)) << (i % 4 * 8)
+	}
+	x := v.new()
+	VPSHUFB(nibbles, v.inRegister(v.dwords(t[:]...)), x)
+	return x
+}
+
 // interleave is a pair of unpack instructions: the low and the high halves of two vectors, interleaved.
 type interleave struct{ low, high func(...Op) }
 
@@ -257,7 +446,7 @@ func interleavedSum(v *simd, n interleave, add func(...Op)) func(a, b reg.VecVir
 // dots returns the integer dot products of a group's codes with the activations at q + 8·o, a lane a block, i1 being nil; or those of
 // the blocks' first and second halves if the format has halves. The bias is still in them.
 func (f *unitFormat) dots(v *simd, w, q, o reg.Register) (i0, i1 reg.VecVirtual) {
-	short := !v.wide() && !f.halves && f.max*127*8 <= math.MaxInt16 // sums of eight products fit 16 bits
+	short := !v.wide() && !f.signed && f.max*127*8 <= math.MaxInt16 // sums of eight products fit 16 bits
 	var r reduction
 	r.merge[0], r.merge[1] = interleavedSum(v, dwords, VPADDD), interleavedSum(v, qwords, VPADDD)
 	if short {
@@ -272,7 +461,15 @@ func (f *unitFormat) dots(v *simd, w, q, o reg.Register) (i0, i1 reg.VecVirtual)
 			zero(y)
 			vpdpbusd(x, u, y)
 		} else {
-			VPMADDUBSW(x, u, y)
+			if f.signed {
+				abs := v.new()
+				VPABSB(u, abs)
+				load(x, y)
+				VPSIGNB(u, y, y)
+				VPMADDUBSW(y, abs, y)
+			} else {
+				VPMADDUBSW(x, u, y)
+			}
 			if !short {
 				VPMADDWD(v.words(1), y, y)
 			}
@@ -308,29 +505,41 @@ func (f *unitFormat) dots(v *simd, w, q, o reg.Register) (i0, i1 reg.VecVirtual)
 	low, high := qwords.of(v, a, b)
 	if f.max*127*16 <= math.MaxInt16 {
 		VPADDW(low, high, high)
-		return widenedSum(high), nil
+		i0, i1 = widened(high)
+	} else {
+		i0, i1 = widened(low)
+		t0, t1 := widened(high)
+		VPADDD(t0, i0, i0)
+		VPADDD(t1, i1, i1)
 	}
-	i0 = widenedSum(low)
-	VPADDD(widenedSum(high), i0, i0)
-	return i0, nil
+	if !f.halves {
+		VPADDD(i1, i0, i0)
+		i1 = nil
+	}
+	return i0, i1
 }
 
-// widenedSum adds the 16-bit lanes of x's halves to 32-bit lanes.
-func widenedSum(x reg.VecVirtual) reg.VecVirtual {
-	h, low, high := XMM(), YMM(), YMM()
+// widened extends the 16-bit lanes of x's halves to 32 bits.
+func widened(x reg.VecVirtual) (first, second reg.VecVirtual) {
+	h := XMM()
+	first, second = YMM(), YMM()
 	extract128(1, x, h)
-	VPMOVSXWD(x.AsX(), low)
-	VPMOVSXWD(h, high)
-	VPADDD(low, high, high)
-	return high
+	VPMOVSXWD(x.AsX(), first)
+	VPMOVSXWD(h, second)
+	return first, second
 }
 
-// unbias subtracts the bias of the codes, which is sums times 2^shift.
-func (f *unitFormat) unbias(sums, i reg.VecVirtual) {
-	if f.shift > 0 {
-		VPSLLD(Imm(uint64(f.shift)), sums, sums)
-		VPSUBD(sums, i, i)
+// biased tells whether the codes that v makes have a bias.
+func (f *unitFormat) biased(v *simd) bool { return f.bias > 0 && (v.wide() || !f.signed) }
+
+// unbias subtracts from the products i the bias of the codes times the activations' sums.
+func (f *unitFormat) unbias(v *simd, sums, i reg.VecVirtual) {
+	if n := shiftOf(f.bias); n > 0 {
+		t := v.new()
+		VPSLLD(Imm(n), sums, t)
+		sums = t
 	}
+	VPSUBD(sums, i, i)
 }
 
 // blockArgs are the registers of a row kernel that point into the activations; o is the offset in d, s and half.
@@ -339,38 +548,44 @@ type blockArgs struct{ q, d, s, half, o reg.GPVirtual }
 // group adds the products of the group at w to acc, in the order that panel.go states; of the blocks of mask, unless that is nil.
 func (f *unitFormat) group(v *simd, w reg.Register, x blockArgs, acc, mask reg.VecVirtual) {
 	lane := func(base reg.Register) Mem { return at(base, x.o, 1, 0) }
-	i0, i1 := f.dots(v, w, x.q, x.o)
-	if f.halves {
+	// sums returns the activations' sums over the columns that share a scale.
+	sums := func() []reg.VecVirtual {
+		all := v.load(lane(x.s))
+		if !f.halves {
+			return []reg.VecVirtual{all}
+		}
 		first := v.load(lane(x.half))
-		second := v.load(lane(x.s))
-		VPSUBD(first, second, second)
-		f.unbias(first, i0)
-		f.unbias(second, i1)
-	} else if f.shift > 0 {
-		f.unbias(v.load(lane(x.s)), i0)
+		VPSUBD(first, all, all)
+		return []reg.VecVirtual{first, all}
 	}
-	a, b := f.scales(v, w)
+	i0, i1 := f.dots(v, w, x.q, x.o)
+	ints := []reg.VecVirtual{i0}
+	if f.halves {
+		ints = append(ints, i1)
+	}
+	if f.biased(v) {
+		for k, s := range sums() {
+			f.unbias(v, s, ints[k])
+		}
+	}
+	scales := f.scales(v, w)
 	if mask != nil {
-		and(mask, a, a)
-		if b != nil {
-			and(mask, b, b)
+		for _, s := range scales {
+			and(mask, s, s)
 		}
 	}
 	d := v.load(lane(x.d))
-	accumulate := func(i, scale reg.VecVirtual) {
+	for k, i := range ints {
 		VCVTDQ2PS(i, i)
-		VMULPS(d, scale, scale)
-		VFMADD231PS(scale, i, acc)
+		VMULPS(d, scales[k], scales[k])
+		VFMADD231PS(scales[k], i, acc)
 	}
-	accumulate(i0, a)
-	switch {
-	case f.halves:
-		accumulate(i1, b)
-	case f.withMin:
-		sums := v.new()
-		VCVTDQ2PS(lane(x.s), sums)
-		VMULPS(sums, d, d)
-		VFNMADD231PS(d, b, acc)
+	if f.mins {
+		for k, s := range sums() {
+			VCVTDQ2PS(s, s)
+			VMULPS(d, s, s)
+			VFNMADD231PS(s, scales[len(ints)+k], acc)
+		}
 	}
 }
 
@@ -515,28 +730,23 @@ func copyBytes(from, to reg.Register, size int) {
 
 // pack generates the pack kernel.
 func (f *unitFormat) pack(v *simd) {
-	function(f.name+"Pack"+v.isa(), v.w, "func(t *uint8, a, b *float32, tstride int, w *byte, stride, n, tiles int)")
+	function(f.name+"Pack"+v.isa(), v.w, packSignature)
 	t, a, w, stride, n := param("t"), param("a"), param("w"), param("stride"), param("n")
-	var b reg.GPVirtual
-	if f.withMin || f.halves {
-		b = param("b")
-	}
 	tstride, end := param("tstride"), param("tiles")
 	v.begin()
 	SHLQ(Imm(6), tstride)
 	SHLQ(Imm(6), end)
 
-	o, p := GP64(), GP64() // o is the offset in a and b; t's is eight times that
+	planes := uint8(f.planes())
+	o, p := GP64(), GP64() // o is the offset in a plane of a; t's is eight times that
 	Label("row")
 	MOVQ(w, p)
 	XORQ(o, o)
 	Label("tile")
 	for part := 0; part < 64; part += 4 * v.lanes {
 		f.tile(v, p, func(j int, x reg.VecVirtual) { load(x, at(t, o, 8, 64*j+part)) })
-		first, second := f.scales(v, p)
-		load(first, at(a, o, 1, part))
-		if b != nil {
-			load(second, at(b, o, 1, part))
+		for k, s := range f.scales(v, p) {
+			load(s, at(a, o, planes, 64*k+part))
 		}
 		ADDQ(I32(f.groupBytes(v)), p)
 	}
@@ -544,10 +754,7 @@ func (f *unitFormat) pack(v *simd) {
 	CMPQ(o, end)
 	JL(LabelRef("tile"))
 	ADDQ(stride, w)
-	ADDQ(tstride, a)
-	if b != nil {
-		ADDQ(tstride, b)
-	}
+	LEAQ(at(a, tstride, planes, 0), a)
 	LEAQ(Mem{Base: t, Index: tstride, Scale: 8}, t)
 	DECQ(n)
 	JG(LabelRef("row"))

@@ -23,7 +23,7 @@ func q6_k() *unitFormat {
 		return v.or(v.and(v.dwords(0x0f0f0f0f), low), v.and(v.dwords(0x30303030), high))
 	}
 	return &unitFormat{
-		name: "q6_k", unit: []int{32, 32, 32, 32, 32, 32, 16, 2}, unitBlocks: 8, max: 63, shift: 5, halves: true,
+		name: "q6_k", unit: []int{32, 32, 32, 32, 32, 32, 16, 2}, unitBlocks: 8, max: 63, bias: 32, kind: halves,
 		codes: func(v *simd, w reg.Register, emit func(reg.VecVirtual)) {
 			for half := range v.lanes / 4 {
 				if v.wide() {
@@ -69,31 +69,10 @@ func q6_k() *unitFormat {
 				}
 			}
 		},
-		scales: func(v *simd, w reg.Register) (a, b reg.VecVirtual) {
+		scales: func(v *simd, w reg.Register) []reg.VecVirtual {
 			// The scales of a block's halves are the bytes of a word.
-			a, b = v.new(), v.new()
-			s, h, d := YMM(), YMM(), v.new()
-			broadcast128(off(w, 192), s)
-			VPBROADCASTW(off(w, 208), h)
-			if v.wide() {
-				second := XMM()
-				insert128(1, off(w, 210+192), s, s)
-				VPBROADCASTW(off(w, 210+208), second)
-				insert128(1, second, h, h)
-				VPMOVZXWD(s, b)
-				VCVTPH2PS(h, d)
-			} else {
-				VPMOVZXWD(s.AsX(), b)
-				VCVTPH2PS(h.AsX(), d)
-			}
-			VPSLLD(Imm(24), b, a)
-			VPSLLD(Imm(16), b, b)
-			for _, x := range []reg.VecVirtual{a, b} {
-				VPSRAD(Imm(24), x, x)
-				VCVTDQ2PS(x, x)
-				VMULPS(d, x, x)
-			}
-			return a, b
+			a, b := v.bytePairs(v.units128(w, 210, 192), v.unitHalves(w, 210, 208))
+			return []reg.VecVirtual{a, b}
 		},
 	}
 }

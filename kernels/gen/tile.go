@@ -15,31 +15,48 @@ const (
 	tileHalf  = 128
 	tileW     = 160
 	tileA     = 168
-	tileB     = 176
-	tileN     = 184
-	tileTiles = 192
-	tileShift = 200
+	tileN     = 176
+	tileTiles = 184
+	tileShift = 192
 )
 
-// kinds of scales, as package kernels names them
-type kind int
+// packSignature is that of a packFunc.
+const packSignature = "func(t *uint8, a *float32, tstride int, w *byte, stride, n, tiles int)"
 
-const (
-	scaled kind = iota
-	withMin
-	halves
+// kind says which scales a block has, as in package kernels: one for all its columns or one for each half, and as many minima or none.
+type kind struct{ halves, mins bool }
+
+var (
+	scaled        = kind{}
+	withMin       = kind{mins: true}
+	halves        = kind{halves: true}
+	halvesWithMin = kind{halves: true, mins: true}
 )
+
+// planes returns how many vectors of scales and minima a tile has.
+func (k kind) planes() int {
+	n := 1
+	if k.halves {
+		n *= 2
+	}
+	if k.mins {
+		n *= 2
+	}
+	return n
+}
 
 func init() {
 	target("tile", func() {
 		tile512("tileScaledAVX512", scaled)
 		tile512("tileWithMinAVX512", withMin)
 		tile512("tileHalvesAVX512", halves)
+		tile512("tileHalvesWithMinAVX512", halvesWithMin)
 		// How many products of unsigned codes a 16-bit sum holds depends on their largest value: 2·m·31·127 < 2^15 for m = 4.
 		tile256("tileSignedAVX2", scaled, true, 1)
 		tile256("tileScaledAVX2", scaled, false, 4) // codes up to 31
 		tile256("tileWithMinAVX2", withMin, false, 4)
 		tile256("tileHalvesAVX2", halves, false, 2) // codes up to 63
+		tile256("tileHalvesWithMinAVX2", halvesWithMin, false, 4)
 		tile256("tileWideAVX2", scaled, false, 1)   // codes up to 127
 		tile256("tileWideHalvesAVX2", halves, false, 1)
 	})
@@ -48,8 +65,8 @@ func init() {
 // tilePointers are the general registers of a tile function: pointers to the weight row, its scales and the activations, the number of
 // the row and the byte of it.
 type tilePointers struct {
-	args, w, a, b, row, i, rowBytes, tmp reg.GPVirtual
-	x                                    [4]reg.GPVirtual
+	args, w, a, row, i, rowBytes, tmp reg.GPVirtual
+	x                                 [4]reg.GPVirtual
 }
 
 func newTilePointers(name string, w int) *tilePointers {
@@ -64,7 +81,7 @@ func newTilePointers(name string, w int) *tilePointers {
 	for g := range p.x {
 		p.x[g] = word(tileX + 8*g)
 	}
-	p.w, p.a, p.b = word(tileW), word(tileA), word(tileB)
+	p.w, p.a = word(tileW), word(tileA)
 	p.rowBytes = word(tileTiles)
 	SHLQ(Imm(9), p.rowBytes)
 	return p
@@ -84,19 +101,20 @@ func tile512(name string, k kind) {
 	XORQ(p.i, p.i)
 	w2, j := GP64(), GP64() // the second weight row; i/8, the bytes of scales passed
 	LEAQ(at(p.w, p.rowBytes, 1, 0), w2)
-	a2 := GP64() // bytes of a row's scales, an eighth of the codes'
+	a2 := GP64() // bytes of a row's scales: a plane has an eighth of the codes'
 	MOVQ(p.rowBytes, a2)
 	SHRQ(Imm(3), a2)
+	IMUL3Q(Imm(uint64(k.planes())), a2, a2)
 	Label(nextTile)
 	MOVQ(p.i, j)
 	SHRQ(Imm(3), j)
-	scales := func(base reg.GPVirtual, r int) reg.VecVirtual {
+	scales := func(plane, r int) reg.VecVirtual {
 		v := ZMM()
-		MOVQ(base, p.tmp)
+		MOVQ(p.a, p.tmp)
 		if r == 1 {
 			ADDQ(a2, p.tmp)
 		}
-		VMOVUPS(at(p.tmp, j, 1, 0), v)
+		VMOVUPS(at(p.tmp, j, uint8(k.planes()), 64*plane), v)
 		return v
 	}
 	// activation is the memory of a tile's values in one of the arrays of tileArgs.
@@ -105,7 +123,7 @@ func tile512(name string, k kind) {
 		return at(p.tmp, j, 1, 0)
 	}
 	// products adds float32(I)·a·d for the vectors from..to-1 of the tile; sums are the activations' sums over them.
-	products := func(from, to int, base reg.GPVirtual, sums func(g int) reg.VecVirtual) {
+	products := func(from, to, plane int, sums func(g int) reg.VecVirtual) {
 		var ints [2][4]reg.VecVirtual
 		for g := range 4 { // start from -bias·S
 			t := sums(g)
@@ -126,7 +144,7 @@ func tile512(name string, k kind) {
 				vpdpbusd(x, u[1], ints[1][g])
 			}
 		}
-		a := [2]reg.VecVirtual{scales(base, 0), scales(base, 1)}
+		a := [2]reg.VecVirtual{scales(plane, 0), scales(plane, 1)}
 		for g := range 4 {
 			d := ZMM()
 			VMOVUPS(activation(tileD, g), d)
@@ -138,35 +156,19 @@ func tile512(name string, k kind) {
 			}
 		}
 	}
-	sumsOf := func(array int) func(g int) reg.VecVirtual {
-		return func(g int) reg.VecVirtual {
-			t := ZMM()
-			VMOVDQU32(activation(array, g), t)
-			return t
-		}
-	}
-	switch k {
-	case scaled, withMin:
-		products(0, 8, p.a, sumsOf(tileS))
-	case halves:
-		products(0, 4, p.a, sumsOf(tileHalf))
-		products(4, 8, p.b, func(g int) reg.VecVirtual {
-			t := sumsOf(tileS)(g)
-			VPSUBD(activation(tileHalf, g), t, t)
-			return t
-		})
-	}
-	if k == withMin {
-		m := [2]reg.VecVirtual{scales(p.b, 0), scales(p.b, 1)}
+	// minima subtracts m·d·S.
+	minima := func(plane int, sums func(g int) reg.VecVirtual) {
+		m := [2]reg.VecVirtual{scales(plane, 0), scales(plane, 1)}
 		for g := range 4 {
-			s := ZMM()
-			VCVTDQ2PS(activation(tileS, g), s)
+			s := sums(g)
+			VCVTDQ2PS(s, s)
 			VMULPS(activation(tileD, g), s, s)
 			for r := range 2 {
 				VFNMADD231PS(m[r], s, acc[r][g])
 			}
 		}
 	}
+	k.parts(512, activation, products, minima)
 	ADDQ(I32(512), p.i)
 	CMPQ(p.i, p.rowBytes)
 	JL(LabelRef(nextTile))
@@ -185,12 +187,45 @@ func tile512(name string, k kind) {
 	}
 	LEAQ(at(p.w, p.rowBytes, 2, 0), p.w)
 	LEAQ(at(p.a, a2, 2, 0), p.a)
-	LEAQ(at(p.b, a2, 2, 0), p.b)
 	ADDQ(Imm(2), p.row)
 	CMPQ(p.row, off(p.args, tileN))
 	JL(LabelRef(nextRows))
 	VZEROUPPER()
 	RET()
+}
+
+// parts calls products and minima for what a tile of this kind consists of: the vectors of codes from..to-1, the plane of their scales or
+// minima, and a function that loads the sums over their columns of activation row g. activation is the memory in an array of tileArgs.
+func (k kind) parts(
+	w int, activation func(array, g int) Mem,
+	products func(from, to, plane int, sums func(g int) reg.VecVirtual), minima func(plane int, sums func(g int) reg.VecVirtual),
+) {
+	sumsOf := func(array int) func(g int) reg.VecVirtual {
+		return func(g int) reg.VecVirtual {
+			t := vec(w)
+			load(activation(array, g), t)
+			return t
+		}
+	}
+	all, first := sumsOf(tileS), sumsOf(tileHalf)
+	second := func(g int) reg.VecVirtual {
+		t := all(g)
+		VPSUBD(activation(tileHalf, g), t, t)
+		return t
+	}
+	if !k.halves {
+		products(0, 8, 0, all)
+		if k.mins {
+			minima(1, all)
+		}
+		return
+	}
+	products(0, 4, 0, first)
+	products(4, 8, 1, second)
+	if k.mins {
+		minima(2, first)
+		minima(3, second)
+	}
 }
 
 // tile256 takes one weight row and four activation rows at a time. batch is how many products fit a 16-bit sum.
@@ -210,7 +245,8 @@ func tile256(name string, k kind, signed bool, batch int) {
 			MOVQ(off(p.args, array+8*g), p.tmp)
 			return at(p.tmp, j, 1, 32*half)
 		}
-		products := func(from, to int, base reg.GPVirtual, sums func(g int) reg.VecVirtual) {
+		scales := func(plane int) Mem { return at(p.a, j, uint8(k.planes()), 64*plane+32*half) }
+		products := func(from, to, plane int, sums func(g int) reg.VecVirtual) {
 			ints := zeros(4, 256)
 			for v := from; v < to; v += batch {
 				var short [4]reg.VecVirtual
@@ -244,7 +280,7 @@ func tile256(name string, k kind, signed bool, batch int) {
 				}
 			}
 			a := YMM()
-			VMOVUPS(at(base, j, 1, 32*half), a)
+			VMOVUPS(scales(plane), a)
 			for g := range 4 {
 				if !signed {
 					t, shift := sums(g), XMM()
@@ -258,34 +294,17 @@ func tile256(name string, k kind, signed bool, batch int) {
 				VFMADD231PS(t, ints[g], acc[g])
 			}
 		}
-		sumsOf := func(array int) func(g int) reg.VecVirtual {
-			return func(g int) reg.VecVirtual {
-				t := YMM()
-				VMOVDQU(activation(array, g), t)
-				return t
-			}
-		}
-		switch k {
-		case scaled, withMin:
-			products(0, 8, p.a, sumsOf(tileS))
-		case halves:
-			products(0, 4, p.a, sumsOf(tileHalf))
-			products(4, 8, p.b, func(g int) reg.VecVirtual {
-				t := sumsOf(tileS)(g)
-				VPSUBD(activation(tileHalf, g), t, t)
-				return t
-			})
-		}
-		if k == withMin {
+		minima := func(plane int, sums func(g int) reg.VecVirtual) {
 			m := YMM()
-			VMOVUPS(at(p.b, j, 1, 32*half), m)
+			VMOVUPS(scales(plane), m)
 			for g := range 4 {
-				s := YMM()
-				VCVTDQ2PS(activation(tileS, g), s)
+				s := sums(g)
+				VCVTDQ2PS(s, s)
 				VMULPS(activation(tileD, g), s, s)
 				VFNMADD231PS(m, s, acc[g])
 			}
 		}
+		k.parts(256, activation, products, minima)
 	}
 	ADDQ(I32(512), p.i)
 	CMPQ(p.i, p.rowBytes)
@@ -299,8 +318,7 @@ func tile256(name string, k kind, signed bool, batch int) {
 	ADDQ(p.rowBytes, p.w)
 	MOVQ(p.rowBytes, j)
 	SHRQ(Imm(3), j)
-	ADDQ(j, p.a)
-	ADDQ(j, p.b)
+	LEAQ(at(p.a, j, uint8(k.planes()), 0), p.a)
 	INCQ(p.row)
 	CMPQ(p.row, off(p.args, tileN))
 	JL(LabelRef(nextRow))

@@ -11,7 +11,7 @@
 
 layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Uvec4s { uvec4 v[]; };
 
-#if !(defined(W_F32) || defined(W_F16) || defined(W_BF16) || defined(W_Q5_K))
+#if !(defined(W_F32) || defined(W_F16) || defined(W_BF16))
 #define INTEGER // the integer form of the activations
 #endif
 
@@ -151,15 +151,6 @@ float product(float acc, Weights w, Values v, uint i) {
 		acc = fma(f.x, v.x[j >> 1][2 * j & 2], acc);
 		acc = fma(f.y, v.x[j >> 1][2 * j & 2 | 1], acc);
 	}
-#elif defined(W_Q5_K)
-	vec2 s = scaleMin(w.head, i & 7);
-	vec4 sum = vec4(0);
-	[[unroll]] for (uint j = 0; j < 8; j++) {
-		uint q = (w.q[j & 3] >> (j & 4)) & nibbleMask | ((w.high >> j) & 0x01010101u) << 4;
-		vec4 f = vec4(q & 255, (q >> 8) & 255, (q >> 16) & 255, q >> 24);
-		sum = fma(fma(f, vec4(s.x), vec4(-s.y)), v.x[j], sum);
-	}
-	acc += (sum.x + sum.y) + (sum.z + sum.w);
 #elif defined(W_Q8_0)
 	acc = fma(float(dot16(w.q, v.a)), half16(w.scale, (i >> 1) & 1) * v.d, acc);
 #elif defined(W_I8ROW)
@@ -184,7 +175,12 @@ float product(float acc, Weights w, Values v, uint i) {
 	float d = 0.5 * uintBitsToFloat(exponent == 255 ? 0x7fc00000u : exponent << 23);
 	acc = fma(float(dot16(lo, v.a) + dot16(hi, v.b)), d * v.d.x, acc);
 	acc = fma(-12 * d, v.d.y, acc);
-#elif defined(W_Q4_K)
+#elif defined(W_Q4_K) || defined(W_Q5_K)
+#ifdef W_Q5_K
+	const uvec4 fifth = uvec4(0, 1, 2, 3);
+	a |= ((uvec4(w.high) >> fifth) & 0x01010101u) << 4;
+	b |= ((uvec4(w.high) >> (fifth + 4)) & 0x01010101u) << 4;
+#endif
 	vec2 s = scaleMin(w.head, i & 7);
 	acc = fma(float(dot16(a, v.a) + dot16(b, v.b)), s.x * v.d.x, acc);
 	acc = fma(-s.y, v.d.y, acc);

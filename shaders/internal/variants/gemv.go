@@ -18,7 +18,7 @@ var weightFormats = []struct {
 	{"i4_g64", "W_I4G64", true},
 	{"mxfp4", "W_MXFP4", true},
 	{"q4_k", "W_Q4_K", true},
-	{"q5_k", "W_Q5_K", false},
+	{"q5_k", "W_Q5_K", true},
 	{"q6_k", "W_Q6_K", true},
 }
 
