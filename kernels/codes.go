@@ -11,6 +11,9 @@ import (
 var schemes = map[format.Format]*scheme{
 	format.Q8_0:  {scaled, eachBlock(32, 34, unpackQ8_0)},
 	format.Q4_0:  {scaled, eachBlock(32, 18, unpackQ4_0)},
+	format.Q4_1:  {withMin, eachBlock(32, 20, unpackQ4_1)},
+	format.Q5_0:  {scaled, eachBlock(32, 22, unpackQ5_0)},
+	format.Q5_1:  {withMin, eachBlock(32, 24, unpackQ5_1)},
 	format.MXFP4: {scaled, eachBlock(32, 17, unpackMXFP4)},
 	format.I8Row: {scaled, unpackI8Row},
 	format.I4G64: {scaled, eachBlock(64, 36, unpackI4G64)},
@@ -58,6 +61,36 @@ func unpackQ4_0(q []int8, a, _ []float32, b []byte) {
 	for i, v := range b[2:18] {
 		q[i], q[i+16] = int8(v&15)-8, int8(v>>4)-8
 	}
+}
+
+func unpackQ4_1(q []int8, a, m []float32, b []byte) {
+	fill(a, f16(b))
+	fill(m, -f16(b[2:]))
+	for i, v := range b[4:20] {
+		q[i], q[i+16] = int8(v&15), int8(v>>4)
+	}
+}
+
+// unpackQ5 makes unsigned five-bit codes of a word with the fifth bits and 16 bytes of nibbles.
+func unpackQ5(q []int8, b []byte) {
+	high := binary.LittleEndian.Uint32(b)
+	for i, v := range b[4:20] {
+		q[i], q[i+16] = int8(v&15)|int8(high>>i&1)<<4, int8(v>>4)|int8(high>>(i+16)&1)<<4
+	}
+}
+
+func unpackQ5_0(q []int8, a, _ []float32, b []byte) {
+	fill(a, f16(b))
+	unpackQ5(q, b[2:])
+	for i := range q {
+		q[i] -= 16
+	}
+}
+
+func unpackQ5_1(q []int8, a, m []float32, b []byte) {
+	fill(a, f16(b))
+	fill(m, -f16(b[2:]))
+	unpackQ5(q, b[4:])
 }
 
 // mxfp4 is twice the value of each E2M1 code, so that all are integers; the scale is halved in return.
