@@ -9,17 +9,19 @@ import (
 
 // schemes has the formats with an integer form. The layouts of their blocks are documented in package format.
 var schemes = map[format.Format]*scheme{
-	format.Q8_0:  {scaled, eachBlock(32, 34, unpackQ8_0)},
-	format.Q4_0:  {scaled, eachBlock(32, 18, unpackQ4_0)},
-	format.Q4_1:  {withMin, eachBlock(32, 20, unpackQ4_1)},
-	format.Q5_0:  {scaled, eachBlock(32, 22, unpackQ5_0)},
-	format.Q5_1:  {withMin, eachBlock(32, 24, unpackQ5_1)},
-	format.MXFP4: {scaled, eachBlock(32, 17, unpackMXFP4)},
-	format.I8Row: {scaled, unpackI8Row},
-	format.I4G64: {scaled, eachBlock(64, 36, unpackI4G64)},
-	format.Q4_K:  {withMin, eachBlock(256, 144, unpackQ4_K)},
-	format.Q5_K:  {withMin, eachBlock(256, 176, unpackQ5_K)},
-	format.Q6_K:  {halves, eachBlock(256, 210, unpackQ6_K)},
+	format.Q8_0:   {scaled, eachBlock(32, 34, unpackQ8_0)},
+	format.Q4_0:   {scaled, eachBlock(32, 18, unpackQ4_0)},
+	format.Q4_1:   {withMin, eachBlock(32, 20, unpackQ4_1)},
+	format.Q5_0:   {scaled, eachBlock(32, 22, unpackQ5_0)},
+	format.Q5_1:   {withMin, eachBlock(32, 24, unpackQ5_1)},
+	format.IQ4_NL: {scaled, eachBlock(32, 18, unpackIQ4_NL)},
+	format.IQ4_XS: {scaled, eachBlock(256, 136, unpackIQ4_XS)},
+	format.MXFP4:  {scaled, eachBlock(32, 17, unpackMXFP4)},
+	format.I8Row:  {scaled, unpackI8Row},
+	format.I4G64:  {scaled, eachBlock(64, 36, unpackI4G64)},
+	format.Q4_K:   {withMin, eachBlock(256, 144, unpackQ4_K)},
+	format.Q5_K:   {withMin, eachBlock(256, 176, unpackQ5_K)},
+	format.Q6_K:   {halves, eachBlock(256, 210, unpackQ6_K)},
 
 	format.IQ2_XXS: {scaled, eachBlock(256, 66, unpackIQ2_XXS)},
 	format.IQ2_XS:  {halves, eachBlock(256, 74, unpackIQ2_XS)},
@@ -91,6 +93,27 @@ func unpackQ5_1(q []int8, a, m []float32, b []byte) {
 	fill(a, f16(b))
 	fill(m, -f16(b[2:]))
 	unpackQ5(q, b[4:])
+}
+
+// iq4 are the levels of IQ4_NL and IQ4_XS (kvalues_iq4nl in ggml-common.h).
+var iq4 = [16]int8{-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113}
+
+func unpackIQ4_NL(q []int8, a, _ []float32, b []byte) {
+	fill(a, f16(b))
+	for i, v := range b[2:18] {
+		q[i], q[i+16] = iq4[v&15], iq4[v>>4]
+	}
+}
+
+func unpackIQ4_XS(q []int8, a, _ []float32, b []byte) {
+	d, high := f16(b), binary.LittleEndian.Uint16(b[2:])
+	for j := range 8 {
+		scale := int(b[4+j/2]>>(j%2*4)&15) | int(high>>(2*j)&3)<<4
+		fill(a[2*j:2*j+2], d*float32(scale-32))
+		for i, v := range b[8+16*j:][:16] {
+			q[32*j+i], q[32*j+i+16] = iq4[v&15], iq4[v>>4]
+		}
+	}
 }
 
 // mxfp4 is twice the value of each E2M1 code, so that all are integers; the scale is halved in return.
