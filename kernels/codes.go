@@ -19,6 +19,9 @@ var schemes = map[format.Format]*scheme{
 	format.MXFP4:  {scaled, eachBlock(32, 17, unpackMXFP4)},
 	format.I8Row:  {scaled, unpackI8Row},
 	format.I4G64:  {scaled, eachBlock(64, 36, unpackI4G64)},
+	format.TQ2_0:  {scaled, eachBlock(256, 66, unpackTQ2_0)},
+	format.Q2_K:   {halvesWithMin, eachBlock(256, 84, unpackQ2_K)},
+	format.Q3_K:   {halves, eachBlock(256, 110, unpackQ3_K)},
 	format.Q4_K:   {withMin, eachBlock(256, 144, unpackQ4_K)},
 	format.Q5_K:   {withMin, eachBlock(256, 176, unpackQ5_K)},
 	format.Q6_K:   {halves, eachBlock(256, 210, unpackQ6_K)},
@@ -137,6 +140,36 @@ func unpackI4G64(q []int8, a, _ []float32, b []byte) {
 	fill(a, f32(b))
 	for i, v := range b[4:36] {
 		q[i], q[i+32] = int8(v&15)-8, int8(v>>4)-8
+	}
+}
+
+// twoBits returns the low two bits of value i, of which bytes of 32 values hold four runs.
+func twoBits(b []byte, i int) int8 { return int8(b[i/128*32+i%32] >> (i % 128 / 32 * 2) & 3) }
+
+func unpackTQ2_0(q []int8, a, _ []float32, b []byte) {
+	fill(a, f16(b[64:]))
+	for i := range q {
+		q[i] = twoBits(b, i) - 1
+	}
+}
+
+func unpackQ2_K(q []int8, a, m []float32, b []byte) {
+	d, dmin := f16(b[80:]), f16(b[82:])
+	for g, s := range b[:16] {
+		a[g], m[g] = d*float32(s&15), dmin*float32(s>>4)
+	}
+	for i := range q {
+		q[i] = twoBits(b[16:], i)
+	}
+}
+
+func unpackQ3_K(q []int8, a, _ []float32, b []byte) {
+	s, d := b[96:108], f16(b[108:])
+	for g := range a {
+		a[g] = d * float32(int(s[g%8]>>(g/8*4)&15|s[8+g%4]>>(g/4*2)&3<<4)-32)
+	}
+	for i := range q {
+		q[i] = twoBits(b[32:], i) | int8(b[i%32]>>(i/32)&1)<<2 - 4
 	}
 }
 
