@@ -3,6 +3,11 @@ package kernels
 import (
 	"context"
 	"encoding/binary"
+	"io/fs"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -30,21 +35,49 @@ func readGeneric(b []byte) uint64 {
 	return s0 ^ s1 ^ s2 ^ s3
 }
 
-// Bounds of BeyondCaches.
+// Bounds of BeyondCaches. The machines with the largest caches, of 1.1 GiB for each of two processors, are below the upper one as well.
 const (
 	leastBeyond = 64 << 20
-	mostBeyond  = 1 << 30
+	mostBeyond  = 5 << 30
 )
 
-// BeyondCaches returns how many bytes memory must have for a pass over it to find next to nothing of the pass before in a cache: twice the
-// last-level cache, 64 MiB to 1 GiB.
-func BeyondCaches() int64 { return min(max(2*lastCache(), leastBeyond), mostBeyond) }
+// BeyondCaches returns how many bytes memory must have for a pass over it to find next to nothing of the pass before in a cache, whatever
+// part of it each thread reads: twice the last-level caches of all processors together, 64 MiB to 5 GiB.
+func BeyondCaches() int64 { return min(max(2*Caches(), leastBeyond), mostBeyond) }
+
+// Caches returns the bytes of the last-level caches of all processors, as far as the system, or else the processor, tells; 0 if neither does.
+var Caches = sync.OnceValue(func() int64 { return max(systemCaches(), lastCache()) })
+
+// sumCaches adds up the last-level caches that Linux lists in /sys, below fsys: processors that share one count once.
+func sumCaches(fsys fs.FS) (bytes int64) {
+	const cpus = "sys/devices/system/cpu/"
+	levels, _ := fs.Glob(fsys, cpus+"cpu0/cache/index[0-9]")
+	if len(levels) == 0 {
+		return 0
+	}
+	text := func(name string) string {
+		data, _ := fs.ReadFile(fsys, name)
+		return strings.TrimSpace(string(data))
+	}
+	last, _ := fs.Glob(fsys, cpus+"cpu[0-9]*/cache/"+path.Base(slices.Max(levels)))
+	seen := map[string]bool{}
+	for _, dir := range last {
+		shared := text(dir + "/shared_cpu_list")
+		kib, ok := strings.CutSuffix(text(dir+"/size"), "K") // which the kernel writes for every size
+		n, err := strconv.ParseInt(kib, 10, 32)
+		if ok && err == nil && shared != "" && !seen[shared] {
+			seen[shared] = true
+			bytes += n << 10
+		}
+	}
+	return bytes
+}
 
 // readChunk is what a thread reads between two looks at the clock. Assembly is not preempted: it takes tens of microseconds.
 const readChunk = 1 << 20
 
 // ReadRate measures what the processor loads from memory, in bytes per second: so many threads go through one piece each of a block of
-// so many bytes (0: BeyondCaches), of huge pages where the system has them, for d. It is 0 if the memory cannot be had or ctx ends.
+// so many bytes (0: BeyondCaches), of huge pages where the system soon has them, for d. It is 0 if the memory cannot be had or ctx ends.
 func ReadRate(ctx context.Context, threads int, bytes int64, d time.Duration) (bytesPerSecond float64) {
 	if bytes <= 0 {
 		bytes = BeyondCaches()
@@ -54,21 +87,28 @@ func ReadRate(ctx context.Context, threads int, bytes int64, d time.Duration) (b
 		return 0
 	}
 	defer block.Close()
+	start := time.Now()
 	return readRate(ctx, block.Data, threads, d, func(part []byte) {
 		for i := 0; i < len(part); i += 4096 {
+			if i%hugemem.HugePage == 0 && time.Since(start) > patience {
+				hugemem.Small(part[i:])
+			}
 			part[i] = 1 // pages that were never written are all one page of zeros
 		}
 	})
 }
 
-// ReadRateOf is ReadRate over memory of the caller's, which has been written to and has at least a byte per thread.
+// patience is how long huge pages are waited for: the kernel may have to make them of small ones, for seconds.
+const patience = 300 * time.Millisecond
+
+// ReadRateOf is ReadRate over memory of the caller's, which has been written to and is not empty.
 func ReadRateOf(ctx context.Context, b []byte, threads int, d time.Duration) (bytesPerSecond float64) {
 	return readRate(ctx, b, threads, d, func([]byte) {})
 }
 
 // readRate has each thread prepare its part before the clock starts.
 func readRate(ctx context.Context, b []byte, threads int, d time.Duration, prepare func(part []byte)) (bytesPerSecond float64) {
-	threads = max(threads, 1)
+	threads = min(max(threads, 1), len(b)) // each has something to read
 	var ready, done sync.WaitGroup
 	ready.Add(threads)
 	begin := make(chan time.Time)

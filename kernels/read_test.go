@@ -3,9 +3,12 @@ package kernels
 import (
 	"context"
 	"encoding/binary"
+	"fmt"
+	"maps"
 	"math/rand/v2"
 	"runtime"
 	"testing"
+	"testing/fstest"
 	"time"
 )
 
@@ -43,7 +46,7 @@ func TestReadRate(t *testing.T) {
 		}
 	}
 	b := []byte{1, 2, 3}
-	if rate := ReadRateOf(t.Context(), b, 2, time.Millisecond); rate <= 0 || b[0] != 1 || b[2] != 3 {
+	if rate := ReadRateOf(t.Context(), b, 7, time.Millisecond); rate <= 0 || b[0] != 1 || b[2] != 3 {
 		t.Errorf("rate %g, memory %v", rate, b)
 	}
 	stopped, cancel := context.WithCancel(t.Context())
@@ -53,6 +56,38 @@ func TestReadRate(t *testing.T) {
 	}
 	if n := BeyondCaches(); n < leastBeyond || n > mostBeyond {
 		t.Errorf("%d bytes are beyond the caches", n)
+	}
+}
+
+// The caches of all processors count, each once.
+func TestSumCaches(t *testing.T) {
+	cpu := func(n int, l2, l3, shared string) fstest.MapFS {
+		dir := fmt.Sprintf("sys/devices/system/cpu/cpu%d/cache/", n)
+		out := fstest.MapFS{
+			dir + "index2/size": {Data: []byte(l2 + "\n")}, dir + "index2/shared_cpu_list": {Data: fmt.Appendf(nil, "%d\n", n)},
+		}
+		if l3 != "" {
+			out[dir+"index3/size"], out[dir+"index3/shared_cpu_list"] = &fstest.MapFile{Data: []byte(l3 + "\n")}, &fstest.MapFile{Data: []byte(shared + "\n")}
+		}
+		return out
+	}
+	for name, tt := range map[string]struct {
+		cpus []fstest.MapFS
+		want int64
+	}{
+		"nothing told":        {nil, 0},
+		"one for all":         {[]fstest.MapFS{cpu(0, "2048K", "36864K", "0-1"), cpu(1, "2048K", "36864K", "0-1")}, 36 << 20},
+		"one for each group":  {[]fstest.MapFS{cpu(0, "512K", "32768K", "0,2"), cpu(1, "512K", "32768K", "1,3"), cpu(2, "512K", "32768K", "0,2")}, 64 << 20},
+		"no third level":      {[]fstest.MapFS{cpu(0, "1024K", "", ""), cpu(1, "1024K", "", "")}, 2 << 20},
+		"a size that is none": {[]fstest.MapFS{cpu(0, "1024K", "lots", "0")}, 0},
+	} {
+		all := fstest.MapFS{}
+		for _, files := range tt.cpus {
+			maps.Copy(all, files)
+		}
+		if got := sumCaches(all); got != tt.want {
+			t.Errorf("%s: %d bytes, want %d", name, got, tt.want)
+		}
 	}
 }
 

@@ -2,10 +2,18 @@
 
 package hugemem
 
+import (
+	"fmt"
+	"math"
+)
+
 // align is what direct reads ask for, at most.
 const align = 4096
 
 func mapBlock(size int64) (*Block, error) {
+	if size < 0 || size > math.MaxInt-align {
+		return nil, fmt.Errorf("reserving %d bytes: no address space is that large", size)
+	}
 	mapped := make([]byte, size+align)
 	skip := int(-address(mapped) & (align - 1))
 	return &Block{Data: mapped[skip:][:size:size], mapped: mapped}, nil
@@ -13,6 +21,9 @@ func mapBlock(size int64) (*Block, error) {
 
 // Populate leaves the pages to the first write.
 func Populate([]byte) bool { return false }
+
+// Small does nothing: pages are as the system makes them.
+func Small([]byte) {}
 
 // Close gives the memory back; no slice of it must be used any more.
 func (b *Block) Close() error {

@@ -1,6 +1,9 @@
 package hugemem
 
-import "testing"
+import (
+	"math"
+	"testing"
+)
 
 // A block has the size asked for, is aligned, zero and writable to its last byte, and can be closed twice.
 func TestMap(t *testing.T) {
@@ -12,7 +15,8 @@ func TestMap(t *testing.T) {
 		if int64(len(b.Data)) != size || int64(cap(b.Data)) != size || address(b.Data)%4096 != 0 {
 			t.Errorf("%d bytes: length %d, capacity %d at %#x", size, len(b.Data), cap(b.Data), address(b.Data))
 		}
-		Populate(b.Data)
+		Populate(b.Data[:size/2])
+		Small(b.Data[size/2:])
 		if b.Data[size-1] != 0 {
 			t.Error("not zero")
 		}
@@ -21,6 +25,15 @@ func TestMap(t *testing.T) {
 			if err := b.Close(); err != nil || b.Data != nil {
 				t.Error(err)
 			}
+		}
+	}
+}
+
+// What no address space holds is refused.
+func TestMapTooMuch(t *testing.T) {
+	for _, size := range []int64{-1, math.MaxInt64} {
+		if b, err := Map(size); err == nil {
+			t.Errorf("%d bytes: %d", size, len(b.Data))
 		}
 	}
 }
