@@ -19,6 +19,8 @@ var schemes = map[format.Format]*scheme{
 	format.MXFP4:  {scaled, eachBlock(32, 17, unpackMXFP4)},
 	format.I8Row:  {scaled, unpackI8Row},
 	format.I4G64:  {scaled, eachBlock(64, 36, unpackI4G64)},
+	format.NVFP4:  {halves, eachBlock(64, 36, unpackNVFP4)},
+	format.TQ1_0:  {scaled, eachBlock(256, 54, unpackTQ1_0)},
 	format.TQ2_0:  {scaled, eachBlock(256, 66, unpackTQ2_0)},
 	format.Q2_K:   {halvesWithMin, eachBlock(256, 84, unpackQ2_K)},
 	format.Q3_K:   {halves, eachBlock(256, 110, unpackQ3_K)},
@@ -129,6 +131,19 @@ func unpackMXFP4(q []int8, a, _ []float32, b []byte) {
 	}
 }
 
+// unpackNVFP4 takes the code of NaN for a scale of zero, as package format does.
+func unpackNVFP4(q []int8, a, _ []float32, b []byte) {
+	for g, e := range b[:4] {
+		if e &= 0x7f; e == 0x7f {
+			e = 0
+		}
+		a[g] = format.F16ToF32(uint16(e)<<7) * (256 / 2) // exponent and fraction in their place of a binary16
+		for i, v := range b[4+8*g:][:8] {
+			q[16*g+i], q[16*g+i+8] = mxfp4[v&15], mxfp4[v>>4]
+		}
+	}
+}
+
 func unpackI8Row(c *codes, row []byte) {
 	fill(c.a, f32(row))
 	for i, v := range row[4:] {
@@ -145,6 +160,25 @@ func unpackI4G64(q []int8, a, _ []float32, b []byte) {
 
 // twoBits returns the low two bits of value i, of which bytes of 32 values hold four runs.
 func twoBits(b []byte, i int) int8 { return int8(b[i/128*32+i%32] >> (i % 128 / 32 * 2) & 3) }
+
+// unpackTQ1_0 takes digits to the base of three from bytes that are fractions of 256: five each of 32 and of 16 bytes, four of four.
+func unpackTQ1_0(q []int8, a, _ []float32, b []byte) {
+	fill(a, f16(b[52:]))
+	i := 0
+	for _, run := range []struct {
+		bytes  []byte
+		digits int
+	}{{b[:32], 5}, {b[32:48], 5}, {b[48:52], 4}} {
+		power := byte(1)
+		for range run.digits {
+			for _, v := range run.bytes {
+				q[i] = int8(uint16(v*power)*3>>8) - 1
+				i++
+			}
+			power *= 3
+		}
+	}
+}
 
 func unpackTQ2_0(q []int8, a, _ []float32, b []byte) {
 	fill(a, f16(b[64:]))

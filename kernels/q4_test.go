@@ -97,7 +97,7 @@ func scaleCases(f format.Format) (cases []scaleCase) {
 // nibbleFormats are those of fewer than eight bits, whose kernels gen/q4common.go generates.
 var nibbleFormats = []format.Format{
 	format.Q4_0, format.Q4_1, format.Q5_0, format.Q5_1, format.Q4_K, format.Q5_K, format.Q6_K, format.IQ4_NL, format.IQ4_XS,
-	format.Q2_K, format.Q3_K, format.TQ2_0, format.MXFP4, format.I4G64,
+	format.Q2_K, format.Q3_K, format.TQ1_0, format.TQ2_0, format.MXFP4, format.NVFP4, format.I4G64,
 }
 
 var extremeFormats = slices.Concat(nibbleFormats, iqFormats)

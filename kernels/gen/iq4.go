@@ -55,7 +55,7 @@ func iq4_xs() *unitFormat {
 			v.nibbleTile(w, block, func(j int, x reg.VecVirtual) { emit(j, v.iq4(x)) })
 		},
 		scales: func(v *simd, w reg.Register) []reg.VecVirtual {
-			high, low, a := v.new(), v.new(), v.new()
+			high, low := v.new(), v.new()
 			VPBROADCASTD(off(w, 0), high)
 			VPBROADCASTD(off(w, 4), low)
 			if v.wide() {
@@ -64,7 +64,7 @@ func iq4_xs() *unitFormat {
 			}
 			VPSRLVD(v.dwords(0, 4, 8, 12, 16, 20, 24, 28), low, low)
 			VPSRLVD(v.dwords(12, 14, 16, 18, 20, 22, 24, 26), high, high) // from bit 16 on
-			a = v.or(v.and(v.dwords(15), low), v.and(v.dwords(0x30), high))
+			a := v.or(v.and(v.dwords(15), low), v.and(v.dwords(0x30), high))
 			VPSUBD(v.dwords(32), a, a)
 			VCVTDQ2PS(a, a)
 			VMULPS(v.unitHalves(w, 136, 0), a, a)
