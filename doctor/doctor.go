@@ -45,9 +45,9 @@ type System struct {
 	ISA      string   // of the kernels chosen
 	ISALimit string   // COLI_CPU
 
-	Processors func() ([]int, error)                // that the process may run on
-	Threads    func() (n int, why string)           // chosen
-	MemoryRate func(context.Context, int) float64   // bytes a second, 0 if unknown
+	Processors func() ([]int, error)      // that the process may run on
+	Threads    func() (n int, why string) // chosen
+	MemoryRate func(ctx context.Context, threads int) (bytesPerSecond float64, err error)
 	CacheDir   func() (string, error)               // where the built-in model and the history go; it need not be there yet
 	Writable   func(dir string) error               // whether files can be made there, or it can be made
 	Free       func(dir string) (int64, error)      // bytes of the file system that a user may take

@@ -5,12 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
 	"testing/fstest"
 
 	"github.com/coli-moe/coli/device"
+	"github.com/coli-moe/coli/ledger"
 	"github.com/coli-moe/coli/probe"
 )
 
@@ -56,7 +59,7 @@ func desktop() *System {
 		OS: "linux", Arch: "amd64", Root: root, Features: []string{"AVX2"}, ISA: "avx2",
 		Processors: func() ([]int, error) { return []int{0, 1, 2, 3, 4, 5, 6, 7}, nil },
 		Threads:    func() (int, string) { return 4, "physical cores in the affinity mask" },
-		MemoryRate: func(context.Context, int) float64 { return 60e9 },
+		MemoryRate: func(context.Context, int) (float64, error) { return 60e9, nil },
 		CacheDir:   func() (string, error) { return "/home/u/.cache/coli", nil },
 		Writable:   func(string) error { return nil },
 		Free:       func(string) (int64, error) { return 100 << 30, nil },
@@ -161,11 +164,13 @@ func TestRules(t *testing.T) {
 		}, "huge pages", OK, "2.0 GiB are reserved", "nr_hugepages=0", false},
 		{"no /sys", func(s *System) { s.Root = tree("proc/meminfo", "MemAvailable: 33554432 kB\n") }, "huge pages", Unknown, "", "", false},
 
-		{"memory is not measured", func(s *System) { s.MemoryRate = func(context.Context, int) float64 { return 0 } }, "memory rate", Unknown, "could not", "", false},
+		{"too little memory to be measured", func(s *System) {
+			s.MemoryRate = func(context.Context, int) (float64, error) { return 0, ledger.ErrNoRoom }
+		}, "memory rate", Unknown, "not enough memory", "", false},
 
 		{"a model that does not open", func(s *System) {
 			s.Model, s.Files = "m.gguf", func(string) ([]string, error) { return nil, fs.ErrNotExist }
-		}, "model", No, "does not exist", "check the path", true},
+		}, "model", No, "does not exist", "name one", true},
 		{"a model", func(s *System) { s.Model = "m.gguf" }, "model", OK, "m.gguf: 1 file(s)", "", false},
 		{"no home", func(s *System) { s.CacheDir = func() (string, error) { return "", errors.New("no $HOME") } }, "cache folder", No, "no $HOME", "COLI_CACHE_DIR", false},
 		{"a folder that may not be written to", func(s *System) { s.Writable = func(string) error { return fs.ErrPermission } }, "cache folder", No, "permission", "COLI_CACHE_DIR", false},
@@ -275,5 +280,36 @@ func TestMachine(t *testing.T) {
 		if c.Name == "" || c.Found == "" && c.Status != Unknown || strings.Contains(c.Found, "\n") {
 			t.Errorf("%+v", c)
 		}
+	}
+}
+
+// TestWritable: a folder that is not there can be made or cannot, and an error names the folder, not the file of the trial.
+func TestWritable(t *testing.T) {
+	dir := t.TempDir()
+	if err := writable(filepath.Join(dir, "a", "b")); err != nil {
+		t.Error(err)
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Error(left, err)
+	}
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, nil, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	for _, below := range []string{file, filepath.Join(file, "cache")} {
+		if err := writable(below); err == nil || !strings.Contains(err.Error(), below) || strings.Contains(err.Error(), "coli-doctor") {
+			t.Error(err)
+		}
+	}
+}
+
+// TestNoModel: a drive is not looked for below a model that is not there, but below a cache folder that is yet to be made.
+func TestNoModel(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "none")
+	if _, err := Machine(path).Drive(path); !errors.Is(err, fs.ErrNotExist) {
+		t.Error(err)
+	}
+	if _, err := Machine("").Drive(path); errors.Is(err, fs.ErrNotExist) {
+		t.Error(err)
 	}
 }

@@ -242,9 +242,9 @@ func (s *System) memoryRate(ctx context.Context, o Options) []Check {
 		return []Check{unknown(name, noTell, s.OS)}
 	}
 	n, _ := s.Threads()
-	rate := s.MemoryRate(ctx, n)
-	if rate <= 0 {
-		return []Check{unknown(name, "could not be measured")}
+	rate, err := s.MemoryRate(ctx, n)
+	if err != nil {
+		return []Check{unknown(name, "%v", err)}
 	}
 	return []Check{ok(name, "%.1f GB/s, read with %d threads", rate/1e9, n)}
 }
@@ -255,7 +255,7 @@ func (s *System) files() []Check {
 	if s.Model != "" && s.Files != nil {
 		files, err := s.Files(s.Model)
 		if err != nil {
-			out = append(out, no("model", "coli info says more of a model that opens; check the path and download it again", "%v", err).stops())
+			out = append(out, no("model", "name one that is there and whole", "%v", err).stops())
 		} else {
 			out = append(out, ok("model", "%s: %d file(s)", s.Model, len(files)))
 		}

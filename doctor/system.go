@@ -3,6 +3,8 @@ package doctor
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -31,12 +33,19 @@ func Machine(model string) *System {
 	s := &System{
 		OS: runtime.GOOS, Arch: runtime.GOARCH, Model: model,
 		Features: features(), ISA: kernels.For(format.Q8_0).ISA, ISALimit: os.Getenv("COLI_CPU"),
-		Threads:    engine.DefaultThreads,
-		MemoryRate: func(ctx context.Context, threads int) float64 { return kernels.ReadRate(ctx, threads, 0, memoryTime) },
-		CacheDir:   embedded.CacheDir,
-		Writable:   writable,
-		Files:      files,
-		Drive:      func(path string) (probe.Location, error) { return probe.Drive(existing(path)) },
+		Threads: engine.DefaultThreads,
+		MemoryRate: func(ctx context.Context, threads int) (float64, error) {
+			return engine.MemoryRate(ctx, threads, memoryTime)
+		},
+		CacheDir: embedded.CacheDir,
+		Writable: writable,
+		Files:    files,
+		Drive: func(path string) (probe.Location, error) {
+			if path != model { // a folder that is made when it is needed
+				path = existing(path)
+			}
+			return probe.Drive(path)
+		},
 		DriveRate: func(ctx context.Context, files []string, size int64, readers int) (float64, error) {
 			return prefetcher.RawRate(ctx, files, size, readers, driveTime)
 		},
@@ -71,9 +80,16 @@ func existing(path string) string {
 
 // writable makes a file in the folder, or in the one that the folder would be made in, and removes it.
 func writable(dir string) error {
-	f, err := os.CreateTemp(existing(dir), ".coli-doctor-*")
+	at := existing(dir)
+	f, err := os.CreateTemp(at, ".coli-doctor-*")
 	if err != nil {
-		return err
+		if e := (*fs.PathError)(nil); errors.As(err, &e) { // whose path is of a file that nobody asked for
+			err = e.Err
+		}
+		if at != dir {
+			return fmt.Errorf("%s cannot be made below %s: %w", dir, at, err)
+		}
+		return fmt.Errorf("no file can be made in %s: %w", dir, err)
 	}
 	return errors.Join(f.Close(), os.Remove(f.Name()))
 }

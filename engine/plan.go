@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"time"
 
+	"github.com/coli-moe/coli/kernels"
 	"github.com/coli-moe/coli/ledger"
 	"github.com/coli-moe/coli/limits"
 	"github.com/coli-moe/coli/model"
@@ -23,7 +25,6 @@ type Plan struct {
 	TopK         int   // of them, a token
 	DenseBytes   int64 // in the files, of everything but routed experts
 	ExpertBytes  int64 // of the routed experts
-	Limit        int   // tokens of the longest context, 0 where the checkpoint does not say
 
 	Threads      int
 	ThreadsWhy   string
@@ -73,7 +74,7 @@ func MakePlan(ctx context.Context, path string, opt Options) (p *Plan, err error
 	}
 	p = &Plan{
 		Architecture: cfg.ModelType, Layers: cfg.NumHiddenLayers, Experts: cfg.NumExperts, TopK: cfg.NumExpertsPerTok,
-		DenseBytes: c.DenseBytes(), ExpertBytes: c.ExpertBytes(), Limit: cfg.MaxPositionEmbeddings, files: c.Files(),
+		DenseBytes: c.DenseBytes(), ExpertBytes: c.ExpertBytes(), files: c.Files(),
 	}
 	m, err := prepare(path, c, opt)
 	if unsupported := (*model.ErrUnsupported)(nil); errors.As(err, &unsupported) {
@@ -157,6 +158,25 @@ func expected(counts []uint64, experts int, layers []int, slots int) (hit float6
 		return min(float64(slots)/float64(n), 1), 0
 	}
 	return fits / all, pairs
+}
+
+// MemoryRate measures for d what so many threads load from memory, in bytes a second; see kernels.ReadRate. It is an error if too little
+// memory is free to tell memory from caches.
+func MemoryRate(ctx context.Context, threads int, d time.Duration) (float64, error) {
+	l, err := ledger.New(ledger.System())
+	if err != nil {
+		return 0, err
+	}
+	x, err := l.Grant("measuring the rate of memory", kernels.BeyondCaches())
+	if err != nil {
+		return 0, err
+	}
+	defer x.Release()
+	rate := kernels.ReadRate(ctx, threads, x.Bytes(), d)
+	if rate == 0 {
+		return 0, cmp.Or(ctx.Err(), errors.New("the memory to be read cannot be had"))
+	}
+	return rate, nil
 }
 
 // DriveRate measures what the drive delivers when it is read as the experts would be, in bytes a second; see prefetcher.RawRate.

@@ -14,7 +14,6 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/coli-moe/coli/engine"
-	"github.com/coli-moe/coli/kernels"
 	"github.com/coli-moe/coli/ledger"
 	"github.com/coli-moe/coli/limits"
 )
@@ -142,8 +141,15 @@ func (f *ratesFlags) measure(ctx context.Context, p *engine.Plan, say func(strin
 		}
 	}
 	if !f.quick && r.PerTier[limits.RAM] == 0 && needs[limits.RAM] > 0 {
-		const d = 250 * time.Millisecond
-		set(limits.RAM, kernels.ReadRate(ctx, p.Threads, 0, d), fmt.Sprintf("measured, %s", plural(p.Threads, "thread")))
+		rate, err := engine.MemoryRate(ctx, p.Threads, 250*time.Millisecond)
+		switch {
+		case ctx.Err() != nil:
+			return r, ctx.Err()
+		case err != nil:
+			say(fmt.Sprintf("the memory's rate is unknown: %v; or give --ram-rate", err))
+		default:
+			set(limits.RAM, rate, fmt.Sprintf("measured, %s", plural(p.Threads, "thread")))
+		}
 	}
 	if !f.quick && p.Streams && r.PerTier[limits.Disk] == 0 {
 		rate, err := p.DriveRate(ctx)
@@ -156,7 +162,7 @@ func (f *ratesFlags) measure(ctx context.Context, p *engine.Plan, say func(strin
 			set(limits.Disk, rate, fmt.Sprintf("measured, %s of %s at a time", plural(p.Readers, "read"), ledger.FormatSize(p.Request)))
 		}
 	}
-	return r, ctx.Err()
+	return r, nil
 }
 
 func plural(n int, what string) string {
