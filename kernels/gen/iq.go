@@ -16,15 +16,16 @@ type iqFormat struct {
 	entry      int   // bytes of an entry
 	unit       []int // as unitFormat's
 	shift      int   // log2 of the bias
-	kind
+	halves     bool
 
-	// indices returns the indices of the entries of block b of the group at w, with 512 bits those of block b+1 too, a dword each.
-	indices func(v *simd, u iqUnits, b int) reg.VecVirtual
+	// indices returns the indices of the entries of block b of the group at w, with 512 bits those of block b+1 too, a dword each; and
+	// for IQ1 what lowered uses.
+	indices func(v *simd, u iqUnits, b int) (indices, high reg.VecVirtual)
 	// signs returns the places of the blocks' sign bits, 32 each, which it prepares; nil for IQ1.
 	signs func(v *simd, u iqUnits) func(b int) Mem
-	// lowered says where the codes of the same blocks as indices', whose result it may use, are two less: a mask of quadwords with 512
-	// bits, else a vector of bytes; nil for IQ2 and IQ3.
-	lowered func(v *simd, u iqUnits, b int, indices reg.VecVirtual) Op
+	// lowered says where the codes of the same blocks as indices', whose second result it has, are two less: a mask of quadwords with
+	// 512 bits, else a vector of bytes; nil for IQ2 and IQ3.
+	lowered func(v *simd, high reg.VecVirtual) Op
 	// scales returns the scales' numbers and their factor, a lane a block.
 	scales func(v *simd, u iqUnits) iqScales
 }
@@ -64,21 +65,21 @@ func (f *iqFormat) format() *unitFormat {
 			signs = f.signs(v, units)
 		}
 		for b := 0; b < v.lanes; b += v.lanes / 8 {
-			indices := f.indices(v, units, b)
+			indices, high := f.indices(v, units, b)
 			u := v.lookUp(book, indices, f.entry)
 			switch {
 			case signs != nil:
 				v.negate(u, signs(b), 1<<f.shift)
 			case v.wide():
-				VPSUBQ(v.dwords(0x02020202), u, f.lowered(v, units, b, indices), u)
+				VPSUBQ(v.dwords(0x02020202), u, f.lowered(v, high), u)
 			default:
-				VPSUBB(v.and(v.dwords(0x02020202), f.lowered(v, units, b, indices).(reg.VecVirtual)), u, u)
+				VPSUBB(v.and(v.dwords(0x02020202), f.lowered(v, high).(reg.VecVirtual)), u, u)
 			}
 			emit(u)
 		}
 	}
 	return &unitFormat{
-		name: f.name, unit: f.unit, unitBlocks: 8, max: 2<<f.shift - 1, bias: 1 << f.shift, kind: f.kind,
+		name: f.name, unit: f.unit, unitBlocks: 8, max: 2<<f.shift - 1, shift: f.shift, halves: f.halves,
 		codes: codes,
 		tile: func(v *simd, w reg.Register, emit func(int, reg.VecVirtual)) {
 			var in [8]reg.VecVirtual
@@ -89,18 +90,16 @@ func (f *iqFormat) format() *unitFormat {
 			})
 			v.transposed(in, emit)
 		},
-		scales: func(v *simd, w reg.Register) []reg.VecVirtual {
+		scales: func(v *simd, w reg.Register) (a, b reg.VecVirtual) {
 			s := f.scales(v, iqUnits{w, size})
-			scales := []reg.VecVirtual{s.a}
-			if f.halves {
-				scales = append(scales, s.b)
+			for _, x := range []reg.VecVirtual{s.a, s.b} {
+				if x != nil {
+					VCVTDQ2PS(x, x)
+					VFMADD213PS(v.dwords(math.Float32bits(s.offset)), v.inRegister(v.dwords(math.Float32bits(s.slope))), x)
+					VMULPS(s.d, x, x)
+				}
 			}
-			for _, x := range scales {
-				VCVTDQ2PS(x, x)
-				VFMADD213PS(v.dwords(math.Float32bits(s.offset)), v.inRegister(v.dwords(math.Float32bits(s.slope))), x)
-				VMULPS(s.d, x, x)
-			}
-			return scales
+			return s.a, s.b
 		},
 	}
 }
@@ -197,6 +196,34 @@ func (v *simd) field(x reg.VecVirtual, mask uint32, counts ...uint32) reg.VecVir
 	return t
 }
 
+// perUnit returns a float32 of each unit, from a binary16 at disp, in its lanes.
+func (v *simd) perUnit(u iqUnits, disp int) reg.VecVirtual {
+	h, d := YMM(), v.new()
+	VPBROADCASTW(off(u.w, disp), h)
+	if v.wide() {
+		second := XMM()
+		VPBROADCASTW(off(u.w, u.bytes+disp), second)
+		insert128(1, second, h, h)
+		VCVTPH2PS(h, d)
+		return d
+	}
+	VCVTPH2PS(h.AsX(), d)
+	return d
+}
+
+// addBits returns x | high & mask.
+func (v *simd) addBits(mask uint32, high, x reg.VecVirtual) reg.VecVirtual {
+	m := part(v.dwords(mask), x)
+	if v.wide() {
+		VPTERNLOGD(Imm(0xf8), m, high, x)
+		return x
+	}
+	t := vec(int(x.Size()) * 8)
+	VPAND(m, high, t)
+	VPOR(t, x, x)
+	return x
+}
+
 // bytesPerBlock returns a byte of each block, from disp of the unit on, in the blocks' lanes.
 func (v *simd) bytesPerBlock(u iqUnits, disp int) reg.VecVirtual {
 	x := v.new()
@@ -230,16 +257,18 @@ func (v *simd) store(x reg.VecVirtual) func(b int) Mem {
 	return func(b int) Mem { return m.Offset(4 * b) }
 }
 
-// parity sets bit 7 of x's bytes so that an even number of bits is set; it must be clear.
+// parity sets bit 7 of x's bytes, which must be clear, so that an even number of bits is set.
 func (v *simd) parity(x reg.VecVirtual) reg.VecVirtual {
-	t, p := v.new(), x
-	for _, n := range []uint64{1, 2, 4} { // bit 7 becomes the sum of those below; what enters from other bytes does not reach it
-		VPSLLD(Imm(n), p, t)
-		s := v.new()
-		xor(t, p, s)
-		p = s
+	t, odd := v.new(), v.new()
+	VPSRLD(Imm(4), x, t)
+	if v.wide() {
+		VPTERNLOGD(Imm(0x28), v.dwords(0x0f0f0f0f), x, t) // (t ^ x) & mask
+	} else {
+		xor(x, t, t)
+		and(v.dwords(0x0f0f0f0f), t, t)
 	}
-	return v.or(x, v.and(v.dwords(0x80808080), p))
+	VPSHUFB(t, v.inRegister(v.dwords(0x00808000, 0x80000080, 0x80000080, 0x00808000)), odd) // 0x80 for nibbles of an odd number of bits
+	return v.or(odd, x)
 }
 
 // fourSigns returns the sign bits that the dwords of x have in four fields of seven bits.
@@ -248,7 +277,7 @@ func (v *simd) fourSigns(x reg.VecVirtual) reg.VecVirtual {
 	for i, mask := range []uint32{0x7f00, 0x7f0000, 0x7f000000} {
 		t := v.new()
 		VPSLLD(Imm(uint64(i+1)), x, t)
-		y = v.or(y, v.and(v.dwords(mask), t))
+		y = v.addBits(mask, t, y)
 	}
 	return v.parity(y)
 }
@@ -263,7 +292,7 @@ func topNibbles(x reg.VecVirtual) reg.VecVirtual {
 func (v *simd) nibbleHalves(u iqUnits, disp int) iqScales {
 	x, high := v.bytesPerBlock(u, disp), v.new()
 	VPSRLD(Imm(4), x, high)
-	return iqScales{v.unitHalves(u.w, u.bytes, 0), v.and(v.dwords(15), x), high, 0.25, 0.125}
+	return iqScales{v.perUnit(u, 0), v.and(v.dwords(15), x), high, 0.25, 0.125}
 }
 
 // iq2_xxs: binary16 d; per block four bytes of indices and a dword of 4×7 signs and the scale.
@@ -285,19 +314,20 @@ func iq2_xxs() *iqFormat {
 	}
 	return &iqFormat{
 		name: "iq2_xxs", book: "iq2xxsBook", entry: 8, unit: []int{2, 32, 32}, shift: 6,
-		indices: func(v *simd, u iqUnits, b int) reg.VecVirtual {
+		indices: func(v *simd, u iqUnits, b int) (indices, high reg.VecVirtual) {
 			x := v.fewer()
 			if v.wide() {
-				VPSHUFD(Imm(2<<2), u.block(b, 2, 8), x.AsX())
-				VPMOVZXBD(x.AsX(), x)
+				broadcast128(u.block(b, 2, 8), x)
+				bytes := v.dwords(0x80808000, 0x80808001, 0x80808002, 0x80808003, 0x80808008, 0x80808009, 0x8080800a, 0x8080800b)
+				VPSHUFB(part(bytes, x), x, x)
 			} else {
 				VPMOVZXBD(u.block(b, 2, 8), x)
 			}
-			return x
+			return x, nil
 		},
 		signs: func(v *simd, u iqUnits) func(int) Mem { return v.store(v.fourSigns(odd(v, u))) },
 		scales: func(v *simd, u iqUnits) iqScales {
-			return iqScales{v.unitHalves(u.w, u.bytes, 0), topNibbles(odd(v, u)), nil, 0.25, 0.125}
+			return iqScales{v.perUnit(u, 0), topNibbles(odd(v, u)), nil, 0.25, 0.125}
 		},
 	}
 }
@@ -305,12 +335,12 @@ func iq2_xxs() *iqFormat {
 // iq2_xs: binary16 d; 32 words of an index of nine bits and seven signs; scale nibbles.
 func iq2_xs() *iqFormat {
 	return &iqFormat{
-		name: "iq2_xs", book: "iq2xsBook", entry: 8, unit: []int{2, 32, 32, 4, 4}, shift: 6, kind: halves,
-		indices: func(v *simd, u iqUnits, b int) reg.VecVirtual {
+		name: "iq2_xs", book: "iq2xsBook", entry: 8, unit: []int{2, 32, 32, 4, 4}, shift: 6, halves: true,
+		indices: func(v *simd, u iqUnits, b int) (indices, high reg.VecVirtual) {
 			x := v.fewer()
 			VPMOVZXWD(u.block(b, 2, 8), x)
 			and(part(v.dwords(511), x), x, x)
-			return x
+			return x, nil
 		},
 		signs: func(v *simd, u iqUnits) func(int) Mem {
 			var x [2]reg.VecVirtual
@@ -336,9 +366,10 @@ func iq2_xs() *iqFormat {
 // iq2_s: binary16 d; the low bytes of the indices; signs; bit pairs above the indices' bytes; scale nibbles.
 func iq2_s() *iqFormat {
 	return &iqFormat{
-		name: "iq2_s", book: "iq2sBook", entry: 8, unit: []int{2, 32, 32, 16}, shift: 6, kind: halves,
-		indices: func(v *simd, u iqUnits, b int) reg.VecVirtual {
-			x, high := v.fewer(), v.fewer()
+		name: "iq2_s", book: "iq2sBook", entry: 8, unit: []int{2, 32, 32, 16}, shift: 6, halves: true,
+		indices: func(v *simd, u iqUnits, b int) (indices, high reg.VecVirtual) {
+			x := v.fewer()
+			high = v.fewer()
 			VPMOVZXBD(u.block(b, 2, 4), x)
 			// Copies of the bytes of pairs fill the dwords; bits 2i and on of the one above bit 16 go to bit 8.
 			if v.wide() {
@@ -346,8 +377,8 @@ func iq2_s() *iqFormat {
 			} else {
 				VPBROADCASTB(u.block(b, 66, 1), high)
 			}
-			or(v.field(high, 0x300, 8, 10, 12, 14, 16, 18, 20, 22), x, x)
-			return x
+			VPSRLVD(part(v.dwords(8, 10, 12, 14, 16, 18, 20, 22), high), high, high)
+			return v.addBits(0x300, high, x), nil
 		},
 		signs:  func(_ *simd, u iqUnits) func(int) Mem { return func(b int) Mem { return u.block(b, 34, 4) } },
 		scales: func(v *simd, u iqUnits) iqScales { return v.nibbleHalves(u, 74) },
@@ -358,14 +389,14 @@ func iq2_s() *iqFormat {
 func iq3_xxs() *iqFormat {
 	return &iqFormat{
 		name: "iq3_xxs", book: "iq3xxsBook", entry: 4, unit: []int{2, 32, 32, 32}, shift: 6,
-		indices: func(v *simd, u iqUnits, b int) reg.VecVirtual {
+		indices: func(v *simd, u iqUnits, b int) (indices, high reg.VecVirtual) {
 			x := v.new()
 			VPMOVZXBD(u.block(b, 2, 8), x)
-			return x
+			return x, nil
 		},
 		signs: func(v *simd, u iqUnits) func(int) Mem { return v.store(v.fourSigns(v.dwordsPerBlock(u, 66))) },
 		scales: func(v *simd, u iqUnits) iqScales {
-			return iqScales{v.unitHalves(u.w, u.bytes, 0), topNibbles(v.dwordsPerBlock(u, 66)), nil, 0.5, 0.25}
+			return iqScales{v.perUnit(u, 0), topNibbles(v.dwordsPerBlock(u, 66)), nil, 0.5, 0.25}
 		},
 	}
 }
@@ -374,18 +405,19 @@ func iq3_xxs() *iqFormat {
 func iq3_s() *iqFormat {
 	return &iqFormat{
 		name: "iq3_s", book: "iq3sBook", entry: 4, unit: []int{2, 32, 32, 32, 4, 4, 4}, shift: 4,
-		indices: func(v *simd, u iqUnits, b int) reg.VecVirtual {
+		indices: func(v *simd, u iqUnits, b int) (indices, high reg.VecVirtual) {
 			x := v.new()
 			VPMOVZXBD(u.block(b, 2, 8), x)
 			if v.wide() {
 				k := K()
 				KMOVW(u.block(b, 66, 1), k)
 				VPORD(v.dwords(256), x, k, x)
-				return x
+				return x, nil
 			}
-			high := v.new()
+			high = v.new()
 			VPBROADCASTB(u.block(b, 66, 1), high)
-			return v.or(v.field(high, 0x100, 8, 9, 10, 11, 12, 13, 14, 15), x)
+			VPSRLVD(v.dwords(8, 9, 10, 11, 12, 13, 14, 15), high, high)
+			return v.addBits(0x100, high, x), nil
 		},
 		signs: func(_ *simd, u iqUnits) func(int) Mem { return func(b int) Mem { return u.block(b, 74, 4) } },
 		scales: func(v *simd, u iqUnits) iqScales {
@@ -394,46 +426,37 @@ func iq3_s() *iqFormat {
 			if v.wide() {
 				VPBROADCASTD(off(u.w, u.bytes+106), v.mask(0xff00), x)
 			}
-			return iqScales{v.unitHalves(u.w, u.bytes, 0), v.field(x, 15, 0, 4, 8, 12, 16, 20, 24, 28), nil, 2, 1}
+			return iqScales{v.perUnit(u, 0), v.field(x, 15, 0, 4, 8, 12, 16, 20, 24, 28), nil, 2, 1}
 		},
 	}
 }
 
 // iq1_s: binary16 d; the low bytes of the indices; per block a word of 4×3 bits above them, the scale and the offset's sign.
 func iq1_s() *iqFormat {
-	high := func(v *simd, u iqUnits, b int) reg.VecVirtual {
-		x := v.fewer()
-		if v.wide() {
-			VPBROADCASTD(u.block(b, 34, 2), x)
-		} else {
-			VPBROADCASTW(u.block(b, 34, 2), x)
-		}
-		return x
-	}
 	return &iqFormat{
 		name: "iq1_s", book: "iq1Book", entry: 8, unit: []int{2, 32, 16}, shift: 4,
-		indices: func(v *simd, u iqUnits, b int) reg.VecVirtual {
-			x, h := v.fewer(), high(v, u, b)
+		indices: func(v *simd, u iqUnits, b int) (indices, high reg.VecVirtual) {
+			x, bits := v.fewer(), v.fewer()
 			VPMOVZXBD(u.block(b, 2, 4), x)
 			if v.wide() {
-				VPRORVD(part(v.dwords(24, 27, 30, 1, 8, 11, 14, 17), h), h, h)
-				and(part(v.dwords(0x700), h), h, h)
+				high = v.fewer()
+				VPBROADCASTD(u.block(b, 34, 2), high)
+				VPRORVD(part(v.dwords(24, 27, 30, 1, 8, 11, 14, 17), high), high, bits)
 			} else {
-				h = v.field(h, 0x700, 8, 11, 14, 17) // of the word's copy from bit 16 on
+				high = v.new()
+				VPBROADCASTW(u.block(b, 34, 2), high)
+				VPSRLVD(part(v.dwords(8, 11, 14, 17), bits), high.AsX(), bits) // of the word's copy from bit 16 on
 			}
-			or(h, x, x)
-			return x
+			return v.addBits(0x700, bits, x), high
 		},
-		lowered: func(v *simd, u iqUnits, b int, _ reg.VecVirtual) Op {
+		lowered: func(v *simd, high reg.VecVirtual) Op {
 			if v.wide() {
-				h, k := high(v, u, b), K()
-				VPTESTMD(part(v.dwords(0x8000, 0x8000, 0x8000, 0x8000, 1<<31, 1<<31, 1<<31, 1<<31), h), h, k)
+				k := K()
+				VPTESTMD(part(v.dwords(0x8000, 0x8000, 0x8000, 0x8000, 1<<31, 1<<31, 1<<31, 1<<31), high), high, k)
 				return k
 			}
-			h := v.new()
-			VPBROADCASTW(u.block(b, 34, 2), h)
-			VPSRAW(Imm(15), h, h)
-			return h
+			VPSRAW(Imm(15), high, high)
+			return high
 		},
 		scales: func(v *simd, u iqUnits) iqScales {
 			x := v.new()
@@ -445,7 +468,7 @@ func iq1_s() *iqFormat {
 			} else {
 				VPMOVZXWD(off(u.w, 34), x)
 			}
-			return iqScales{v.unitHalves(u.w, u.bytes, 0), v.field(x, 7, 12), nil, 0.25, 0.125}
+			return iqScales{v.perUnit(u, 0), v.field(x, 7, 12), nil, 0.25, 0.125}
 		},
 	}
 }
@@ -454,25 +477,31 @@ func iq1_s() *iqFormat {
 // 4×3 bits of scales below.
 func iq1_m() *iqFormat {
 	return &iqFormat{
-		name: "iq1_m", book: "iq1Book", entry: 8, unit: []int{32, 16, 4, 4}, shift: 4, kind: halves,
-		// Bit 11, where the offset's sign is left for lowered, has to go from an index.
-		indices: func(v *simd, u iqUnits, b int) reg.VecVirtual {
+		name: "iq1_m", book: "iq1Book", entry: 8, unit: []int{32, 16, 4, 4}, shift: 4, halves: true,
+		indices: func(v *simd, u iqUnits, b int) (indices, high reg.VecVirtual) {
 			x := v.fewer()
+			high = v.fewer()
 			VPMOVZXBD(u.block(b, 0, 4), x)
-			or(v.iq1mHigh(u, b, 0x700), x, x)
-			return x
+			// The nibbles, copies of which fill the dwords, go to bit 8.
+			if v.wide() {
+				VPBROADCASTD(u.block(b, 32, 2), high)
+				VPRORVD(part(v.dwords(24, 28, 0, 4, 8, 12, 16, 20), high), high, high)
+			} else {
+				VPBROADCASTW(u.block(b, 32, 2), high)
+				VPSRLVD(part(v.dwords(8, 12, 16, 20), high), high, high)
+			}
+			return v.addBits(0x700, high, x), high
 		},
-		lowered: func(v *simd, u iqUnits, b int, _ reg.VecVirtual) Op {
-			h := v.iq1mHigh(u, b, 0x800)
+		lowered: func(v *simd, high reg.VecVirtual) Op {
 			if v.wide() {
 				k := K()
-				VPTESTMD(h, h, k)
+				VPTESTMD(part(v.dwords(0x800), high), high, k)
 				return k
 			}
 			all := v.new()
-			VPSLLD(Imm(20), h, h)
-			VPSRAD(Imm(31), h, h)
-			VPMOVSXDQ(h, all)
+			VPSLLD(Imm(20), high, high)
+			VPSRAD(Imm(31), high, high)
+			VPMOVSXDQ(high, all)
 			return all
 		},
 		scales: func(v *simd, u iqUnits) iqScales {
@@ -488,19 +517,6 @@ func iq1_m() *iqFormat {
 			return iqScales{d, v.field(x, 7, 0, 6), v.field(x, 7, 3, 9), 0.25, 0.125}
 		},
 	}
-}
-
-// iq1mHigh returns the bits of mask of dwords that have the nibbles of block b's entries from bit 8 on.
-func (v *simd) iq1mHigh(u iqUnits, b int, mask uint32) reg.VecVirtual {
-	h := v.fewer()
-	if v.wide() {
-		VPBROADCASTD(u.block(b, 32, 2), h)
-		VPRORVD(part(v.dwords(24, 28, 0, 4, 8, 12, 16, 20), h), h, h)
-		and(part(v.dwords(mask), h), h, h)
-		return h
-	}
-	VPBROADCASTW(u.block(b, 32, 2), h)
-	return v.field(h, mask, 8, 12, 16, 20)
 }
 
 // iq1mScale returns the binary16 whose nibbles are on top of four words.
