@@ -51,58 +51,50 @@ group:
 	PREFETCHT0      4096(R11)
 	PREFETCHT0      4160(R11)
 	LEAQ            ·iq1Book+0(SB), R13
-	VPBROADCASTD    34(R11), Y12
 	VPMOVZXBD       2(R11), Y11
-	VPRORVD         Y2, Y12, Y12
-	VPANDD          Y3, Y12, Y12
-	VPORD           Y12, Y11, Y11
+	VPBROADCASTD    34(R11), Y13
+	VPRORVD         Y2, Y13, Y12
+	VPTERNLOGD      $0xf8, Y3, Y12, Y11
 	VPXORD          Z12, Z12, Z12
 	KXNORW          K1, K1, K1
 	VPGATHERDQ      (R13)(Y11*8), K1, Z12
-	VPBROADCASTD    34(R11), Y11
-	VPTESTMD        Y5, Y11, K1
+	VPTESTMD        Y5, Y13, K1
 	VPSUBQ          Z4, Z12, K1, Z12
 	VPXORD          Z11, Z11, Z11
 	VPDPBUSD        (DI)(R10*8), Z12, Z11
-	VPBROADCASTD    38(R11), Y13
 	VPMOVZXBD       10(R11), Y12
-	VPRORVD         Y2, Y13, Y13
-	VPANDD          Y3, Y13, Y13
-	VPORD           Y13, Y12, Y12
+	VPBROADCASTD    38(R11), Y14
+	VPRORVD         Y2, Y14, Y13
+	VPTERNLOGD      $0xf8, Y3, Y13, Y12
 	VPXORD          Z13, Z13, Z13
 	KXNORW          K1, K1, K1
 	VPGATHERDQ      (R13)(Y12*8), K1, Z13
-	VPBROADCASTD    38(R11), Y12
-	VPTESTMD        Y5, Y12, K1
+	VPTESTMD        Y5, Y14, K1
 	VPSUBQ          Z4, Z13, K1, Z13
 	VPXORD          Z12, Z12, Z12
 	VPDPBUSD        64(DI)(R10*8), Z13, Z12
 	VPUNPCKLDQ      Z12, Z11, Z13
 	VPUNPCKHDQ      Z12, Z11, Z11
 	VPADDD          Z13, Z11, Z11
-	VPBROADCASTD    42(R11), Y13
 	VPMOVZXBD       18(R11), Y12
-	VPRORVD         Y2, Y13, Y13
-	VPANDD          Y3, Y13, Y13
-	VPORD           Y13, Y12, Y12
+	VPBROADCASTD    42(R11), Y14
+	VPRORVD         Y2, Y14, Y13
+	VPTERNLOGD      $0xf8, Y3, Y13, Y12
 	VPXORD          Z13, Z13, Z13
 	KXNORW          K1, K1, K1
 	VPGATHERDQ      (R13)(Y12*8), K1, Z13
-	VPBROADCASTD    42(R11), Y12
-	VPTESTMD        Y5, Y12, K1
+	VPTESTMD        Y5, Y14, K1
 	VPSUBQ          Z4, Z13, K1, Z13
 	VPXORD          Z12, Z12, Z12
 	VPDPBUSD        128(DI)(R10*8), Z13, Z12
-	VPBROADCASTD    46(R11), Y14
 	VPMOVZXBD       26(R11), Y13
-	VPRORVD         Y2, Y14, Y14
-	VPANDD          Y3, Y14, Y14
-	VPORD           Y14, Y13, Y13
+	VPBROADCASTD    46(R11), Y15
+	VPRORVD         Y2, Y15, Y14
+	VPTERNLOGD      $0xf8, Y3, Y14, Y13
 	VPXORD          Z14, Z14, Z14
 	KXNORW          K1, K1, K1
 	VPGATHERDQ      (R13)(Y13*8), K1, Z14
-	VPBROADCASTD    46(R11), Y13
-	VPTESTMD        Y5, Y13, K1
+	VPTESTMD        Y5, Y15, K1
 	VPSUBQ          Z4, Z14, K1, Z14
 	VPXORD          Z13, Z13, Z13
 	VPDPBUSD        192(DI)(R10*8), Z14, Z13
@@ -112,58 +104,50 @@ group:
 	VPUNPCKLQDQ     Z12, Z11, Z13
 	VPUNPCKHQDQ     Z12, Z11, Z11
 	VPADDD          Z13, Z11, Z11
-	VPBROADCASTD    84(R11), Y13
 	VPMOVZXBD       52(R11), Y12
-	VPRORVD         Y2, Y13, Y13
-	VPANDD          Y3, Y13, Y13
-	VPORD           Y13, Y12, Y12
+	VPBROADCASTD    84(R11), Y14
+	VPRORVD         Y2, Y14, Y13
+	VPTERNLOGD      $0xf8, Y3, Y13, Y12
 	VPXORD          Z13, Z13, Z13
 	KXNORW          K1, K1, K1
 	VPGATHERDQ      (R13)(Y12*8), K1, Z13
-	VPBROADCASTD    84(R11), Y12
-	VPTESTMD        Y5, Y12, K1
+	VPTESTMD        Y5, Y14, K1
 	VPSUBQ          Z4, Z13, K1, Z13
 	VPXORD          Z12, Z12, Z12
 	VPDPBUSD        256(DI)(R10*8), Z13, Z12
-	VPBROADCASTD    88(R11), Y14
 	VPMOVZXBD       60(R11), Y13
-	VPRORVD         Y2, Y14, Y14
-	VPANDD          Y3, Y14, Y14
-	VPORD           Y14, Y13, Y13
+	VPBROADCASTD    88(R11), Y15
+	VPRORVD         Y2, Y15, Y14
+	VPTERNLOGD      $0xf8, Y3, Y14, Y13
 	VPXORD          Z14, Z14, Z14
 	KXNORW          K1, K1, K1
 	VPGATHERDQ      (R13)(Y13*8), K1, Z14
-	VPBROADCASTD    88(R11), Y13
-	VPTESTMD        Y5, Y13, K1
+	VPTESTMD        Y5, Y15, K1
 	VPSUBQ          Z4, Z14, K1, Z14
 	VPXORD          Z13, Z13, Z13
 	VPDPBUSD        320(DI)(R10*8), Z14, Z13
 	VPUNPCKLDQ      Z13, Z12, Z14
 	VPUNPCKHDQ      Z13, Z12, Z12
 	VPADDD          Z14, Z12, Z12
-	VPBROADCASTD    92(R11), Y14
 	VPMOVZXBD       68(R11), Y13
-	VPRORVD         Y2, Y14, Y14
-	VPANDD          Y3, Y14, Y14
-	VPORD           Y14, Y13, Y13
+	VPBROADCASTD    92(R11), Y15
+	VPRORVD         Y2, Y15, Y14
+	VPTERNLOGD      $0xf8, Y3, Y14, Y13
 	VPXORD          Z14, Z14, Z14
 	KXNORW          K1, K1, K1
 	VPGATHERDQ      (R13)(Y13*8), K1, Z14
-	VPBROADCASTD    92(R11), Y13
-	VPTESTMD        Y5, Y13, K1
+	VPTESTMD        Y5, Y15, K1
 	VPSUBQ          Z4, Z14, K1, Z14
 	VPXORD          Z13, Z13, Z13
 	VPDPBUSD        384(DI)(R10*8), Z14, Z13
-	VPBROADCASTD    96(R11), Y15
 	VPMOVZXBD       76(R11), Y14
-	VPRORVD         Y2, Y15, Y15
-	VPANDD          Y3, Y15, Y15
-	VPORD           Y15, Y14, Y14
+	VPBROADCASTD    96(R11), Y16
+	VPRORVD         Y2, Y16, Y15
+	VPTERNLOGD      $0xf8, Y3, Y15, Y14
 	VPXORD          Z15, Z15, Z15
 	KXNORW          K1, K1, K1
 	VPGATHERDQ      (R13)(Y14*8), K1, Z15
-	VPBROADCASTD    96(R11), Y14
-	VPTESTMD        Y5, Y14, K1
+	VPTESTMD        Y5, Y16, K1
 	VPSUBQ          Z4, Z15, K1, Z15
 	VPXORD          Z14, Z14, Z14
 	VPDPBUSD        448(DI)(R10*8), Z15, Z14
@@ -227,58 +211,50 @@ copy:
 
 inPlace:
 	LEAQ            ·iq1Book+0(SB), R13
-	VPBROADCASTD    34(R11), Y12
 	VPMOVZXBD       2(R11), Y11
-	VPRORVD         Y2, Y12, Y12
-	VPANDD          Y3, Y12, Y12
-	VPORD           Y12, Y11, Y11
+	VPBROADCASTD    34(R11), Y13
+	VPRORVD         Y2, Y13, Y12
+	VPTERNLOGD      $0xf8, Y3, Y12, Y11
 	VPXORD          Z12, Z12, Z12
 	KXNORW          K1, K1, K1
 	VPGATHERDQ      (R13)(Y11*8), K1, Z12
-	VPBROADCASTD    34(R11), Y11
-	VPTESTMD        Y5, Y11, K1
+	VPTESTMD        Y5, Y13, K1
 	VPSUBQ          Z4, Z12, K1, Z12
 	VPXORD          Z11, Z11, Z11
 	VPDPBUSD        (DI)(R10*8), Z12, Z11
-	VPBROADCASTD    38(R11), Y13
 	VPMOVZXBD       10(R11), Y12
-	VPRORVD         Y2, Y13, Y13
-	VPANDD          Y3, Y13, Y13
-	VPORD           Y13, Y12, Y12
+	VPBROADCASTD    38(R11), Y14
+	VPRORVD         Y2, Y14, Y13
+	VPTERNLOGD      $0xf8, Y3, Y13, Y12
 	VPXORD          Z13, Z13, Z13
 	KXNORW          K1, K1, K1
 	VPGATHERDQ      (R13)(Y12*8), K1, Z13
-	VPBROADCASTD    38(R11), Y12
-	VPTESTMD        Y5, Y12, K1
+	VPTESTMD        Y5, Y14, K1
 	VPSUBQ          Z4, Z13, K1, Z13
 	VPXORD          Z12, Z12, Z12
 	VPDPBUSD        64(DI)(R10*8), Z13, Z12
 	VPUNPCKLDQ      Z12, Z11, Z13
 	VPUNPCKHDQ      Z12, Z11, Z11
 	VPADDD          Z13, Z11, Z11
-	VPBROADCASTD    42(R11), Y13
 	VPMOVZXBD       18(R11), Y12
-	VPRORVD         Y2, Y13, Y13
-	VPANDD          Y3, Y13, Y13
-	VPORD           Y13, Y12, Y12
+	VPBROADCASTD    42(R11), Y14
+	VPRORVD         Y2, Y14, Y13
+	VPTERNLOGD      $0xf8, Y3, Y13, Y12
 	VPXORD          Z13, Z13, Z13
 	KXNORW          K1, K1, K1
 	VPGATHERDQ      (R13)(Y12*8), K1, Z13
-	VPBROADCASTD    42(R11), Y12
-	VPTESTMD        Y5, Y12, K1
+	VPTESTMD        Y5, Y14, K1
 	VPSUBQ          Z4, Z13, K1, Z13
 	VPXORD          Z12, Z12, Z12
 	VPDPBUSD        128(DI)(R10*8), Z13, Z12
-	VPBROADCASTD    46(R11), Y14
 	VPMOVZXBD       26(R11), Y13
-	VPRORVD         Y2, Y14, Y14
-	VPANDD          Y3, Y14, Y14
-	VPORD           Y14, Y13, Y13
+	VPBROADCASTD    46(R11), Y15
+	VPRORVD         Y2, Y15, Y14
+	VPTERNLOGD      $0xf8, Y3, Y14, Y13
 	VPXORD          Z14, Z14, Z14
 	KXNORW          K1, K1, K1
 	VPGATHERDQ      (R13)(Y13*8), K1, Z14
-	VPBROADCASTD    46(R11), Y13
-	VPTESTMD        Y5, Y13, K1
+	VPTESTMD        Y5, Y15, K1
 	VPSUBQ          Z4, Z14, K1, Z14
 	VPXORD          Z13, Z13, Z13
 	VPDPBUSD        192(DI)(R10*8), Z14, Z13
@@ -288,58 +264,50 @@ inPlace:
 	VPUNPCKLQDQ     Z12, Z11, Z13
 	VPUNPCKHQDQ     Z12, Z11, Z11
 	VPADDD          Z13, Z11, Z11
-	VPBROADCASTD    84(R11), Y13
 	VPMOVZXBD       52(R11), Y12
-	VPRORVD         Y2, Y13, Y13
-	VPANDD          Y3, Y13, Y13
-	VPORD           Y13, Y12, Y12
+	VPBROADCASTD    84(R11), Y14
+	VPRORVD         Y2, Y14, Y13
+	VPTERNLOGD      $0xf8, Y3, Y13, Y12
 	VPXORD          Z13, Z13, Z13
 	KXNORW          K1, K1, K1
 	VPGATHERDQ      (R13)(Y12*8), K1, Z13
-	VPBROADCASTD    84(R11), Y12
-	VPTESTMD        Y5, Y12, K1
+	VPTESTMD        Y5, Y14, K1
 	VPSUBQ          Z4, Z13, K1, Z13
 	VPXORD          Z12, Z12, Z12
 	VPDPBUSD        256(DI)(R10*8), Z13, Z12
-	VPBROADCASTD    88(R11), Y14
 	VPMOVZXBD       60(R11), Y13
-	VPRORVD         Y2, Y14, Y14
-	VPANDD          Y3, Y14, Y14
-	VPORD           Y14, Y13, Y13
+	VPBROADCASTD    88(R11), Y15
+	VPRORVD         Y2, Y15, Y14
+	VPTERNLOGD      $0xf8, Y3, Y14, Y13
 	VPXORD          Z14, Z14, Z14
 	KXNORW          K1, K1, K1
 	VPGATHERDQ      (R13)(Y13*8), K1, Z14
-	VPBROADCASTD    88(R11), Y13
-	VPTESTMD        Y5, Y13, K1
+	VPTESTMD        Y5, Y15, K1
 	VPSUBQ          Z4, Z14, K1, Z14
 	VPXORD          Z13, Z13, Z13
 	VPDPBUSD        320(DI)(R10*8), Z14, Z13
 	VPUNPCKLDQ      Z13, Z12, Z14
 	VPUNPCKHDQ      Z13, Z12, Z12
 	VPADDD          Z14, Z12, Z12
-	VPBROADCASTD    92(R11), Y14
 	VPMOVZXBD       68(R11), Y13
-	VPRORVD         Y2, Y14, Y14
-	VPANDD          Y3, Y14, Y14
-	VPORD           Y14, Y13, Y13
+	VPBROADCASTD    92(R11), Y15
+	VPRORVD         Y2, Y15, Y14
+	VPTERNLOGD      $0xf8, Y3, Y14, Y13
 	VPXORD          Z14, Z14, Z14
 	KXNORW          K1, K1, K1
 	VPGATHERDQ      (R13)(Y13*8), K1, Z14
-	VPBROADCASTD    92(R11), Y13
-	VPTESTMD        Y5, Y13, K1
+	VPTESTMD        Y5, Y15, K1
 	VPSUBQ          Z4, Z14, K1, Z14
 	VPXORD          Z13, Z13, Z13
 	VPDPBUSD        384(DI)(R10*8), Z14, Z13
-	VPBROADCASTD    96(R11), Y15
 	VPMOVZXBD       76(R11), Y14
-	VPRORVD         Y2, Y15, Y15
-	VPANDD          Y3, Y15, Y15
-	VPORD           Y15, Y14, Y14
+	VPBROADCASTD    96(R11), Y16
+	VPRORVD         Y2, Y16, Y15
+	VPTERNLOGD      $0xf8, Y3, Y15, Y14
 	VPXORD          Z15, Z15, Z15
 	KXNORW          K1, K1, K1
 	VPGATHERDQ      (R13)(Y14*8), K1, Z15
-	VPBROADCASTD    96(R11), Y14
-	VPTESTMD        Y5, Y14, K1
+	VPTESTMD        Y5, Y16, K1
 	VPSUBQ          Z4, Z15, K1, Z15
 	VPXORD          Z14, Z14, Z14
 	VPDPBUSD        448(DI)(R10*8), Z15, Z14
@@ -517,16 +485,16 @@ DATA constant10<>+48(SB)/8, $0x0000000b00000008
 DATA constant10<>+56(SB)/8, $0x000000110000000e
 GLOBL constant10<>(SB), RODATA|NOPTR, $64
 
-// func iq1_sPackAVX512(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
+// func iq1_sPackAVX512(t *uint8, a *float32, b *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX2, AVX512F, AVX512VL
-TEXT ·iq1_sPackAVX512(SB), NOSPLIT, $0-56
+TEXT ·iq1_sPackAVX512(SB), NOSPLIT, $0-64
 	MOVQ t+0(FP), AX
 	MOVQ a+8(FP), CX
-	MOVQ w+24(FP), DX
-	MOVQ stride+32(FP), BX
-	MOVQ n+40(FP), SI
-	MOVQ tstride+16(FP), DI
-	MOVQ tiles+48(FP), R8
+	MOVQ w+32(FP), DX
+	MOVQ stride+40(FP), BX
+	MOVQ n+48(FP), SI
+	MOVQ tstride+24(FP), DI
+	MOVQ tiles+56(FP), R8
 	JMP  constants
 
 begin:
@@ -539,101 +507,85 @@ row:
 
 tile:
 	LEAQ            ·iq1Book+0(SB), R11
-	VPBROADCASTD    34(R10), Y1
 	VPMOVZXBD       2(R10), Y0
-	VPRORVD         Y2, Y1, Y1
-	VPANDD          Y3, Y1, Y1
-	VPORD           Y1, Y0, Y0
+	VPBROADCASTD    34(R10), Y2
+	VPRORVD         Y3, Y2, Y1
+	VPTERNLOGD      $0xf8, Y4, Y1, Y0
 	VPXORD          Z1, Z1, Z1
 	KXNORW          K1, K1, K1
 	VPGATHERDQ      (R11)(Y0*8), K1, Z1
-	VPBROADCASTD    34(R10), Y0
-	VPTESTMD        Y5, Y0, K1
-	VPSUBQ          Z4, Z1, K1, Z1
-	VPBROADCASTD    38(R10), Y11
+	VPTESTMD        Y6, Y2, K1
+	VPSUBQ          Z5, Z1, K1, Z1
 	VPMOVZXBD       10(R10), Y0
-	VPRORVD         Y2, Y11, Y11
-	VPANDD          Y3, Y11, Y11
-	VPORD           Y11, Y0, Y0
-	VPXORD          Z11, Z11, Z11
+	VPBROADCASTD    38(R10), Y12
+	VPRORVD         Y3, Y12, Y2
+	VPTERNLOGD      $0xf8, Y4, Y2, Y0
+	VPXORD          Z2, Z2, Z2
 	KXNORW          K1, K1, K1
-	VPGATHERDQ      (R11)(Y0*8), K1, Z11
-	VPBROADCASTD    38(R10), Y0
-	VPTESTMD        Y5, Y0, K1
-	VPSUBQ          Z4, Z11, K1, Z11
-	VPBROADCASTD    42(R10), Y12
+	VPGATHERDQ      (R11)(Y0*8), K1, Z2
+	VPTESTMD        Y6, Y12, K1
+	VPSUBQ          Z5, Z2, K1, Z2
 	VPMOVZXBD       18(R10), Y0
-	VPRORVD         Y2, Y12, Y12
-	VPANDD          Y3, Y12, Y12
-	VPORD           Y12, Y0, Y0
+	VPBROADCASTD    42(R10), Y13
+	VPRORVD         Y3, Y13, Y12
+	VPTERNLOGD      $0xf8, Y4, Y12, Y0
 	VPXORD          Z12, Z12, Z12
 	KXNORW          K1, K1, K1
 	VPGATHERDQ      (R11)(Y0*8), K1, Z12
-	VPBROADCASTD    42(R10), Y0
-	VPTESTMD        Y5, Y0, K1
-	VPSUBQ          Z4, Z12, K1, Z12
-	VPBROADCASTD    46(R10), Y13
+	VPTESTMD        Y6, Y13, K1
+	VPSUBQ          Z5, Z12, K1, Z12
 	VPMOVZXBD       26(R10), Y0
-	VPRORVD         Y2, Y13, Y13
-	VPANDD          Y3, Y13, Y13
-	VPORD           Y13, Y0, Y0
+	VPBROADCASTD    46(R10), Y14
+	VPRORVD         Y3, Y14, Y13
+	VPTERNLOGD      $0xf8, Y4, Y13, Y0
 	VPXORD          Z13, Z13, Z13
 	KXNORW          K1, K1, K1
 	VPGATHERDQ      (R11)(Y0*8), K1, Z13
-	VPBROADCASTD    46(R10), Y0
-	VPTESTMD        Y5, Y0, K1
-	VPSUBQ          Z4, Z13, K1, Z13
-	VPBROADCASTD    84(R10), Y14
+	VPTESTMD        Y6, Y14, K1
+	VPSUBQ          Z5, Z13, K1, Z13
 	VPMOVZXBD       52(R10), Y0
-	VPRORVD         Y2, Y14, Y14
-	VPANDD          Y3, Y14, Y14
-	VPORD           Y14, Y0, Y0
+	VPBROADCASTD    84(R10), Y15
+	VPRORVD         Y3, Y15, Y14
+	VPTERNLOGD      $0xf8, Y4, Y14, Y0
 	VPXORD          Z14, Z14, Z14
 	KXNORW          K1, K1, K1
 	VPGATHERDQ      (R11)(Y0*8), K1, Z14
-	VPBROADCASTD    84(R10), Y0
-	VPTESTMD        Y5, Y0, K1
-	VPSUBQ          Z4, Z14, K1, Z14
-	VPBROADCASTD    88(R10), Y15
+	VPTESTMD        Y6, Y15, K1
+	VPSUBQ          Z5, Z14, K1, Z14
 	VPMOVZXBD       60(R10), Y0
-	VPRORVD         Y2, Y15, Y15
-	VPANDD          Y3, Y15, Y15
-	VPORD           Y15, Y0, Y0
+	VPBROADCASTD    88(R10), Y16
+	VPRORVD         Y3, Y16, Y15
+	VPTERNLOGD      $0xf8, Y4, Y15, Y0
 	VPXORD          Z15, Z15, Z15
 	KXNORW          K1, K1, K1
 	VPGATHERDQ      (R11)(Y0*8), K1, Z15
-	VPBROADCASTD    88(R10), Y0
-	VPTESTMD        Y5, Y0, K1
-	VPSUBQ          Z4, Z15, K1, Z15
-	VPBROADCASTD    92(R10), Y16
+	VPTESTMD        Y6, Y16, K1
+	VPSUBQ          Z5, Z15, K1, Z15
 	VPMOVZXBD       68(R10), Y0
-	VPRORVD         Y2, Y16, Y16
-	VPANDD          Y3, Y16, Y16
-	VPORD           Y16, Y0, Y0
+	VPBROADCASTD    92(R10), Y17
+	VPRORVD         Y3, Y17, Y16
+	VPTERNLOGD      $0xf8, Y4, Y16, Y0
 	VPXORD          Z16, Z16, Z16
 	KXNORW          K1, K1, K1
 	VPGATHERDQ      (R11)(Y0*8), K1, Z16
-	VPBROADCASTD    92(R10), Y0
-	VPTESTMD        Y5, Y0, K1
-	VPSUBQ          Z4, Z16, K1, Z16
-	VPBROADCASTD    96(R10), Y17
+	VPTESTMD        Y6, Y17, K1
+	VPSUBQ          Z5, Z16, K1, Z16
 	VPMOVZXBD       76(R10), Y0
-	VPRORVD         Y2, Y17, Y17
-	VPANDD          Y3, Y17, Y17
-	VPORD           Y17, Y0, Y0
+	VPBROADCASTD    96(R10), Y18
+	VPRORVD         Y3, Y18, Y17
+	VPTERNLOGD      $0xf8, Y4, Y17, Y0
 	VPXORD          Z17, Z17, Z17
 	KXNORW          K1, K1, K1
 	VPGATHERDQ      (R11)(Y0*8), K1, Z17
-	VPBROADCASTD    96(R10), Y0
-	VPTESTMD        Y5, Y0, K1
-	VPSUBQ          Z4, Z17, K1, Z17
-	VPUNPCKLDQ      Z11, Z1, Z0
-	VPUNPCKHDQ      Z11, Z1, Z1
-	VPUNPCKLDQ      Z13, Z12, Z11
+	VPTESTMD        Y6, Y18, K1
+	VPSUBQ          Z5, Z17, K1, Z17
+	VPUNPCKLDQ      Z2, Z1, Z0
+	VPUNPCKHDQ      Z2, Z1, Z1
+	VPUNPCKLDQ      Z13, Z12, Z2
 	VPUNPCKHDQ      Z13, Z12, Z12
-	VPUNPCKLQDQ     Z11, Z0, Z13
-	VPUNPCKHQDQ     Z11, Z0, Z0
-	VPUNPCKLQDQ     Z12, Z1, Z11
+	VPUNPCKLQDQ     Z2, Z0, Z13
+	VPUNPCKHQDQ     Z2, Z0, Z0
+	VPUNPCKLQDQ     Z12, Z1, Z2
 	VPUNPCKHQDQ     Z12, Z1, Z1
 	VPUNPCKLDQ      Z15, Z14, Z12
 	VPUNPCKHDQ      Z15, Z14, Z14
@@ -644,40 +596,40 @@ tile:
 	VPUNPCKLQDQ     Z16, Z14, Z15
 	VPUNPCKHQDQ     Z16, Z14, Z14
 	VSHUFI32X4      $0x88, Z17, Z13, Z16
-	VPERMD          Z16, Z6, Z16
+	VPERMD          Z16, Z7, Z16
 	VMOVDQU32       Z16, (AX)(R9*8)
 	VSHUFI32X4      $0xdd, Z17, Z13, Z13
-	VPERMD          Z13, Z6, Z13
+	VPERMD          Z13, Z7, Z13
 	VMOVDQU32       Z13, 256(AX)(R9*8)
 	VSHUFI32X4      $0x88, Z12, Z0, Z13
-	VPERMD          Z13, Z6, Z13
+	VPERMD          Z13, Z7, Z13
 	VMOVDQU32       Z13, 64(AX)(R9*8)
 	VSHUFI32X4      $0xdd, Z12, Z0, Z0
-	VPERMD          Z0, Z6, Z0
+	VPERMD          Z0, Z7, Z0
 	VMOVDQU32       Z0, 320(AX)(R9*8)
-	VSHUFI32X4      $0x88, Z15, Z11, Z0
-	VPERMD          Z0, Z6, Z0
+	VSHUFI32X4      $0x88, Z15, Z2, Z0
+	VPERMD          Z0, Z7, Z0
 	VMOVDQU32       Z0, 128(AX)(R9*8)
-	VSHUFI32X4      $0xdd, Z15, Z11, Z0
-	VPERMD          Z0, Z6, Z0
+	VSHUFI32X4      $0xdd, Z15, Z2, Z0
+	VPERMD          Z0, Z7, Z0
 	VMOVDQU32       Z0, 384(AX)(R9*8)
 	VSHUFI32X4      $0x88, Z14, Z1, Z0
-	VPERMD          Z0, Z6, Z0
+	VPERMD          Z0, Z7, Z0
 	VMOVDQU32       Z0, 192(AX)(R9*8)
 	VSHUFI32X4      $0xdd, Z14, Z1, Z0
-	VPERMD          Z0, Z6, Z0
+	VPERMD          Z0, Z7, Z0
 	VMOVDQU32       Z0, 448(AX)(R9*8)
 	VBROADCASTI32X4 34(R10), Y0
 	VINSERTI32X4    $0x01, 84(R10), Y0, Y0
 	VPMOVZXWD       Y0, Z0
 	VPBROADCASTW    (R10), Y1
-	VPBROADCASTW    50(R10), X11
-	VINSERTI32X4    $0x01, X11, Y1, Y1
+	VPBROADCASTW    50(R10), X2
+	VINSERTI32X4    $0x01, X2, Y1, Y1
 	VCVTPH2PS       Y1, Z1
-	VPSRLVD         Z7, Z0, Z0
-	VPANDD          Z8, Z0, Z0
+	VPSRLVD         Z8, Z0, Z0
+	VPANDD          Z9, Z0, Z0
 	VCVTDQ2PS       Z0, Z0
-	VFMADD213PS     Z9, Z10, Z0
+	VFMADD213PS     Z10, Z11, Z0
 	VMULPS          Z1, Z0, Z0
 	VMOVDQU32       Z0, (CX)(R9*1)
 	ADDQ            $+100, R10
@@ -685,7 +637,7 @@ tile:
 	CMPQ            R9, R8
 	JL              tile
 	ADDQ            BX, DX
-	LEAQ            (CX)(DI*1), CX
+	ADDQ            DI, CX
 	LEAQ            (AX)(DI*8), AX
 	DECQ            SI
 	JG              row
@@ -693,15 +645,15 @@ tile:
 	RET
 
 constants:
-	VMOVDQU32 constant2<>+0(SB), Z6
-	VMOVDQU32 constant3<>+0(SB), Z9
-	VMOVDQU32 constant4<>+0(SB), Z10
-	VMOVDQU32 constant5<>+0(SB), Z3
-	VMOVDQU32 constant6<>+0(SB), Z5
-	VMOVDQU32 constant7<>+0(SB), Z4
-	VMOVDQU32 constant8<>+0(SB), Z8
-	VMOVDQU32 constant9<>+0(SB), Z7
-	VMOVDQU32 constant10<>+0(SB), Z2
+	VMOVDQU32 constant2<>+0(SB), Z7
+	VMOVDQU32 constant3<>+0(SB), Z10
+	VMOVDQU32 constant4<>+0(SB), Z11
+	VMOVDQU32 constant5<>+0(SB), Z4
+	VMOVDQU32 constant6<>+0(SB), Z6
+	VMOVDQU32 constant7<>+0(SB), Z5
+	VMOVDQU32 constant8<>+0(SB), Z9
+	VMOVDQU32 constant9<>+0(SB), Z8
+	VMOVDQU32 constant10<>+0(SB), Z3
 	JMP       begin
 
 // func iq1_sRowAVX2(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
@@ -729,59 +681,55 @@ group:
 	JGE          rest
 	PREFETCHT0   4096(R11)
 	LEAQ         ·iq1Book+0(SB), R12
-	VPBROADCASTW 34(R11), X2
 	VPMOVZXBD    2(R11), X1
-	VPSRLVD      constant11<>+0(SB), X2, X2
+	VPBROADCASTW 34(R11), Y3
+	VPSRLVD      constant11<>+0(SB), X3, X2
 	VPAND        constant12<>+0(SB), X2, X2
 	VPOR         X2, X1, X1
 	VPXOR        Y2, Y2, Y2
-	VPCMPEQD     Y3, Y3, Y3
-	VPGATHERDQ   Y3, (R12)(X1*8), Y2
-	VPBROADCASTW 34(R11), Y1
-	VPSRAW       $0x0f, Y1, Y1
-	VPAND        constant13<>+0(SB), Y1, Y1
+	VPCMPEQD     Y4, Y4, Y4
+	VPGATHERDQ   Y4, (R12)(X1*8), Y2
+	VPSRAW       $0x0f, Y3, Y3
+	VPAND        constant13<>+0(SB), Y3, Y1
 	VPSUBB       Y1, Y2, Y2
 	VPMADDUBSW   (DI)(R10*8), Y2, Y1
-	VPBROADCASTW 36(R11), X3
 	VPMOVZXBD    6(R11), X2
-	VPSRLVD      constant11<>+0(SB), X3, X3
+	VPBROADCASTW 36(R11), Y4
+	VPSRLVD      constant11<>+0(SB), X4, X3
 	VPAND        constant12<>+0(SB), X3, X3
 	VPOR         X3, X2, X2
 	VPXOR        Y3, Y3, Y3
-	VPCMPEQD     Y4, Y4, Y4
-	VPGATHERDQ   Y4, (R12)(X2*8), Y3
-	VPBROADCASTW 36(R11), Y2
-	VPSRAW       $0x0f, Y2, Y2
-	VPAND        constant13<>+0(SB), Y2, Y2
+	VPCMPEQD     Y5, Y5, Y5
+	VPGATHERDQ   Y5, (R12)(X2*8), Y3
+	VPSRAW       $0x0f, Y4, Y4
+	VPAND        constant13<>+0(SB), Y4, Y2
 	VPSUBB       Y2, Y3, Y3
 	VPMADDUBSW   32(DI)(R10*8), Y3, Y2
 	VPUNPCKLWD   Y2, Y1, Y3
 	VPUNPCKHWD   Y2, Y1, Y1
 	VPADDW       Y3, Y1, Y1
-	VPBROADCASTW 38(R11), X3
 	VPMOVZXBD    10(R11), X2
-	VPSRLVD      constant11<>+0(SB), X3, X3
+	VPBROADCASTW 38(R11), Y4
+	VPSRLVD      constant11<>+0(SB), X4, X3
 	VPAND        constant12<>+0(SB), X3, X3
 	VPOR         X3, X2, X2
 	VPXOR        Y3, Y3, Y3
-	VPCMPEQD     Y4, Y4, Y4
-	VPGATHERDQ   Y4, (R12)(X2*8), Y3
-	VPBROADCASTW 38(R11), Y2
-	VPSRAW       $0x0f, Y2, Y2
-	VPAND        constant13<>+0(SB), Y2, Y2
+	VPCMPEQD     Y5, Y5, Y5
+	VPGATHERDQ   Y5, (R12)(X2*8), Y3
+	VPSRAW       $0x0f, Y4, Y4
+	VPAND        constant13<>+0(SB), Y4, Y2
 	VPSUBB       Y2, Y3, Y3
 	VPMADDUBSW   64(DI)(R10*8), Y3, Y2
-	VPBROADCASTW 40(R11), X4
 	VPMOVZXBD    14(R11), X3
-	VPSRLVD      constant11<>+0(SB), X4, X4
+	VPBROADCASTW 40(R11), Y5
+	VPSRLVD      constant11<>+0(SB), X5, X4
 	VPAND        constant12<>+0(SB), X4, X4
 	VPOR         X4, X3, X3
 	VPXOR        Y4, Y4, Y4
-	VPCMPEQD     Y5, Y5, Y5
-	VPGATHERDQ   Y5, (R12)(X3*8), Y4
-	VPBROADCASTW 40(R11), Y3
-	VPSRAW       $0x0f, Y3, Y3
-	VPAND        constant13<>+0(SB), Y3, Y3
+	VPCMPEQD     Y6, Y6, Y6
+	VPGATHERDQ   Y6, (R12)(X3*8), Y4
+	VPSRAW       $0x0f, Y5, Y5
+	VPAND        constant13<>+0(SB), Y5, Y3
 	VPSUBB       Y3, Y4, Y4
 	VPMADDUBSW   96(DI)(R10*8), Y4, Y3
 	VPUNPCKLWD   Y3, Y2, Y4
@@ -790,59 +738,55 @@ group:
 	VPUNPCKLDQ   Y2, Y1, Y3
 	VPUNPCKHDQ   Y2, Y1, Y1
 	VPADDW       Y3, Y1, Y1
-	VPBROADCASTW 42(R11), X3
 	VPMOVZXBD    18(R11), X2
-	VPSRLVD      constant11<>+0(SB), X3, X3
+	VPBROADCASTW 42(R11), Y4
+	VPSRLVD      constant11<>+0(SB), X4, X3
 	VPAND        constant12<>+0(SB), X3, X3
 	VPOR         X3, X2, X2
 	VPXOR        Y3, Y3, Y3
-	VPCMPEQD     Y4, Y4, Y4
-	VPGATHERDQ   Y4, (R12)(X2*8), Y3
-	VPBROADCASTW 42(R11), Y2
-	VPSRAW       $0x0f, Y2, Y2
-	VPAND        constant13<>+0(SB), Y2, Y2
+	VPCMPEQD     Y5, Y5, Y5
+	VPGATHERDQ   Y5, (R12)(X2*8), Y3
+	VPSRAW       $0x0f, Y4, Y4
+	VPAND        constant13<>+0(SB), Y4, Y2
 	VPSUBB       Y2, Y3, Y3
 	VPMADDUBSW   128(DI)(R10*8), Y3, Y2
-	VPBROADCASTW 44(R11), X4
 	VPMOVZXBD    22(R11), X3
-	VPSRLVD      constant11<>+0(SB), X4, X4
+	VPBROADCASTW 44(R11), Y5
+	VPSRLVD      constant11<>+0(SB), X5, X4
 	VPAND        constant12<>+0(SB), X4, X4
 	VPOR         X4, X3, X3
 	VPXOR        Y4, Y4, Y4
-	VPCMPEQD     Y5, Y5, Y5
-	VPGATHERDQ   Y5, (R12)(X3*8), Y4
-	VPBROADCASTW 44(R11), Y3
-	VPSRAW       $0x0f, Y3, Y3
-	VPAND        constant13<>+0(SB), Y3, Y3
+	VPCMPEQD     Y6, Y6, Y6
+	VPGATHERDQ   Y6, (R12)(X3*8), Y4
+	VPSRAW       $0x0f, Y5, Y5
+	VPAND        constant13<>+0(SB), Y5, Y3
 	VPSUBB       Y3, Y4, Y4
 	VPMADDUBSW   160(DI)(R10*8), Y4, Y3
 	VPUNPCKLWD   Y3, Y2, Y4
 	VPUNPCKHWD   Y3, Y2, Y2
 	VPADDW       Y4, Y2, Y2
-	VPBROADCASTW 46(R11), X4
 	VPMOVZXBD    26(R11), X3
-	VPSRLVD      constant11<>+0(SB), X4, X4
+	VPBROADCASTW 46(R11), Y5
+	VPSRLVD      constant11<>+0(SB), X5, X4
 	VPAND        constant12<>+0(SB), X4, X4
 	VPOR         X4, X3, X3
 	VPXOR        Y4, Y4, Y4
-	VPCMPEQD     Y5, Y5, Y5
-	VPGATHERDQ   Y5, (R12)(X3*8), Y4
-	VPBROADCASTW 46(R11), Y3
-	VPSRAW       $0x0f, Y3, Y3
-	VPAND        constant13<>+0(SB), Y3, Y3
+	VPCMPEQD     Y6, Y6, Y6
+	VPGATHERDQ   Y6, (R12)(X3*8), Y4
+	VPSRAW       $0x0f, Y5, Y5
+	VPAND        constant13<>+0(SB), Y5, Y3
 	VPSUBB       Y3, Y4, Y4
 	VPMADDUBSW   192(DI)(R10*8), Y4, Y3
-	VPBROADCASTW 48(R11), X5
 	VPMOVZXBD    30(R11), X4
-	VPSRLVD      constant11<>+0(SB), X5, X5
+	VPBROADCASTW 48(R11), Y6
+	VPSRLVD      constant11<>+0(SB), X6, X5
 	VPAND        constant12<>+0(SB), X5, X5
 	VPOR         X5, X4, X4
 	VPXOR        Y5, Y5, Y5
-	VPCMPEQD     Y6, Y6, Y6
-	VPGATHERDQ   Y6, (R12)(X4*8), Y5
-	VPBROADCASTW 48(R11), Y4
-	VPSRAW       $0x0f, Y4, Y4
-	VPAND        constant13<>+0(SB), Y4, Y4
+	VPCMPEQD     Y7, Y7, Y7
+	VPGATHERDQ   Y7, (R12)(X4*8), Y5
+	VPSRAW       $0x0f, Y6, Y6
+	VPAND        constant13<>+0(SB), Y6, Y4
 	VPSUBB       Y4, Y5, Y5
 	VPMADDUBSW   224(DI)(R10*8), Y5, Y4
 	VPUNPCKLWD   Y4, Y3, Y5
@@ -856,28 +800,28 @@ group:
 	VEXTRACTI128 $0x01, Y3, X2
 	VPMOVSXWD    X3, Y3
 	VPMOVSXWD    X2, Y2
-	VEXTRACTI128 $0x01, Y1, X4
+	VPADDD       Y3, Y2, Y2
+	VEXTRACTI128 $0x01, Y1, X3
 	VPMOVSXWD    X1, Y1
-	VPMOVSXWD    X4, Y4
+	VPMOVSXWD    X3, Y3
 	VPADDD       Y1, Y3, Y3
-	VPADDD       Y4, Y2, Y2
-	VPADDD       Y2, Y3, Y3
+	VPADDD       Y3, Y2, Y2
 	VMOVDQU      (R9)(R10*1), Y1
 	VPSLLD       $0x04, Y1, Y1
-	VPSUBD       Y1, Y3, Y3
+	VPSUBD       Y1, Y2, Y2
 	VPMOVZXWD    34(R11), Y1
-	VPBROADCASTW (R11), Y2
-	VCVTPH2PS    X2, Y2
+	VPBROADCASTW (R11), Y3
+	VCVTPH2PS    X3, Y3
 	VPSRLVD      constant14<>+0(SB), Y1, Y1
 	VPAND        constant15<>+0(SB), Y1, Y1
 	VCVTDQ2PS    Y1, Y1
 	VMOVDQU      constant17<>+0(SB), Y4
 	VFMADD213PS  constant16<>+0(SB), Y4, Y1
-	VMULPS       Y2, Y1, Y1
-	VMOVDQU      (R8)(R10*1), Y2
-	VCVTDQ2PS    Y3, Y3
-	VMULPS       Y2, Y1, Y1
-	VFMADD231PS  Y1, Y3, Y0
+	VMULPS       Y3, Y1, Y1
+	VMOVDQU      (R8)(R10*1), Y3
+	VCVTDQ2PS    Y2, Y2
+	VMULPS       Y3, Y1, Y1
+	VFMADD231PS  Y1, Y2, Y0
 	ADDQ         $+50, R11
 	ADDQ         $+32, R10
 	JMP          group
@@ -939,16 +883,16 @@ DATA constant17<>+16(SB)/8, $0x3e8000003e800000
 DATA constant17<>+24(SB)/8, $0x3e8000003e800000
 GLOBL constant17<>(SB), RODATA|NOPTR, $32
 
-// func iq1_sPackAVX2(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
+// func iq1_sPackAVX2(t *uint8, a *float32, b *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX2, F16C, FMA3
-TEXT ·iq1_sPackAVX2(SB), NOSPLIT, $0-56
+TEXT ·iq1_sPackAVX2(SB), NOSPLIT, $0-64
 	MOVQ t+0(FP), AX
 	MOVQ a+8(FP), CX
-	MOVQ w+24(FP), DX
-	MOVQ stride+32(FP), BX
-	MOVQ n+40(FP), SI
-	MOVQ tstride+16(FP), DI
-	MOVQ tiles+48(FP), R8
+	MOVQ w+32(FP), DX
+	MOVQ stride+40(FP), BX
+	MOVQ n+48(FP), SI
+	MOVQ tstride+24(FP), DI
+	MOVQ tiles+56(FP), R8
 	SHLQ $0x06, DI
 	SHLQ $0x06, R8
 
@@ -958,101 +902,93 @@ row:
 
 tile:
 	LEAQ         ·iq1Book+0(SB), R11
-	VPBROADCASTW 34(R10), X1
 	VPMOVZXBD    2(R10), X0
-	VPSRLVD      constant11<>+0(SB), X1, X1
+	VPBROADCASTW 34(R10), Y2
+	VPSRLVD      constant11<>+0(SB), X2, X1
 	VPAND        constant12<>+0(SB), X1, X1
 	VPOR         X1, X0, X0
 	VPXOR        Y1, Y1, Y1
-	VPCMPEQD     Y2, Y2, Y2
-	VPGATHERDQ   Y2, (R11)(X0*8), Y1
-	VPBROADCASTW 34(R10), Y0
-	VPSRAW       $0x0f, Y0, Y0
-	VPAND        constant13<>+0(SB), Y0, Y0
+	VPCMPEQD     Y3, Y3, Y3
+	VPGATHERDQ   Y3, (R11)(X0*8), Y1
+	VPSRAW       $0x0f, Y2, Y2
+	VPAND        constant13<>+0(SB), Y2, Y0
 	VPSUBB       Y0, Y1, Y1
-	VPBROADCASTW 36(R10), X2
 	VPMOVZXBD    6(R10), X0
-	VPSRLVD      constant11<>+0(SB), X2, X2
+	VPBROADCASTW 36(R10), Y3
+	VPSRLVD      constant11<>+0(SB), X3, X2
 	VPAND        constant12<>+0(SB), X2, X2
 	VPOR         X2, X0, X0
 	VPXOR        Y2, Y2, Y2
-	VPCMPEQD     Y3, Y3, Y3
-	VPGATHERDQ   Y3, (R11)(X0*8), Y2
-	VPBROADCASTW 36(R10), Y0
-	VPSRAW       $0x0f, Y0, Y0
-	VPAND        constant13<>+0(SB), Y0, Y0
+	VPCMPEQD     Y4, Y4, Y4
+	VPGATHERDQ   Y4, (R11)(X0*8), Y2
+	VPSRAW       $0x0f, Y3, Y3
+	VPAND        constant13<>+0(SB), Y3, Y0
 	VPSUBB       Y0, Y2, Y2
-	VPBROADCASTW 38(R10), X3
 	VPMOVZXBD    10(R10), X0
-	VPSRLVD      constant11<>+0(SB), X3, X3
+	VPBROADCASTW 38(R10), Y4
+	VPSRLVD      constant11<>+0(SB), X4, X3
 	VPAND        constant12<>+0(SB), X3, X3
 	VPOR         X3, X0, X0
 	VPXOR        Y3, Y3, Y3
-	VPCMPEQD     Y4, Y4, Y4
-	VPGATHERDQ   Y4, (R11)(X0*8), Y3
-	VPBROADCASTW 38(R10), Y0
-	VPSRAW       $0x0f, Y0, Y0
-	VPAND        constant13<>+0(SB), Y0, Y0
+	VPCMPEQD     Y5, Y5, Y5
+	VPGATHERDQ   Y5, (R11)(X0*8), Y3
+	VPSRAW       $0x0f, Y4, Y4
+	VPAND        constant13<>+0(SB), Y4, Y0
 	VPSUBB       Y0, Y3, Y3
-	VPBROADCASTW 40(R10), X4
 	VPMOVZXBD    14(R10), X0
-	VPSRLVD      constant11<>+0(SB), X4, X4
+	VPBROADCASTW 40(R10), Y5
+	VPSRLVD      constant11<>+0(SB), X5, X4
 	VPAND        constant12<>+0(SB), X4, X4
 	VPOR         X4, X0, X0
 	VPXOR        Y4, Y4, Y4
-	VPCMPEQD     Y5, Y5, Y5
-	VPGATHERDQ   Y5, (R11)(X0*8), Y4
-	VPBROADCASTW 40(R10), Y0
-	VPSRAW       $0x0f, Y0, Y0
-	VPAND        constant13<>+0(SB), Y0, Y0
+	VPCMPEQD     Y6, Y6, Y6
+	VPGATHERDQ   Y6, (R11)(X0*8), Y4
+	VPSRAW       $0x0f, Y5, Y5
+	VPAND        constant13<>+0(SB), Y5, Y0
 	VPSUBB       Y0, Y4, Y4
-	VPBROADCASTW 42(R10), X5
 	VPMOVZXBD    18(R10), X0
-	VPSRLVD      constant11<>+0(SB), X5, X5
+	VPBROADCASTW 42(R10), Y6
+	VPSRLVD      constant11<>+0(SB), X6, X5
 	VPAND        constant12<>+0(SB), X5, X5
 	VPOR         X5, X0, X0
 	VPXOR        Y5, Y5, Y5
-	VPCMPEQD     Y6, Y6, Y6
-	VPGATHERDQ   Y6, (R11)(X0*8), Y5
-	VPBROADCASTW 42(R10), Y0
-	VPSRAW       $0x0f, Y0, Y0
-	VPAND        constant13<>+0(SB), Y0, Y0
+	VPCMPEQD     Y7, Y7, Y7
+	VPGATHERDQ   Y7, (R11)(X0*8), Y5
+	VPSRAW       $0x0f, Y6, Y6
+	VPAND        constant13<>+0(SB), Y6, Y0
 	VPSUBB       Y0, Y5, Y5
-	VPBROADCASTW 44(R10), X6
 	VPMOVZXBD    22(R10), X0
-	VPSRLVD      constant11<>+0(SB), X6, X6
+	VPBROADCASTW 44(R10), Y7
+	VPSRLVD      constant11<>+0(SB), X7, X6
 	VPAND        constant12<>+0(SB), X6, X6
 	VPOR         X6, X0, X0
 	VPXOR        Y6, Y6, Y6
-	VPCMPEQD     Y7, Y7, Y7
-	VPGATHERDQ   Y7, (R11)(X0*8), Y6
-	VPBROADCASTW 44(R10), Y0
-	VPSRAW       $0x0f, Y0, Y0
-	VPAND        constant13<>+0(SB), Y0, Y0
+	VPCMPEQD     Y8, Y8, Y8
+	VPGATHERDQ   Y8, (R11)(X0*8), Y6
+	VPSRAW       $0x0f, Y7, Y7
+	VPAND        constant13<>+0(SB), Y7, Y0
 	VPSUBB       Y0, Y6, Y6
-	VPBROADCASTW 46(R10), X7
 	VPMOVZXBD    26(R10), X0
-	VPSRLVD      constant11<>+0(SB), X7, X7
+	VPBROADCASTW 46(R10), Y8
+	VPSRLVD      constant11<>+0(SB), X8, X7
 	VPAND        constant12<>+0(SB), X7, X7
 	VPOR         X7, X0, X0
 	VPXOR        Y7, Y7, Y7
-	VPCMPEQD     Y8, Y8, Y8
-	VPGATHERDQ   Y8, (R11)(X0*8), Y7
-	VPBROADCASTW 46(R10), Y0
-	VPSRAW       $0x0f, Y0, Y0
-	VPAND        constant13<>+0(SB), Y0, Y0
+	VPCMPEQD     Y9, Y9, Y9
+	VPGATHERDQ   Y9, (R11)(X0*8), Y7
+	VPSRAW       $0x0f, Y8, Y8
+	VPAND        constant13<>+0(SB), Y8, Y0
 	VPSUBB       Y0, Y7, Y7
-	VPBROADCASTW 48(R10), X8
 	VPMOVZXBD    30(R10), X0
-	VPSRLVD      constant11<>+0(SB), X8, X8
+	VPBROADCASTW 48(R10), Y9
+	VPSRLVD      constant11<>+0(SB), X9, X8
 	VPAND        constant12<>+0(SB), X8, X8
 	VPOR         X8, X0, X0
 	VPXOR        Y8, Y8, Y8
-	VPCMPEQD     Y9, Y9, Y9
-	VPGATHERDQ   Y9, (R11)(X0*8), Y8
-	VPBROADCASTW 48(R10), Y0
-	VPSRAW       $0x0f, Y0, Y0
-	VPAND        constant13<>+0(SB), Y0, Y0
+	VPCMPEQD     Y10, Y10, Y10
+	VPGATHERDQ   Y10, (R11)(X0*8), Y8
+	VPSRAW       $0x0f, Y9, Y9
+	VPAND        constant13<>+0(SB), Y9, Y0
 	VPSUBB       Y0, Y8, Y8
 	VPUNPCKLDQ   Y2, Y1, Y0
 	VPUNPCKHDQ   Y2, Y1, Y1
@@ -1098,101 +1034,93 @@ tile:
 	VMOVDQU      Y0, (CX)(R9*1)
 	ADDQ         $+50, R10
 	LEAQ         ·iq1Book+0(SB), R11
-	VPBROADCASTW 34(R10), X1
 	VPMOVZXBD    2(R10), X0
-	VPSRLVD      constant11<>+0(SB), X1, X1
+	VPBROADCASTW 34(R10), Y2
+	VPSRLVD      constant11<>+0(SB), X2, X1
 	VPAND        constant12<>+0(SB), X1, X1
 	VPOR         X1, X0, X0
 	VPXOR        Y1, Y1, Y1
-	VPCMPEQD     Y2, Y2, Y2
-	VPGATHERDQ   Y2, (R11)(X0*8), Y1
-	VPBROADCASTW 34(R10), Y0
-	VPSRAW       $0x0f, Y0, Y0
-	VPAND        constant13<>+0(SB), Y0, Y0
+	VPCMPEQD     Y3, Y3, Y3
+	VPGATHERDQ   Y3, (R11)(X0*8), Y1
+	VPSRAW       $0x0f, Y2, Y2
+	VPAND        constant13<>+0(SB), Y2, Y0
 	VPSUBB       Y0, Y1, Y1
-	VPBROADCASTW 36(R10), X2
 	VPMOVZXBD    6(R10), X0
-	VPSRLVD      constant11<>+0(SB), X2, X2
+	VPBROADCASTW 36(R10), Y3
+	VPSRLVD      constant11<>+0(SB), X3, X2
 	VPAND        constant12<>+0(SB), X2, X2
 	VPOR         X2, X0, X0
 	VPXOR        Y2, Y2, Y2
-	VPCMPEQD     Y3, Y3, Y3
-	VPGATHERDQ   Y3, (R11)(X0*8), Y2
-	VPBROADCASTW 36(R10), Y0
-	VPSRAW       $0x0f, Y0, Y0
-	VPAND        constant13<>+0(SB), Y0, Y0
+	VPCMPEQD     Y4, Y4, Y4
+	VPGATHERDQ   Y4, (R11)(X0*8), Y2
+	VPSRAW       $0x0f, Y3, Y3
+	VPAND        constant13<>+0(SB), Y3, Y0
 	VPSUBB       Y0, Y2, Y2
-	VPBROADCASTW 38(R10), X3
 	VPMOVZXBD    10(R10), X0
-	VPSRLVD      constant11<>+0(SB), X3, X3
+	VPBROADCASTW 38(R10), Y4
+	VPSRLVD      constant11<>+0(SB), X4, X3
 	VPAND        constant12<>+0(SB), X3, X3
 	VPOR         X3, X0, X0
 	VPXOR        Y3, Y3, Y3
-	VPCMPEQD     Y4, Y4, Y4
-	VPGATHERDQ   Y4, (R11)(X0*8), Y3
-	VPBROADCASTW 38(R10), Y0
-	VPSRAW       $0x0f, Y0, Y0
-	VPAND        constant13<>+0(SB), Y0, Y0
+	VPCMPEQD     Y5, Y5, Y5
+	VPGATHERDQ   Y5, (R11)(X0*8), Y3
+	VPSRAW       $0x0f, Y4, Y4
+	VPAND        constant13<>+0(SB), Y4, Y0
 	VPSUBB       Y0, Y3, Y3
-	VPBROADCASTW 40(R10), X4
 	VPMOVZXBD    14(R10), X0
-	VPSRLVD      constant11<>+0(SB), X4, X4
+	VPBROADCASTW 40(R10), Y5
+	VPSRLVD      constant11<>+0(SB), X5, X4
 	VPAND        constant12<>+0(SB), X4, X4
 	VPOR         X4, X0, X0
 	VPXOR        Y4, Y4, Y4
-	VPCMPEQD     Y5, Y5, Y5
-	VPGATHERDQ   Y5, (R11)(X0*8), Y4
-	VPBROADCASTW 40(R10), Y0
-	VPSRAW       $0x0f, Y0, Y0
-	VPAND        constant13<>+0(SB), Y0, Y0
+	VPCMPEQD     Y6, Y6, Y6
+	VPGATHERDQ   Y6, (R11)(X0*8), Y4
+	VPSRAW       $0x0f, Y5, Y5
+	VPAND        constant13<>+0(SB), Y5, Y0
 	VPSUBB       Y0, Y4, Y4
-	VPBROADCASTW 42(R10), X5
 	VPMOVZXBD    18(R10), X0
-	VPSRLVD      constant11<>+0(SB), X5, X5
+	VPBROADCASTW 42(R10), Y6
+	VPSRLVD      constant11<>+0(SB), X6, X5
 	VPAND        constant12<>+0(SB), X5, X5
 	VPOR         X5, X0, X0
 	VPXOR        Y5, Y5, Y5
-	VPCMPEQD     Y6, Y6, Y6
-	VPGATHERDQ   Y6, (R11)(X0*8), Y5
-	VPBROADCASTW 42(R10), Y0
-	VPSRAW       $0x0f, Y0, Y0
-	VPAND        constant13<>+0(SB), Y0, Y0
+	VPCMPEQD     Y7, Y7, Y7
+	VPGATHERDQ   Y7, (R11)(X0*8), Y5
+	VPSRAW       $0x0f, Y6, Y6
+	VPAND        constant13<>+0(SB), Y6, Y0
 	VPSUBB       Y0, Y5, Y5
-	VPBROADCASTW 44(R10), X6
 	VPMOVZXBD    22(R10), X0
-	VPSRLVD      constant11<>+0(SB), X6, X6
+	VPBROADCASTW 44(R10), Y7
+	VPSRLVD      constant11<>+0(SB), X7, X6
 	VPAND        constant12<>+0(SB), X6, X6
 	VPOR         X6, X0, X0
 	VPXOR        Y6, Y6, Y6
-	VPCMPEQD     Y7, Y7, Y7
-	VPGATHERDQ   Y7, (R11)(X0*8), Y6
-	VPBROADCASTW 44(R10), Y0
-	VPSRAW       $0x0f, Y0, Y0
-	VPAND        constant13<>+0(SB), Y0, Y0
+	VPCMPEQD     Y8, Y8, Y8
+	VPGATHERDQ   Y8, (R11)(X0*8), Y6
+	VPSRAW       $0x0f, Y7, Y7
+	VPAND        constant13<>+0(SB), Y7, Y0
 	VPSUBB       Y0, Y6, Y6
-	VPBROADCASTW 46(R10), X7
 	VPMOVZXBD    26(R10), X0
-	VPSRLVD      constant11<>+0(SB), X7, X7
+	VPBROADCASTW 46(R10), Y8
+	VPSRLVD      constant11<>+0(SB), X8, X7
 	VPAND        constant12<>+0(SB), X7, X7
 	VPOR         X7, X0, X0
 	VPXOR        Y7, Y7, Y7
-	VPCMPEQD     Y8, Y8, Y8
-	VPGATHERDQ   Y8, (R11)(X0*8), Y7
-	VPBROADCASTW 46(R10), Y0
-	VPSRAW       $0x0f, Y0, Y0
-	VPAND        constant13<>+0(SB), Y0, Y0
+	VPCMPEQD     Y9, Y9, Y9
+	VPGATHERDQ   Y9, (R11)(X0*8), Y7
+	VPSRAW       $0x0f, Y8, Y8
+	VPAND        constant13<>+0(SB), Y8, Y0
 	VPSUBB       Y0, Y7, Y7
-	VPBROADCASTW 48(R10), X8
 	VPMOVZXBD    30(R10), X0
-	VPSRLVD      constant11<>+0(SB), X8, X8
+	VPBROADCASTW 48(R10), Y9
+	VPSRLVD      constant11<>+0(SB), X9, X8
 	VPAND        constant12<>+0(SB), X8, X8
 	VPOR         X8, X0, X0
 	VPXOR        Y8, Y8, Y8
-	VPCMPEQD     Y9, Y9, Y9
-	VPGATHERDQ   Y9, (R11)(X0*8), Y8
-	VPBROADCASTW 48(R10), Y0
-	VPSRAW       $0x0f, Y0, Y0
-	VPAND        constant13<>+0(SB), Y0, Y0
+	VPCMPEQD     Y10, Y10, Y10
+	VPGATHERDQ   Y10, (R11)(X0*8), Y8
+	VPSRAW       $0x0f, Y9, Y9
+	VPAND        constant13<>+0(SB), Y9, Y0
 	VPSUBB       Y0, Y8, Y8
 	VPUNPCKLDQ   Y2, Y1, Y0
 	VPUNPCKHDQ   Y2, Y1, Y1
@@ -1241,7 +1169,7 @@ tile:
 	CMPQ         R9, R8
 	JL           tile
 	ADDQ         BX, DX
-	LEAQ         (CX)(DI*1), CX
+	ADDQ         DI, CX
 	LEAQ         (AX)(DI*8), AX
 	DECQ         SI
 	JG           row

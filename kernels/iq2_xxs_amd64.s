@@ -47,149 +47,142 @@ row:
 	XORQ   R10, R10
 
 group:
-	CMPQ         R10, SI
-	JGE          rest
-	PREFETCHT0   4096(R11)
-	PREFETCHT0   4160(R11)
-	PREFETCHT0   4224(R11)
-	LEAQ         ·iq2xxsBook+0(SB), R13
-	VMOVDQU32    2(R11), Z11
-	VMOVDQU32    68(R11), Z12
-	VPERMT2D     Z12, Z2, Z11
-	VPANDD       Z3, Z11, Z12
-	VPSLLD       $0x01, Z11, Z13
-	VPANDD       Z4, Z13, Z13
-	VPORD        Z12, Z13, Z12
-	VPSLLD       $0x02, Z11, Z13
-	VPANDD       Z5, Z13, Z13
-	VPORD        Z12, Z13, Z12
-	VPSLLD       $0x03, Z11, Z11
-	VPANDD       Z6, Z11, Z11
-	VPORD        Z12, Z11, Z11
-	VPSLLD       $0x01, Z11, Z12
-	VPXORD       Z12, Z11, Z13
-	VPSLLD       $0x02, Z13, Z12
-	VPXORD       Z12, Z13, Z13
-	VPSLLD       $0x04, Z13, Z12
-	VPXORD       Z12, Z13, Z12
-	VPANDD       Z7, Z12, Z12
-	VPORD        Z11, Z12, Z11
-	VMOVDQU32    Z11, 168(SP)
-	VPSHUFD      $0x08, 2(R11), X11
-	VPMOVZXBD    X11, Y11
-	VPXORD       Z12, Z12, Z12
-	KXNORW       K1, K1, K1
-	VPGATHERDQ   (R13)(Y11*8), K1, Z12
-	KMOVQ        168(SP), K1
-	VPSUBB       Z12, Z7, K1, Z12
-	VPXORD       Z11, Z11, Z11
-	VPDPBUSD     (DI)(R10*8), Z12, Z11
-	VPSHUFD      $0x08, 18(R11), X12
-	VPMOVZXBD    X12, Y12
-	VPXORD       Z13, Z13, Z13
-	KXNORW       K1, K1, K1
-	VPGATHERDQ   (R13)(Y12*8), K1, Z13
-	KMOVQ        176(SP), K1
-	VPSUBB       Z13, Z7, K1, Z13
-	VPXORD       Z12, Z12, Z12
-	VPDPBUSD     64(DI)(R10*8), Z13, Z12
-	VPUNPCKLDQ   Z12, Z11, Z13
-	VPUNPCKHDQ   Z12, Z11, Z11
-	VPADDD       Z13, Z11, Z11
-	VPSHUFD      $0x08, 34(R11), X12
-	VPMOVZXBD    X12, Y12
-	VPXORD       Z13, Z13, Z13
-	KXNORW       K1, K1, K1
-	VPGATHERDQ   (R13)(Y12*8), K1, Z13
-	KMOVQ        184(SP), K1
-	VPSUBB       Z13, Z7, K1, Z13
-	VPXORD       Z12, Z12, Z12
-	VPDPBUSD     128(DI)(R10*8), Z13, Z12
-	VPSHUFD      $0x08, 50(R11), X13
-	VPMOVZXBD    X13, Y13
-	VPXORD       Z14, Z14, Z14
-	KXNORW       K1, K1, K1
-	VPGATHERDQ   (R13)(Y13*8), K1, Z14
-	KMOVQ        192(SP), K1
-	VPSUBB       Z14, Z7, K1, Z14
-	VPXORD       Z13, Z13, Z13
-	VPDPBUSD     192(DI)(R10*8), Z14, Z13
-	VPUNPCKLDQ   Z13, Z12, Z14
-	VPUNPCKHDQ   Z13, Z12, Z12
-	VPADDD       Z14, Z12, Z12
-	VPUNPCKLQDQ  Z12, Z11, Z13
-	VPUNPCKHQDQ  Z12, Z11, Z11
-	VPADDD       Z13, Z11, Z11
-	VPSHUFD      $0x08, 68(R11), X12
-	VPMOVZXBD    X12, Y12
-	VPXORD       Z13, Z13, Z13
-	KXNORW       K1, K1, K1
-	VPGATHERDQ   (R13)(Y12*8), K1, Z13
-	KMOVQ        200(SP), K1
-	VPSUBB       Z13, Z7, K1, Z13
-	VPXORD       Z12, Z12, Z12
-	VPDPBUSD     256(DI)(R10*8), Z13, Z12
-	VPSHUFD      $0x08, 84(R11), X13
-	VPMOVZXBD    X13, Y13
-	VPXORD       Z14, Z14, Z14
-	KXNORW       K1, K1, K1
-	VPGATHERDQ   (R13)(Y13*8), K1, Z14
-	KMOVQ        208(SP), K1
-	VPSUBB       Z14, Z7, K1, Z14
-	VPXORD       Z13, Z13, Z13
-	VPDPBUSD     320(DI)(R10*8), Z14, Z13
-	VPUNPCKLDQ   Z13, Z12, Z14
-	VPUNPCKHDQ   Z13, Z12, Z12
-	VPADDD       Z14, Z12, Z12
-	VPSHUFD      $0x08, 100(R11), X13
-	VPMOVZXBD    X13, Y13
-	VPXORD       Z14, Z14, Z14
-	KXNORW       K1, K1, K1
-	VPGATHERDQ   (R13)(Y13*8), K1, Z14
-	KMOVQ        216(SP), K1
-	VPSUBB       Z14, Z7, K1, Z14
-	VPXORD       Z13, Z13, Z13
-	VPDPBUSD     384(DI)(R10*8), Z14, Z13
-	VPSHUFD      $0x08, 116(R11), X14
-	VPMOVZXBD    X14, Y14
-	VPXORD       Z15, Z15, Z15
-	KXNORW       K1, K1, K1
-	VPGATHERDQ   (R13)(Y14*8), K1, Z15
-	KMOVQ        224(SP), K1
-	VPSUBB       Z15, Z7, K1, Z15
-	VPXORD       Z14, Z14, Z14
-	VPDPBUSD     448(DI)(R10*8), Z15, Z14
-	VPUNPCKLDQ   Z14, Z13, Z15
-	VPUNPCKHDQ   Z14, Z13, Z13
-	VPADDD       Z15, Z13, Z13
-	VPUNPCKLQDQ  Z13, Z12, Z14
-	VPUNPCKHQDQ  Z13, Z12, Z12
-	VPADDD       Z14, Z12, Z12
-	VSHUFI32X4   $0x88, Z12, Z11, Z13
-	VSHUFI32X4   $0xdd, Z12, Z11, Z11
-	VPADDD       Z11, Z13, Z13
-	VPERMD       Z13, Z8, Z13
-	VMOVDQU32    (R9)(R10*1), Z11
-	VPSLLD       $0x06, Z11, Z11
-	VPSUBD       Z11, Z13, Z13
-	VPBROADCASTW (R11), Y11
-	VPBROADCASTW 66(R11), X12
-	VINSERTI32X4 $0x01, X12, Y11, Y11
-	VCVTPH2PS    Y11, Z11
-	VMOVDQU32    2(R11), Z12
-	VMOVDQU32    68(R11), Z14
-	VPERMT2D     Z14, Z2, Z12
-	VPSRLD       $0x1c, Z12, Z12
-	VCVTDQ2PS    Z12, Z12
-	VFMADD213PS  Z9, Z10, Z12
-	VMULPS       Z11, Z12, Z12
-	VMOVDQU32    (R8)(R10*1), Z11
-	VCVTDQ2PS    Z13, Z13
-	VMULPS       Z11, Z12, Z12
-	VFMADD231PS  Z12, Z13, Z1
-	ADDQ         $+132, R11
-	ADDQ         $+64, R10
-	JMP          group
+	CMPQ            R10, SI
+	JGE             rest
+	PREFETCHT0      4096(R11)
+	PREFETCHT0      4160(R11)
+	PREFETCHT0      4224(R11)
+	LEAQ            ·iq2xxsBook+0(SB), R13
+	VMOVDQU32       2(R11), Z14
+	VMOVDQU32       68(R11), Z15
+	VPERMT2D        Z15, Z2, Z14
+	VPANDD          Z3, Z14, Z15
+	VPSLLD          $0x01, Z14, Z16
+	VPTERNLOGD      $0xf8, Z4, Z16, Z15
+	VPSLLD          $0x02, Z14, Z16
+	VPTERNLOGD      $0xf8, Z5, Z16, Z15
+	VPSLLD          $0x03, Z14, Z14
+	VPTERNLOGD      $0xf8, Z6, Z14, Z15
+	VPSRLD          $0x04, Z15, Z14
+	VPTERNLOGD      $0x28, Z7, Z15, Z14
+	VPSHUFB         Z14, Z8, Z14
+	VPORD           Z14, Z15, Z14
+	VMOVDQU32       Z14, 168(SP)
+	VBROADCASTI32X4 2(R11), Y14
+	VPSHUFB         Y9, Y14, Y14
+	VPXORD          Z15, Z15, Z15
+	KXNORW          K1, K1, K1
+	VPGATHERDQ      (R13)(Y14*8), K1, Z15
+	KMOVQ           168(SP), K1
+	VPSUBB          Z15, Z10, K1, Z15
+	VPXORD          Z14, Z14, Z14
+	VPDPBUSD        (DI)(R10*8), Z15, Z14
+	VBROADCASTI32X4 18(R11), Y15
+	VPSHUFB         Y9, Y15, Y15
+	VPXORD          Z16, Z16, Z16
+	KXNORW          K1, K1, K1
+	VPGATHERDQ      (R13)(Y15*8), K1, Z16
+	KMOVQ           176(SP), K1
+	VPSUBB          Z16, Z10, K1, Z16
+	VPXORD          Z15, Z15, Z15
+	VPDPBUSD        64(DI)(R10*8), Z16, Z15
+	VPUNPCKLDQ      Z15, Z14, Z16
+	VPUNPCKHDQ      Z15, Z14, Z14
+	VPADDD          Z16, Z14, Z14
+	VBROADCASTI32X4 34(R11), Y15
+	VPSHUFB         Y9, Y15, Y15
+	VPXORD          Z16, Z16, Z16
+	KXNORW          K1, K1, K1
+	VPGATHERDQ      (R13)(Y15*8), K1, Z16
+	KMOVQ           184(SP), K1
+	VPSUBB          Z16, Z10, K1, Z16
+	VPXORD          Z15, Z15, Z15
+	VPDPBUSD        128(DI)(R10*8), Z16, Z15
+	VBROADCASTI32X4 50(R11), Y16
+	VPSHUFB         Y9, Y16, Y16
+	VPXORD          Z17, Z17, Z17
+	KXNORW          K1, K1, K1
+	VPGATHERDQ      (R13)(Y16*8), K1, Z17
+	KMOVQ           192(SP), K1
+	VPSUBB          Z17, Z10, K1, Z17
+	VPXORD          Z16, Z16, Z16
+	VPDPBUSD        192(DI)(R10*8), Z17, Z16
+	VPUNPCKLDQ      Z16, Z15, Z17
+	VPUNPCKHDQ      Z16, Z15, Z15
+	VPADDD          Z17, Z15, Z15
+	VPUNPCKLQDQ     Z15, Z14, Z16
+	VPUNPCKHQDQ     Z15, Z14, Z14
+	VPADDD          Z16, Z14, Z14
+	VBROADCASTI32X4 68(R11), Y15
+	VPSHUFB         Y9, Y15, Y15
+	VPXORD          Z16, Z16, Z16
+	KXNORW          K1, K1, K1
+	VPGATHERDQ      (R13)(Y15*8), K1, Z16
+	KMOVQ           200(SP), K1
+	VPSUBB          Z16, Z10, K1, Z16
+	VPXORD          Z15, Z15, Z15
+	VPDPBUSD        256(DI)(R10*8), Z16, Z15
+	VBROADCASTI32X4 84(R11), Y16
+	VPSHUFB         Y9, Y16, Y16
+	VPXORD          Z17, Z17, Z17
+	KXNORW          K1, K1, K1
+	VPGATHERDQ      (R13)(Y16*8), K1, Z17
+	KMOVQ           208(SP), K1
+	VPSUBB          Z17, Z10, K1, Z17
+	VPXORD          Z16, Z16, Z16
+	VPDPBUSD        320(DI)(R10*8), Z17, Z16
+	VPUNPCKLDQ      Z16, Z15, Z17
+	VPUNPCKHDQ      Z16, Z15, Z15
+	VPADDD          Z17, Z15, Z15
+	VBROADCASTI32X4 100(R11), Y16
+	VPSHUFB         Y9, Y16, Y16
+	VPXORD          Z17, Z17, Z17
+	KXNORW          K1, K1, K1
+	VPGATHERDQ      (R13)(Y16*8), K1, Z17
+	KMOVQ           216(SP), K1
+	VPSUBB          Z17, Z10, K1, Z17
+	VPXORD          Z16, Z16, Z16
+	VPDPBUSD        384(DI)(R10*8), Z17, Z16
+	VBROADCASTI32X4 116(R11), Y17
+	VPSHUFB         Y9, Y17, Y17
+	VPXORD          Z18, Z18, Z18
+	KXNORW          K1, K1, K1
+	VPGATHERDQ      (R13)(Y17*8), K1, Z18
+	KMOVQ           224(SP), K1
+	VPSUBB          Z18, Z10, K1, Z18
+	VPXORD          Z17, Z17, Z17
+	VPDPBUSD        448(DI)(R10*8), Z18, Z17
+	VPUNPCKLDQ      Z17, Z16, Z18
+	VPUNPCKHDQ      Z17, Z16, Z16
+	VPADDD          Z18, Z16, Z16
+	VPUNPCKLQDQ     Z16, Z15, Z17
+	VPUNPCKHQDQ     Z16, Z15, Z15
+	VPADDD          Z17, Z15, Z15
+	VSHUFI32X4      $0x88, Z15, Z14, Z16
+	VSHUFI32X4      $0xdd, Z15, Z14, Z14
+	VPADDD          Z14, Z16, Z16
+	VPERMD          Z16, Z11, Z16
+	VMOVDQU32       (R9)(R10*1), Z14
+	VPSLLD          $0x06, Z14, Z14
+	VPSUBD          Z14, Z16, Z16
+	VPBROADCASTW    (R11), Y14
+	VPBROADCASTW    66(R11), X15
+	VINSERTI32X4    $0x01, X15, Y14, Y14
+	VCVTPH2PS       Y14, Z14
+	VMOVDQU32       2(R11), Z15
+	VMOVDQU32       68(R11), Z17
+	VPERMT2D        Z17, Z2, Z15
+	VPSRLD          $0x1c, Z15, Z15
+	VCVTDQ2PS       Z15, Z15
+	VFMADD213PS     Z12, Z13, Z15
+	VMULPS          Z14, Z15, Z15
+	VMOVDQU32       (R8)(R10*1), Z14
+	VCVTDQ2PS       Z16, Z16
+	VMULPS          Z14, Z15, Z15
+	VFMADD231PS     Z15, Z16, Z1
+	ADDQ            $+132, R11
+	ADDQ            $+64, R10
+	JMP             group
 
 rest:
 	CMPQ R12, $0x00
@@ -204,12 +197,12 @@ copy:
 	MOVW      R15, (R14)
 	ADDQ      $+2, R11
 	ADDQ      $+2, R14
-	VMOVDQU32 (R11), Y11
-	VMOVDQU32 Y11, (R14)
+	VMOVDQU32 (R11), Y14
+	VMOVDQU32 Y14, (R14)
 	ADDQ      $+32, R11
 	ADDQ      $+32, R14
-	VMOVDQU32 (R11), Y11
-	VMOVDQU32 Y11, (R14)
+	VMOVDQU32 (R11), Y14
+	VMOVDQU32 Y14, (R14)
 	ADDQ      $+32, R11
 	ADDQ      $+32, R14
 	SUBQ      $+8, R13
@@ -217,153 +210,146 @@ copy:
 	LEAQ      8(SP), R11
 
 inPlace:
-	LEAQ         ·iq2xxsBook+0(SB), R13
-	VMOVDQU32    2(R11), Z11
-	VMOVDQU32    68(R11), Z12
-	VPERMT2D     Z12, Z2, Z11
-	VPANDD       Z3, Z11, Z12
-	VPSLLD       $0x01, Z11, Z13
-	VPANDD       Z4, Z13, Z13
-	VPORD        Z12, Z13, Z12
-	VPSLLD       $0x02, Z11, Z13
-	VPANDD       Z5, Z13, Z13
-	VPORD        Z12, Z13, Z12
-	VPSLLD       $0x03, Z11, Z11
-	VPANDD       Z6, Z11, Z11
-	VPORD        Z12, Z11, Z11
-	VPSLLD       $0x01, Z11, Z12
-	VPXORD       Z12, Z11, Z13
-	VPSLLD       $0x02, Z13, Z12
-	VPXORD       Z12, Z13, Z13
-	VPSLLD       $0x04, Z13, Z12
-	VPXORD       Z12, Z13, Z12
-	VPANDD       Z7, Z12, Z12
-	VPORD        Z11, Z12, Z11
-	VMOVDQU32    Z11, 232(SP)
-	VPSHUFD      $0x08, 2(R11), X11
-	VPMOVZXBD    X11, Y11
-	VPXORD       Z12, Z12, Z12
-	KXNORW       K1, K1, K1
-	VPGATHERDQ   (R13)(Y11*8), K1, Z12
-	KMOVQ        232(SP), K1
-	VPSUBB       Z12, Z7, K1, Z12
-	VPXORD       Z11, Z11, Z11
-	VPDPBUSD     (DI)(R10*8), Z12, Z11
-	VPSHUFD      $0x08, 18(R11), X12
-	VPMOVZXBD    X12, Y12
-	VPXORD       Z13, Z13, Z13
-	KXNORW       K1, K1, K1
-	VPGATHERDQ   (R13)(Y12*8), K1, Z13
-	KMOVQ        240(SP), K1
-	VPSUBB       Z13, Z7, K1, Z13
-	VPXORD       Z12, Z12, Z12
-	VPDPBUSD     64(DI)(R10*8), Z13, Z12
-	VPUNPCKLDQ   Z12, Z11, Z13
-	VPUNPCKHDQ   Z12, Z11, Z11
-	VPADDD       Z13, Z11, Z11
-	VPSHUFD      $0x08, 34(R11), X12
-	VPMOVZXBD    X12, Y12
-	VPXORD       Z13, Z13, Z13
-	KXNORW       K1, K1, K1
-	VPGATHERDQ   (R13)(Y12*8), K1, Z13
-	KMOVQ        248(SP), K1
-	VPSUBB       Z13, Z7, K1, Z13
-	VPXORD       Z12, Z12, Z12
-	VPDPBUSD     128(DI)(R10*8), Z13, Z12
-	VPSHUFD      $0x08, 50(R11), X13
-	VPMOVZXBD    X13, Y13
-	VPXORD       Z14, Z14, Z14
-	KXNORW       K1, K1, K1
-	VPGATHERDQ   (R13)(Y13*8), K1, Z14
-	KMOVQ        256(SP), K1
-	VPSUBB       Z14, Z7, K1, Z14
-	VPXORD       Z13, Z13, Z13
-	VPDPBUSD     192(DI)(R10*8), Z14, Z13
-	VPUNPCKLDQ   Z13, Z12, Z14
-	VPUNPCKHDQ   Z13, Z12, Z12
-	VPADDD       Z14, Z12, Z12
-	VPUNPCKLQDQ  Z12, Z11, Z13
-	VPUNPCKHQDQ  Z12, Z11, Z11
-	VPADDD       Z13, Z11, Z11
-	VPSHUFD      $0x08, 68(R11), X12
-	VPMOVZXBD    X12, Y12
-	VPXORD       Z13, Z13, Z13
-	KXNORW       K1, K1, K1
-	VPGATHERDQ   (R13)(Y12*8), K1, Z13
-	KMOVQ        264(SP), K1
-	VPSUBB       Z13, Z7, K1, Z13
-	VPXORD       Z12, Z12, Z12
-	VPDPBUSD     256(DI)(R10*8), Z13, Z12
-	VPSHUFD      $0x08, 84(R11), X13
-	VPMOVZXBD    X13, Y13
-	VPXORD       Z14, Z14, Z14
-	KXNORW       K1, K1, K1
-	VPGATHERDQ   (R13)(Y13*8), K1, Z14
-	KMOVQ        272(SP), K1
-	VPSUBB       Z14, Z7, K1, Z14
-	VPXORD       Z13, Z13, Z13
-	VPDPBUSD     320(DI)(R10*8), Z14, Z13
-	VPUNPCKLDQ   Z13, Z12, Z14
-	VPUNPCKHDQ   Z13, Z12, Z12
-	VPADDD       Z14, Z12, Z12
-	VPSHUFD      $0x08, 100(R11), X13
-	VPMOVZXBD    X13, Y13
-	VPXORD       Z14, Z14, Z14
-	KXNORW       K1, K1, K1
-	VPGATHERDQ   (R13)(Y13*8), K1, Z14
-	KMOVQ        280(SP), K1
-	VPSUBB       Z14, Z7, K1, Z14
-	VPXORD       Z13, Z13, Z13
-	VPDPBUSD     384(DI)(R10*8), Z14, Z13
-	VPSHUFD      $0x08, 116(R11), X14
-	VPMOVZXBD    X14, Y14
-	VPXORD       Z15, Z15, Z15
-	KXNORW       K1, K1, K1
-	VPGATHERDQ   (R13)(Y14*8), K1, Z15
-	KMOVQ        288(SP), K1
-	VPSUBB       Z15, Z7, K1, Z15
-	VPXORD       Z14, Z14, Z14
-	VPDPBUSD     448(DI)(R10*8), Z15, Z14
-	VPUNPCKLDQ   Z14, Z13, Z15
-	VPUNPCKHDQ   Z14, Z13, Z13
-	VPADDD       Z15, Z13, Z13
-	VPUNPCKLQDQ  Z13, Z12, Z14
-	VPUNPCKHQDQ  Z13, Z12, Z12
-	VPADDD       Z14, Z12, Z12
-	VSHUFI32X4   $0x88, Z12, Z11, Z13
-	VSHUFI32X4   $0xdd, Z12, Z11, Z11
-	VPADDD       Z11, Z13, Z13
-	VPERMD       Z13, Z8, Z13
-	VMOVDQU32    (R9)(R10*1), Z11
-	VPSLLD       $0x06, Z11, Z11
-	VPSUBD       Z11, Z13, Z13
-	VPBROADCASTW (R11), Y11
-	VPBROADCASTW 66(R11), X12
-	VINSERTI32X4 $0x01, X12, Y11, Y11
-	VCVTPH2PS    Y11, Z11
-	VMOVDQU32    2(R11), Z12
-	VMOVDQU32    68(R11), Z14
-	VPERMT2D     Z14, Z2, Z12
-	VPSRLD       $0x1c, Z12, Z12
-	VCVTDQ2PS    Z12, Z12
-	VFMADD213PS  Z9, Z10, Z12
-	VMULPS       Z11, Z12, Z12
-	VPANDD       Z0, Z12, Z12
-	VMOVDQU32    (R8)(R10*1), Z11
-	VCVTDQ2PS    Z13, Z13
-	VMULPS       Z11, Z12, Z12
-	VFMADD231PS  Z12, Z13, Z1
+	LEAQ            ·iq2xxsBook+0(SB), R13
+	VMOVDQU32       2(R11), Z14
+	VMOVDQU32       68(R11), Z15
+	VPERMT2D        Z15, Z2, Z14
+	VPANDD          Z3, Z14, Z15
+	VPSLLD          $0x01, Z14, Z16
+	VPTERNLOGD      $0xf8, Z4, Z16, Z15
+	VPSLLD          $0x02, Z14, Z16
+	VPTERNLOGD      $0xf8, Z5, Z16, Z15
+	VPSLLD          $0x03, Z14, Z14
+	VPTERNLOGD      $0xf8, Z6, Z14, Z15
+	VPSRLD          $0x04, Z15, Z14
+	VPTERNLOGD      $0x28, Z7, Z15, Z14
+	VPSHUFB         Z14, Z8, Z14
+	VPORD           Z14, Z15, Z14
+	VMOVDQU32       Z14, 232(SP)
+	VBROADCASTI32X4 2(R11), Y14
+	VPSHUFB         Y9, Y14, Y14
+	VPXORD          Z15, Z15, Z15
+	KXNORW          K1, K1, K1
+	VPGATHERDQ      (R13)(Y14*8), K1, Z15
+	KMOVQ           232(SP), K1
+	VPSUBB          Z15, Z10, K1, Z15
+	VPXORD          Z14, Z14, Z14
+	VPDPBUSD        (DI)(R10*8), Z15, Z14
+	VBROADCASTI32X4 18(R11), Y15
+	VPSHUFB         Y9, Y15, Y15
+	VPXORD          Z16, Z16, Z16
+	KXNORW          K1, K1, K1
+	VPGATHERDQ      (R13)(Y15*8), K1, Z16
+	KMOVQ           240(SP), K1
+	VPSUBB          Z16, Z10, K1, Z16
+	VPXORD          Z15, Z15, Z15
+	VPDPBUSD        64(DI)(R10*8), Z16, Z15
+	VPUNPCKLDQ      Z15, Z14, Z16
+	VPUNPCKHDQ      Z15, Z14, Z14
+	VPADDD          Z16, Z14, Z14
+	VBROADCASTI32X4 34(R11), Y15
+	VPSHUFB         Y9, Y15, Y15
+	VPXORD          Z16, Z16, Z16
+	KXNORW          K1, K1, K1
+	VPGATHERDQ      (R13)(Y15*8), K1, Z16
+	KMOVQ           248(SP), K1
+	VPSUBB          Z16, Z10, K1, Z16
+	VPXORD          Z15, Z15, Z15
+	VPDPBUSD        128(DI)(R10*8), Z16, Z15
+	VBROADCASTI32X4 50(R11), Y16
+	VPSHUFB         Y9, Y16, Y16
+	VPXORD          Z17, Z17, Z17
+	KXNORW          K1, K1, K1
+	VPGATHERDQ      (R13)(Y16*8), K1, Z17
+	KMOVQ           256(SP), K1
+	VPSUBB          Z17, Z10, K1, Z17
+	VPXORD          Z16, Z16, Z16
+	VPDPBUSD        192(DI)(R10*8), Z17, Z16
+	VPUNPCKLDQ      Z16, Z15, Z17
+	VPUNPCKHDQ      Z16, Z15, Z15
+	VPADDD          Z17, Z15, Z15
+	VPUNPCKLQDQ     Z15, Z14, Z16
+	VPUNPCKHQDQ     Z15, Z14, Z14
+	VPADDD          Z16, Z14, Z14
+	VBROADCASTI32X4 68(R11), Y15
+	VPSHUFB         Y9, Y15, Y15
+	VPXORD          Z16, Z16, Z16
+	KXNORW          K1, K1, K1
+	VPGATHERDQ      (R13)(Y15*8), K1, Z16
+	KMOVQ           264(SP), K1
+	VPSUBB          Z16, Z10, K1, Z16
+	VPXORD          Z15, Z15, Z15
+	VPDPBUSD        256(DI)(R10*8), Z16, Z15
+	VBROADCASTI32X4 84(R11), Y16
+	VPSHUFB         Y9, Y16, Y16
+	VPXORD          Z17, Z17, Z17
+	KXNORW          K1, K1, K1
+	VPGATHERDQ      (R13)(Y16*8), K1, Z17
+	KMOVQ           272(SP), K1
+	VPSUBB          Z17, Z10, K1, Z17
+	VPXORD          Z16, Z16, Z16
+	VPDPBUSD        320(DI)(R10*8), Z17, Z16
+	VPUNPCKLDQ      Z16, Z15, Z17
+	VPUNPCKHDQ      Z16, Z15, Z15
+	VPADDD          Z17, Z15, Z15
+	VBROADCASTI32X4 100(R11), Y16
+	VPSHUFB         Y9, Y16, Y16
+	VPXORD          Z17, Z17, Z17
+	KXNORW          K1, K1, K1
+	VPGATHERDQ      (R13)(Y16*8), K1, Z17
+	KMOVQ           280(SP), K1
+	VPSUBB          Z17, Z10, K1, Z17
+	VPXORD          Z16, Z16, Z16
+	VPDPBUSD        384(DI)(R10*8), Z17, Z16
+	VBROADCASTI32X4 116(R11), Y17
+	VPSHUFB         Y9, Y17, Y17
+	VPXORD          Z18, Z18, Z18
+	KXNORW          K1, K1, K1
+	VPGATHERDQ      (R13)(Y17*8), K1, Z18
+	KMOVQ           288(SP), K1
+	VPSUBB          Z18, Z10, K1, Z18
+	VPXORD          Z17, Z17, Z17
+	VPDPBUSD        448(DI)(R10*8), Z18, Z17
+	VPUNPCKLDQ      Z17, Z16, Z18
+	VPUNPCKHDQ      Z17, Z16, Z16
+	VPADDD          Z18, Z16, Z16
+	VPUNPCKLQDQ     Z16, Z15, Z17
+	VPUNPCKHQDQ     Z16, Z15, Z15
+	VPADDD          Z17, Z15, Z15
+	VSHUFI32X4      $0x88, Z15, Z14, Z16
+	VSHUFI32X4      $0xdd, Z15, Z14, Z14
+	VPADDD          Z14, Z16, Z16
+	VPERMD          Z16, Z11, Z16
+	VMOVDQU32       (R9)(R10*1), Z14
+	VPSLLD          $0x06, Z14, Z14
+	VPSUBD          Z14, Z16, Z16
+	VPBROADCASTW    (R11), Y14
+	VPBROADCASTW    66(R11), X15
+	VINSERTI32X4    $0x01, X15, Y14, Y14
+	VCVTPH2PS       Y14, Z14
+	VMOVDQU32       2(R11), Z15
+	VMOVDQU32       68(R11), Z17
+	VPERMT2D        Z17, Z2, Z15
+	VPSRLD          $0x1c, Z15, Z15
+	VCVTDQ2PS       Z15, Z15
+	VFMADD213PS     Z12, Z13, Z15
+	VMULPS          Z14, Z15, Z15
+	VPANDD          Z0, Z15, Z15
+	VMOVDQU32       (R8)(R10*1), Z14
+	VCVTDQ2PS       Z16, Z16
+	VMULPS          Z14, Z15, Z15
+	VFMADD231PS     Z15, Z16, Z1
 
 done:
-	VPERMILPS     $0x4e, Z1, Z11
-	VADDPS        Z1, Z11, Z11
-	VPERMILPS     $0xb1, Z11, Z1
-	VADDPS        Z1, Z11, Z11
-	VSHUFF32X4    $0xb1, Z11, Z11, Z1
-	VADDPS        Z11, Z1, Z1
-	VEXTRACTI32X4 $0x02, Z1, X11
-	VADDPS        X1, X11, X11
-	VMOVSS        X11, (AX)
+	VPERMILPS     $0x4e, Z1, Z14
+	VADDPS        Z1, Z14, Z14
+	VPERMILPS     $0xb1, Z14, Z1
+	VADDPS        Z1, Z14, Z14
+	VSHUFF32X4    $0xb1, Z14, Z14, Z1
+	VADDPS        Z14, Z1, Z1
+	VEXTRACTI32X4 $0x02, Z1, X14
+	VADDPS        X1, X14, X14
+	VMOVSS        X14, (AX)
 	ADDQ          $0x04, AX
 	ADDQ          DX, CX
 	DECQ          BX
@@ -372,15 +358,18 @@ done:
 	RET
 
 constants:
-	VMOVDQU32 constant2<>+0(SB), Z8
-	VMOVDQU32 constant3<>+0(SB), Z9
+	VMOVDQU32 constant2<>+0(SB), Z11
+	VMOVDQU32 constant3<>+0(SB), Z12
 	VMOVDQU32 constant4<>+0(SB), Z6
 	VMOVDQU32 constant5<>+0(SB), Z5
-	VMOVDQU32 constant6<>+0(SB), Z10
+	VMOVDQU32 constant6<>+0(SB), Z13
 	VMOVDQU32 constant7<>+0(SB), Z4
-	VMOVDQU32 constant8<>+0(SB), Z2
-	VMOVDQU32 constant9<>+0(SB), Z3
-	VMOVDQU32 constant10<>+0(SB), Z7
+	VMOVDQU32 constant8<>+0(SB), Z8
+	VMOVDQU32 constant9<>+0(SB), Z9
+	VMOVDQU32 constant10<>+0(SB), Z2
+	VMOVDQU32 constant11<>+0(SB), Z7
+	VMOVDQU32 constant12<>+0(SB), Z3
+	VMOVDQU32 constant13<>+0(SB), Z10
 	JMP       begin
 
 DATA constant0<>+0(SB)/8, $0xffffffffffffffff
@@ -467,46 +456,76 @@ DATA constant7<>+48(SB)/8, $0x00007f0000007f00
 DATA constant7<>+56(SB)/8, $0x00007f0000007f00
 GLOBL constant7<>(SB), RODATA|NOPTR, $64
 
-DATA constant8<>+0(SB)/8, $0x0000000300000001
-DATA constant8<>+8(SB)/8, $0x0000000700000005
-DATA constant8<>+16(SB)/8, $0x0000000b00000009
-DATA constant8<>+24(SB)/8, $0x0000000f0000000d
-DATA constant8<>+32(SB)/8, $0x0000001300000011
-DATA constant8<>+40(SB)/8, $0x0000001700000015
-DATA constant8<>+48(SB)/8, $0x0000001b00000019
-DATA constant8<>+56(SB)/8, $0x0000001f0000001d
+DATA constant8<>+0(SB)/8, $0x8000008000808000
+DATA constant8<>+8(SB)/8, $0x0080800080000080
+DATA constant8<>+16(SB)/8, $0x8000008000808000
+DATA constant8<>+24(SB)/8, $0x0080800080000080
+DATA constant8<>+32(SB)/8, $0x8000008000808000
+DATA constant8<>+40(SB)/8, $0x0080800080000080
+DATA constant8<>+48(SB)/8, $0x8000008000808000
+DATA constant8<>+56(SB)/8, $0x0080800080000080
 GLOBL constant8<>(SB), RODATA|NOPTR, $64
 
-DATA constant9<>+0(SB)/8, $0x0000007f0000007f
-DATA constant9<>+8(SB)/8, $0x0000007f0000007f
-DATA constant9<>+16(SB)/8, $0x0000007f0000007f
-DATA constant9<>+24(SB)/8, $0x0000007f0000007f
-DATA constant9<>+32(SB)/8, $0x0000007f0000007f
-DATA constant9<>+40(SB)/8, $0x0000007f0000007f
-DATA constant9<>+48(SB)/8, $0x0000007f0000007f
-DATA constant9<>+56(SB)/8, $0x0000007f0000007f
+DATA constant9<>+0(SB)/8, $0x8080800180808000
+DATA constant9<>+8(SB)/8, $0x8080800380808002
+DATA constant9<>+16(SB)/8, $0x8080800980808008
+DATA constant9<>+24(SB)/8, $0x8080800b8080800a
+DATA constant9<>+32(SB)/8, $0x8080800180808000
+DATA constant9<>+40(SB)/8, $0x8080800380808002
+DATA constant9<>+48(SB)/8, $0x8080800980808008
+DATA constant9<>+56(SB)/8, $0x8080800b8080800a
 GLOBL constant9<>(SB), RODATA|NOPTR, $64
 
-DATA constant10<>+0(SB)/8, $0x8080808080808080
-DATA constant10<>+8(SB)/8, $0x8080808080808080
-DATA constant10<>+16(SB)/8, $0x8080808080808080
-DATA constant10<>+24(SB)/8, $0x8080808080808080
-DATA constant10<>+32(SB)/8, $0x8080808080808080
-DATA constant10<>+40(SB)/8, $0x8080808080808080
-DATA constant10<>+48(SB)/8, $0x8080808080808080
-DATA constant10<>+56(SB)/8, $0x8080808080808080
+DATA constant10<>+0(SB)/8, $0x0000000300000001
+DATA constant10<>+8(SB)/8, $0x0000000700000005
+DATA constant10<>+16(SB)/8, $0x0000000b00000009
+DATA constant10<>+24(SB)/8, $0x0000000f0000000d
+DATA constant10<>+32(SB)/8, $0x0000001300000011
+DATA constant10<>+40(SB)/8, $0x0000001700000015
+DATA constant10<>+48(SB)/8, $0x0000001b00000019
+DATA constant10<>+56(SB)/8, $0x0000001f0000001d
 GLOBL constant10<>(SB), RODATA|NOPTR, $64
 
-// func iq2_xxsPackAVX512(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
+DATA constant11<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant11<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant11<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant11<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant11<>+32(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant11<>+40(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant11<>+48(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant11<>+56(SB)/8, $0x0f0f0f0f0f0f0f0f
+GLOBL constant11<>(SB), RODATA|NOPTR, $64
+
+DATA constant12<>+0(SB)/8, $0x0000007f0000007f
+DATA constant12<>+8(SB)/8, $0x0000007f0000007f
+DATA constant12<>+16(SB)/8, $0x0000007f0000007f
+DATA constant12<>+24(SB)/8, $0x0000007f0000007f
+DATA constant12<>+32(SB)/8, $0x0000007f0000007f
+DATA constant12<>+40(SB)/8, $0x0000007f0000007f
+DATA constant12<>+48(SB)/8, $0x0000007f0000007f
+DATA constant12<>+56(SB)/8, $0x0000007f0000007f
+GLOBL constant12<>(SB), RODATA|NOPTR, $64
+
+DATA constant13<>+0(SB)/8, $0x8080808080808080
+DATA constant13<>+8(SB)/8, $0x8080808080808080
+DATA constant13<>+16(SB)/8, $0x8080808080808080
+DATA constant13<>+24(SB)/8, $0x8080808080808080
+DATA constant13<>+32(SB)/8, $0x8080808080808080
+DATA constant13<>+40(SB)/8, $0x8080808080808080
+DATA constant13<>+48(SB)/8, $0x8080808080808080
+DATA constant13<>+56(SB)/8, $0x8080808080808080
+GLOBL constant13<>(SB), RODATA|NOPTR, $64
+
+// func iq2_xxsPackAVX512(t *uint8, a *float32, b *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VL
-TEXT ·iq2_xxsPackAVX512(SB), NOSPLIT, $64-56
+TEXT ·iq2_xxsPackAVX512(SB), NOSPLIT, $64-64
 	MOVQ t+0(FP), AX
 	MOVQ a+8(FP), CX
-	MOVQ w+24(FP), DX
-	MOVQ stride+32(FP), BX
-	MOVQ n+40(FP), SI
-	MOVQ tstride+16(FP), DI
-	MOVQ tiles+48(FP), R8
+	MOVQ w+32(FP), DX
+	MOVQ stride+40(FP), BX
+	MOVQ n+48(FP), SI
+	MOVQ tstride+24(FP), DI
+	MOVQ tiles+56(FP), R8
 	JMP  constants
 
 begin:
@@ -518,159 +537,155 @@ row:
 	XORQ R9, R9
 
 tile:
-	LEAQ         ·iq2xxsBook+0(SB), R11
-	VMOVDQU32    2(R10), Z0
-	VMOVDQU32    68(R10), Z1
-	VPERMT2D     Z1, Z2, Z0
-	VPANDD       Z3, Z0, Z1
-	VPSLLD       $0x01, Z0, Z11
-	VPANDD       Z4, Z11, Z11
-	VPORD        Z1, Z11, Z1
-	VPSLLD       $0x02, Z0, Z11
-	VPANDD       Z5, Z11, Z11
-	VPORD        Z1, Z11, Z1
-	VPSLLD       $0x03, Z0, Z0
-	VPANDD       Z6, Z0, Z0
-	VPORD        Z1, Z0, Z0
-	VPSLLD       $0x01, Z0, Z1
-	VPXORD       Z1, Z0, Z11
-	VPSLLD       $0x02, Z11, Z1
-	VPXORD       Z1, Z11, Z11
-	VPSLLD       $0x04, Z11, Z1
-	VPXORD       Z1, Z11, Z1
-	VPANDD       Z7, Z1, Z1
-	VPORD        Z0, Z1, Z0
-	VMOVDQU32    Z0, (SP)
-	VPSHUFD      $0x08, 2(R10), X0
-	VPMOVZXBD    X0, Y0
-	VPXORD       Z1, Z1, Z1
-	KXNORW       K1, K1, K1
-	VPGATHERDQ   (R11)(Y0*8), K1, Z1
-	KMOVQ        (SP), K1
-	VPSUBB       Z1, Z7, K1, Z1
-	VPSHUFD      $0x08, 18(R10), X0
-	VPMOVZXBD    X0, Y0
-	VPXORD       Z11, Z11, Z11
-	KXNORW       K1, K1, K1
-	VPGATHERDQ   (R11)(Y0*8), K1, Z11
-	KMOVQ        8(SP), K1
-	VPSUBB       Z11, Z7, K1, Z11
-	VPSHUFD      $0x08, 34(R10), X0
-	VPMOVZXBD    X0, Y0
-	VPXORD       Z12, Z12, Z12
-	KXNORW       K1, K1, K1
-	VPGATHERDQ   (R11)(Y0*8), K1, Z12
-	KMOVQ        16(SP), K1
-	VPSUBB       Z12, Z7, K1, Z12
-	VPSHUFD      $0x08, 50(R10), X0
-	VPMOVZXBD    X0, Y0
-	VPXORD       Z13, Z13, Z13
-	KXNORW       K1, K1, K1
-	VPGATHERDQ   (R11)(Y0*8), K1, Z13
-	KMOVQ        24(SP), K1
-	VPSUBB       Z13, Z7, K1, Z13
-	VPSHUFD      $0x08, 68(R10), X0
-	VPMOVZXBD    X0, Y0
-	VPXORD       Z14, Z14, Z14
-	KXNORW       K1, K1, K1
-	VPGATHERDQ   (R11)(Y0*8), K1, Z14
-	KMOVQ        32(SP), K1
-	VPSUBB       Z14, Z7, K1, Z14
-	VPSHUFD      $0x08, 84(R10), X0
-	VPMOVZXBD    X0, Y0
-	VPXORD       Z15, Z15, Z15
-	KXNORW       K1, K1, K1
-	VPGATHERDQ   (R11)(Y0*8), K1, Z15
-	KMOVQ        40(SP), K1
-	VPSUBB       Z15, Z7, K1, Z15
-	VPSHUFD      $0x08, 100(R10), X0
-	VPMOVZXBD    X0, Y0
-	VPXORD       Z16, Z16, Z16
-	KXNORW       K1, K1, K1
-	VPGATHERDQ   (R11)(Y0*8), K1, Z16
-	KMOVQ        48(SP), K1
-	VPSUBB       Z16, Z7, K1, Z16
-	VPSHUFD      $0x08, 116(R10), X0
-	VPMOVZXBD    X0, Y0
-	VPXORD       Z17, Z17, Z17
-	KXNORW       K1, K1, K1
-	VPGATHERDQ   (R11)(Y0*8), K1, Z17
-	KMOVQ        56(SP), K1
-	VPSUBB       Z17, Z7, K1, Z17
-	VPUNPCKLDQ   Z11, Z1, Z0
-	VPUNPCKHDQ   Z11, Z1, Z1
-	VPUNPCKLDQ   Z13, Z12, Z11
-	VPUNPCKHDQ   Z13, Z12, Z12
-	VPUNPCKLQDQ  Z11, Z0, Z13
-	VPUNPCKHQDQ  Z11, Z0, Z0
-	VPUNPCKLQDQ  Z12, Z1, Z11
-	VPUNPCKHQDQ  Z12, Z1, Z1
-	VPUNPCKLDQ   Z15, Z14, Z12
-	VPUNPCKHDQ   Z15, Z14, Z14
-	VPUNPCKLDQ   Z17, Z16, Z15
-	VPUNPCKHDQ   Z17, Z16, Z16
-	VPUNPCKLQDQ  Z15, Z12, Z17
-	VPUNPCKHQDQ  Z15, Z12, Z12
-	VPUNPCKLQDQ  Z16, Z14, Z15
-	VPUNPCKHQDQ  Z16, Z14, Z14
-	VSHUFI32X4   $0x88, Z17, Z13, Z16
-	VPERMD       Z16, Z8, Z16
-	VMOVDQU32    Z16, (AX)(R9*8)
-	VSHUFI32X4   $0xdd, Z17, Z13, Z13
-	VPERMD       Z13, Z8, Z13
-	VMOVDQU32    Z13, 256(AX)(R9*8)
-	VSHUFI32X4   $0x88, Z12, Z0, Z13
-	VPERMD       Z13, Z8, Z13
-	VMOVDQU32    Z13, 64(AX)(R9*8)
-	VSHUFI32X4   $0xdd, Z12, Z0, Z0
-	VPERMD       Z0, Z8, Z0
-	VMOVDQU32    Z0, 320(AX)(R9*8)
-	VSHUFI32X4   $0x88, Z15, Z11, Z0
-	VPERMD       Z0, Z8, Z0
-	VMOVDQU32    Z0, 128(AX)(R9*8)
-	VSHUFI32X4   $0xdd, Z15, Z11, Z0
-	VPERMD       Z0, Z8, Z0
-	VMOVDQU32    Z0, 384(AX)(R9*8)
-	VSHUFI32X4   $0x88, Z14, Z1, Z0
-	VPERMD       Z0, Z8, Z0
-	VMOVDQU32    Z0, 192(AX)(R9*8)
-	VSHUFI32X4   $0xdd, Z14, Z1, Z0
-	VPERMD       Z0, Z8, Z0
-	VMOVDQU32    Z0, 448(AX)(R9*8)
-	VPBROADCASTW (R10), Y0
-	VPBROADCASTW 66(R10), X1
-	VINSERTI32X4 $0x01, X1, Y0, Y0
-	VCVTPH2PS    Y0, Z0
-	VMOVDQU32    2(R10), Z1
-	VMOVDQU32    68(R10), Z11
-	VPERMT2D     Z11, Z2, Z1
-	VPSRLD       $0x1c, Z1, Z1
-	VCVTDQ2PS    Z1, Z1
-	VFMADD213PS  Z9, Z10, Z1
-	VMULPS       Z0, Z1, Z1
-	VMOVDQU32    Z1, (CX)(R9*1)
-	ADDQ         $+132, R10
-	ADDQ         $0x40, R9
-	CMPQ         R9, R8
-	JL           tile
-	ADDQ         BX, DX
-	LEAQ         (CX)(DI*1), CX
-	LEAQ         (AX)(DI*8), AX
-	DECQ         SI
-	JG           row
+	LEAQ            ·iq2xxsBook+0(SB), R11
+	VMOVDQU32       2(R10), Z0
+	VMOVDQU32       68(R10), Z1
+	VPERMT2D        Z1, Z2, Z0
+	VPANDD          Z3, Z0, Z1
+	VPSLLD          $0x01, Z0, Z14
+	VPTERNLOGD      $0xf8, Z4, Z14, Z1
+	VPSLLD          $0x02, Z0, Z14
+	VPTERNLOGD      $0xf8, Z5, Z14, Z1
+	VPSLLD          $0x03, Z0, Z0
+	VPTERNLOGD      $0xf8, Z6, Z0, Z1
+	VPSRLD          $0x04, Z1, Z0
+	VPTERNLOGD      $0x28, Z7, Z1, Z0
+	VPSHUFB         Z0, Z8, Z0
+	VPORD           Z0, Z1, Z0
+	VMOVDQU32       Z0, (SP)
+	VBROADCASTI32X4 2(R10), Y0
+	VPSHUFB         Y9, Y0, Y0
+	VPXORD          Z1, Z1, Z1
+	KXNORW          K1, K1, K1
+	VPGATHERDQ      (R11)(Y0*8), K1, Z1
+	KMOVQ           (SP), K1
+	VPSUBB          Z1, Z10, K1, Z1
+	VBROADCASTI32X4 18(R10), Y0
+	VPSHUFB         Y9, Y0, Y0
+	VPXORD          Z14, Z14, Z14
+	KXNORW          K1, K1, K1
+	VPGATHERDQ      (R11)(Y0*8), K1, Z14
+	KMOVQ           8(SP), K1
+	VPSUBB          Z14, Z10, K1, Z14
+	VBROADCASTI32X4 34(R10), Y0
+	VPSHUFB         Y9, Y0, Y0
+	VPXORD          Z15, Z15, Z15
+	KXNORW          K1, K1, K1
+	VPGATHERDQ      (R11)(Y0*8), K1, Z15
+	KMOVQ           16(SP), K1
+	VPSUBB          Z15, Z10, K1, Z15
+	VBROADCASTI32X4 50(R10), Y0
+	VPSHUFB         Y9, Y0, Y0
+	VPXORD          Z16, Z16, Z16
+	KXNORW          K1, K1, K1
+	VPGATHERDQ      (R11)(Y0*8), K1, Z16
+	KMOVQ           24(SP), K1
+	VPSUBB          Z16, Z10, K1, Z16
+	VBROADCASTI32X4 68(R10), Y0
+	VPSHUFB         Y9, Y0, Y0
+	VPXORD          Z17, Z17, Z17
+	KXNORW          K1, K1, K1
+	VPGATHERDQ      (R11)(Y0*8), K1, Z17
+	KMOVQ           32(SP), K1
+	VPSUBB          Z17, Z10, K1, Z17
+	VBROADCASTI32X4 84(R10), Y0
+	VPSHUFB         Y9, Y0, Y0
+	VPXORD          Z18, Z18, Z18
+	KXNORW          K1, K1, K1
+	VPGATHERDQ      (R11)(Y0*8), K1, Z18
+	KMOVQ           40(SP), K1
+	VPSUBB          Z18, Z10, K1, Z18
+	VBROADCASTI32X4 100(R10), Y0
+	VPSHUFB         Y9, Y0, Y0
+	VPXORD          Z19, Z19, Z19
+	KXNORW          K1, K1, K1
+	VPGATHERDQ      (R11)(Y0*8), K1, Z19
+	KMOVQ           48(SP), K1
+	VPSUBB          Z19, Z10, K1, Z19
+	VBROADCASTI32X4 116(R10), Y0
+	VPSHUFB         Y9, Y0, Y0
+	VPXORD          Z20, Z20, Z20
+	KXNORW          K1, K1, K1
+	VPGATHERDQ      (R11)(Y0*8), K1, Z20
+	KMOVQ           56(SP), K1
+	VPSUBB          Z20, Z10, K1, Z20
+	VPUNPCKLDQ      Z14, Z1, Z0
+	VPUNPCKHDQ      Z14, Z1, Z1
+	VPUNPCKLDQ      Z16, Z15, Z14
+	VPUNPCKHDQ      Z16, Z15, Z15
+	VPUNPCKLQDQ     Z14, Z0, Z16
+	VPUNPCKHQDQ     Z14, Z0, Z0
+	VPUNPCKLQDQ     Z15, Z1, Z14
+	VPUNPCKHQDQ     Z15, Z1, Z1
+	VPUNPCKLDQ      Z18, Z17, Z15
+	VPUNPCKHDQ      Z18, Z17, Z17
+	VPUNPCKLDQ      Z20, Z19, Z18
+	VPUNPCKHDQ      Z20, Z19, Z19
+	VPUNPCKLQDQ     Z18, Z15, Z20
+	VPUNPCKHQDQ     Z18, Z15, Z15
+	VPUNPCKLQDQ     Z19, Z17, Z18
+	VPUNPCKHQDQ     Z19, Z17, Z17
+	VSHUFI32X4      $0x88, Z20, Z16, Z19
+	VPERMD          Z19, Z11, Z19
+	VMOVDQU32       Z19, (AX)(R9*8)
+	VSHUFI32X4      $0xdd, Z20, Z16, Z16
+	VPERMD          Z16, Z11, Z16
+	VMOVDQU32       Z16, 256(AX)(R9*8)
+	VSHUFI32X4      $0x88, Z15, Z0, Z16
+	VPERMD          Z16, Z11, Z16
+	VMOVDQU32       Z16, 64(AX)(R9*8)
+	VSHUFI32X4      $0xdd, Z15, Z0, Z0
+	VPERMD          Z0, Z11, Z0
+	VMOVDQU32       Z0, 320(AX)(R9*8)
+	VSHUFI32X4      $0x88, Z18, Z14, Z0
+	VPERMD          Z0, Z11, Z0
+	VMOVDQU32       Z0, 128(AX)(R9*8)
+	VSHUFI32X4      $0xdd, Z18, Z14, Z0
+	VPERMD          Z0, Z11, Z0
+	VMOVDQU32       Z0, 384(AX)(R9*8)
+	VSHUFI32X4      $0x88, Z17, Z1, Z0
+	VPERMD          Z0, Z11, Z0
+	VMOVDQU32       Z0, 192(AX)(R9*8)
+	VSHUFI32X4      $0xdd, Z17, Z1, Z0
+	VPERMD          Z0, Z11, Z0
+	VMOVDQU32       Z0, 448(AX)(R9*8)
+	VPBROADCASTW    (R10), Y0
+	VPBROADCASTW    66(R10), X1
+	VINSERTI32X4    $0x01, X1, Y0, Y0
+	VCVTPH2PS       Y0, Z0
+	VMOVDQU32       2(R10), Z1
+	VMOVDQU32       68(R10), Z14
+	VPERMT2D        Z14, Z2, Z1
+	VPSRLD          $0x1c, Z1, Z1
+	VCVTDQ2PS       Z1, Z1
+	VFMADD213PS     Z12, Z13, Z1
+	VMULPS          Z0, Z1, Z1
+	VMOVDQU32       Z1, (CX)(R9*1)
+	ADDQ            $+132, R10
+	ADDQ            $0x40, R9
+	CMPQ            R9, R8
+	JL              tile
+	ADDQ            BX, DX
+	ADDQ            DI, CX
+	LEAQ            (AX)(DI*8), AX
+	DECQ            SI
+	JG              row
 	VZEROUPPER
 	RET
 
 constants:
-	VMOVDQU32 constant2<>+0(SB), Z8
-	VMOVDQU32 constant3<>+0(SB), Z9
+	VMOVDQU32 constant2<>+0(SB), Z11
+	VMOVDQU32 constant3<>+0(SB), Z12
 	VMOVDQU32 constant4<>+0(SB), Z6
 	VMOVDQU32 constant5<>+0(SB), Z5
-	VMOVDQU32 constant6<>+0(SB), Z10
+	VMOVDQU32 constant6<>+0(SB), Z13
 	VMOVDQU32 constant7<>+0(SB), Z4
-	VMOVDQU32 constant8<>+0(SB), Z2
-	VMOVDQU32 constant9<>+0(SB), Z3
-	VMOVDQU32 constant10<>+0(SB), Z7
+	VMOVDQU32 constant8<>+0(SB), Z8
+	VMOVDQU32 constant9<>+0(SB), Z9
+	VMOVDQU32 constant10<>+0(SB), Z2
+	VMOVDQU32 constant11<>+0(SB), Z7
+	VMOVDQU32 constant12<>+0(SB), Z3
+	VMOVDQU32 constant13<>+0(SB), Z10
 	JMP       begin
 
 // func iq2_xxsRowAVX2(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
@@ -702,23 +717,21 @@ group:
 	VMOVDQU      2(R11), Y1
 	VSHUFPS      $0xdd, 34(R11), Y1, Y1
 	VPERMQ       $0xd8, Y1, Y1
-	VPAND        constant11<>+0(SB), Y1, Y2
+	VPAND        constant14<>+0(SB), Y1, Y2
 	VPSLLD       $0x01, Y1, Y3
-	VPAND        constant12<>+0(SB), Y3, Y3
-	VPOR         Y2, Y3, Y2
+	VPAND        constant15<>+0(SB), Y3, Y3
+	VPOR         Y3, Y2, Y2
 	VPSLLD       $0x02, Y1, Y3
-	VPAND        constant13<>+0(SB), Y3, Y3
-	VPOR         Y2, Y3, Y2
+	VPAND        constant16<>+0(SB), Y3, Y3
+	VPOR         Y3, Y2, Y2
 	VPSLLD       $0x03, Y1, Y1
-	VPAND        constant14<>+0(SB), Y1, Y1
-	VPOR         Y2, Y1, Y1
-	VPSLLD       $0x01, Y1, Y2
-	VPXOR        Y2, Y1, Y3
-	VPSLLD       $0x02, Y3, Y2
-	VPXOR        Y2, Y3, Y3
-	VPSLLD       $0x04, Y3, Y2
-	VPXOR        Y2, Y3, Y2
-	VPAND        constant15<>+0(SB), Y2, Y2
+	VPAND        constant17<>+0(SB), Y1, Y1
+	VPOR         Y1, Y2, Y2
+	VPSRLD       $0x04, Y2, Y1
+	VPXOR        Y2, Y1, Y1
+	VPAND        constant18<>+0(SB), Y1, Y1
+	VMOVDQU      constant19<>+0(SB), Y3
+	VPSHUFB      Y1, Y3, Y1
 	VPOR         Y1, Y2, Y1
 	VMOVDQU      Y1, (SP)
 	VPMOVZXBD    2(R11), X1
@@ -726,29 +739,29 @@ group:
 	VPCMPEQD     Y3, Y3, Y3
 	VPGATHERDQ   Y3, (R12)(X1*8), Y2
 	VPBROADCASTD (SP), Y1
-	VPSHUFB      constant16<>+0(SB), Y1, Y1
-	VMOVDQU      constant17<>+0(SB), Y3
+	VPSHUFB      constant20<>+0(SB), Y1, Y1
+	VMOVDQU      constant21<>+0(SB), Y3
 	VPAND        Y3, Y1, Y1
 	VPCMPEQB     Y3, Y1, Y1
-	VPAND        constant18<>+0(SB), Y1, Y3
+	VPAND        constant22<>+0(SB), Y1, Y3
 	VPXOR        Y3, Y2, Y2
 	VPSUBB       Y1, Y2, Y2
 	VPMADDUBSW   (DI)(R10*8), Y2, Y1
-	VPMADDWD     constant19<>+0(SB), Y1, Y1
+	VPMADDWD     constant23<>+0(SB), Y1, Y1
 	VPMOVZXBD    10(R11), X2
 	VPXOR        Y3, Y3, Y3
 	VPCMPEQD     Y4, Y4, Y4
 	VPGATHERDQ   Y4, (R12)(X2*8), Y3
 	VPBROADCASTD 4(SP), Y2
-	VPSHUFB      constant16<>+0(SB), Y2, Y2
-	VMOVDQU      constant17<>+0(SB), Y4
+	VPSHUFB      constant20<>+0(SB), Y2, Y2
+	VMOVDQU      constant21<>+0(SB), Y4
 	VPAND        Y4, Y2, Y2
 	VPCMPEQB     Y4, Y2, Y2
-	VPAND        constant18<>+0(SB), Y2, Y4
+	VPAND        constant22<>+0(SB), Y2, Y4
 	VPXOR        Y4, Y3, Y3
 	VPSUBB       Y2, Y3, Y3
 	VPMADDUBSW   32(DI)(R10*8), Y3, Y2
-	VPMADDWD     constant19<>+0(SB), Y2, Y2
+	VPMADDWD     constant23<>+0(SB), Y2, Y2
 	VPUNPCKLDQ   Y2, Y1, Y3
 	VPUNPCKHDQ   Y2, Y1, Y1
 	VPADDD       Y3, Y1, Y1
@@ -757,29 +770,29 @@ group:
 	VPCMPEQD     Y4, Y4, Y4
 	VPGATHERDQ   Y4, (R12)(X2*8), Y3
 	VPBROADCASTD 8(SP), Y2
-	VPSHUFB      constant16<>+0(SB), Y2, Y2
-	VMOVDQU      constant17<>+0(SB), Y4
+	VPSHUFB      constant20<>+0(SB), Y2, Y2
+	VMOVDQU      constant21<>+0(SB), Y4
 	VPAND        Y4, Y2, Y2
 	VPCMPEQB     Y4, Y2, Y2
-	VPAND        constant18<>+0(SB), Y2, Y4
+	VPAND        constant22<>+0(SB), Y2, Y4
 	VPXOR        Y4, Y3, Y3
 	VPSUBB       Y2, Y3, Y3
 	VPMADDUBSW   64(DI)(R10*8), Y3, Y2
-	VPMADDWD     constant19<>+0(SB), Y2, Y2
+	VPMADDWD     constant23<>+0(SB), Y2, Y2
 	VPMOVZXBD    26(R11), X3
 	VPXOR        Y4, Y4, Y4
 	VPCMPEQD     Y5, Y5, Y5
 	VPGATHERDQ   Y5, (R12)(X3*8), Y4
 	VPBROADCASTD 12(SP), Y3
-	VPSHUFB      constant16<>+0(SB), Y3, Y3
-	VMOVDQU      constant17<>+0(SB), Y5
+	VPSHUFB      constant20<>+0(SB), Y3, Y3
+	VMOVDQU      constant21<>+0(SB), Y5
 	VPAND        Y5, Y3, Y3
 	VPCMPEQB     Y5, Y3, Y3
-	VPAND        constant18<>+0(SB), Y3, Y5
+	VPAND        constant22<>+0(SB), Y3, Y5
 	VPXOR        Y5, Y4, Y4
 	VPSUBB       Y3, Y4, Y4
 	VPMADDUBSW   96(DI)(R10*8), Y4, Y3
-	VPMADDWD     constant19<>+0(SB), Y3, Y3
+	VPMADDWD     constant23<>+0(SB), Y3, Y3
 	VPUNPCKLDQ   Y3, Y2, Y4
 	VPUNPCKHDQ   Y3, Y2, Y2
 	VPADDD       Y4, Y2, Y2
@@ -791,29 +804,29 @@ group:
 	VPCMPEQD     Y4, Y4, Y4
 	VPGATHERDQ   Y4, (R12)(X2*8), Y3
 	VPBROADCASTD 16(SP), Y2
-	VPSHUFB      constant16<>+0(SB), Y2, Y2
-	VMOVDQU      constant17<>+0(SB), Y4
+	VPSHUFB      constant20<>+0(SB), Y2, Y2
+	VMOVDQU      constant21<>+0(SB), Y4
 	VPAND        Y4, Y2, Y2
 	VPCMPEQB     Y4, Y2, Y2
-	VPAND        constant18<>+0(SB), Y2, Y4
+	VPAND        constant22<>+0(SB), Y2, Y4
 	VPXOR        Y4, Y3, Y3
 	VPSUBB       Y2, Y3, Y3
 	VPMADDUBSW   128(DI)(R10*8), Y3, Y2
-	VPMADDWD     constant19<>+0(SB), Y2, Y2
+	VPMADDWD     constant23<>+0(SB), Y2, Y2
 	VPMOVZXBD    42(R11), X3
 	VPXOR        Y4, Y4, Y4
 	VPCMPEQD     Y5, Y5, Y5
 	VPGATHERDQ   Y5, (R12)(X3*8), Y4
 	VPBROADCASTD 20(SP), Y3
-	VPSHUFB      constant16<>+0(SB), Y3, Y3
-	VMOVDQU      constant17<>+0(SB), Y5
+	VPSHUFB      constant20<>+0(SB), Y3, Y3
+	VMOVDQU      constant21<>+0(SB), Y5
 	VPAND        Y5, Y3, Y3
 	VPCMPEQB     Y5, Y3, Y3
-	VPAND        constant18<>+0(SB), Y3, Y5
+	VPAND        constant22<>+0(SB), Y3, Y5
 	VPXOR        Y5, Y4, Y4
 	VPSUBB       Y3, Y4, Y4
 	VPMADDUBSW   160(DI)(R10*8), Y4, Y3
-	VPMADDWD     constant19<>+0(SB), Y3, Y3
+	VPMADDWD     constant23<>+0(SB), Y3, Y3
 	VPUNPCKLDQ   Y3, Y2, Y4
 	VPUNPCKHDQ   Y3, Y2, Y2
 	VPADDD       Y4, Y2, Y2
@@ -822,29 +835,29 @@ group:
 	VPCMPEQD     Y5, Y5, Y5
 	VPGATHERDQ   Y5, (R12)(X3*8), Y4
 	VPBROADCASTD 24(SP), Y3
-	VPSHUFB      constant16<>+0(SB), Y3, Y3
-	VMOVDQU      constant17<>+0(SB), Y5
+	VPSHUFB      constant20<>+0(SB), Y3, Y3
+	VMOVDQU      constant21<>+0(SB), Y5
 	VPAND        Y5, Y3, Y3
 	VPCMPEQB     Y5, Y3, Y3
-	VPAND        constant18<>+0(SB), Y3, Y5
+	VPAND        constant22<>+0(SB), Y3, Y5
 	VPXOR        Y5, Y4, Y4
 	VPSUBB       Y3, Y4, Y4
 	VPMADDUBSW   192(DI)(R10*8), Y4, Y3
-	VPMADDWD     constant19<>+0(SB), Y3, Y3
+	VPMADDWD     constant23<>+0(SB), Y3, Y3
 	VPMOVZXBD    58(R11), X4
 	VPXOR        Y5, Y5, Y5
 	VPCMPEQD     Y6, Y6, Y6
 	VPGATHERDQ   Y6, (R12)(X4*8), Y5
 	VPBROADCASTD 28(SP), Y4
-	VPSHUFB      constant16<>+0(SB), Y4, Y4
-	VMOVDQU      constant17<>+0(SB), Y6
+	VPSHUFB      constant20<>+0(SB), Y4, Y4
+	VMOVDQU      constant21<>+0(SB), Y6
 	VPAND        Y6, Y4, Y4
 	VPCMPEQB     Y6, Y4, Y4
-	VPAND        constant18<>+0(SB), Y4, Y6
+	VPAND        constant22<>+0(SB), Y4, Y6
 	VPXOR        Y6, Y5, Y5
 	VPSUBB       Y4, Y5, Y5
 	VPMADDUBSW   224(DI)(R10*8), Y5, Y4
-	VPMADDWD     constant19<>+0(SB), Y4, Y4
+	VPMADDWD     constant23<>+0(SB), Y4, Y4
 	VPUNPCKLDQ   Y4, Y3, Y5
 	VPUNPCKHDQ   Y4, Y3, Y3
 	VPADDD       Y5, Y3, Y3
@@ -864,8 +877,8 @@ group:
 	VPERMQ       $0xd8, Y2, Y2
 	VPSRLD       $0x1c, Y2, Y2
 	VCVTDQ2PS    Y2, Y2
-	VMOVDQU      constant21<>+0(SB), Y4
-	VFMADD213PS  constant20<>+0(SB), Y4, Y2
+	VMOVDQU      constant25<>+0(SB), Y4
+	VFMADD213PS  constant24<>+0(SB), Y4, Y2
 	VMULPS       Y1, Y2, Y2
 	VMOVDQU      (R8)(R10*1), Y1
 	VCVTDQ2PS    Y3, Y3
@@ -890,82 +903,88 @@ rest:
 	VZEROUPPER
 	RET
 
-DATA constant11<>+0(SB)/8, $0x0000007f0000007f
-DATA constant11<>+8(SB)/8, $0x0000007f0000007f
-DATA constant11<>+16(SB)/8, $0x0000007f0000007f
-DATA constant11<>+24(SB)/8, $0x0000007f0000007f
-GLOBL constant11<>(SB), RODATA|NOPTR, $32
-
-DATA constant12<>+0(SB)/8, $0x00007f0000007f00
-DATA constant12<>+8(SB)/8, $0x00007f0000007f00
-DATA constant12<>+16(SB)/8, $0x00007f0000007f00
-DATA constant12<>+24(SB)/8, $0x00007f0000007f00
-GLOBL constant12<>(SB), RODATA|NOPTR, $32
-
-DATA constant13<>+0(SB)/8, $0x007f0000007f0000
-DATA constant13<>+8(SB)/8, $0x007f0000007f0000
-DATA constant13<>+16(SB)/8, $0x007f0000007f0000
-DATA constant13<>+24(SB)/8, $0x007f0000007f0000
-GLOBL constant13<>(SB), RODATA|NOPTR, $32
-
-DATA constant14<>+0(SB)/8, $0x7f0000007f000000
-DATA constant14<>+8(SB)/8, $0x7f0000007f000000
-DATA constant14<>+16(SB)/8, $0x7f0000007f000000
-DATA constant14<>+24(SB)/8, $0x7f0000007f000000
+DATA constant14<>+0(SB)/8, $0x0000007f0000007f
+DATA constant14<>+8(SB)/8, $0x0000007f0000007f
+DATA constant14<>+16(SB)/8, $0x0000007f0000007f
+DATA constant14<>+24(SB)/8, $0x0000007f0000007f
 GLOBL constant14<>(SB), RODATA|NOPTR, $32
 
-DATA constant15<>+0(SB)/8, $0x8080808080808080
-DATA constant15<>+8(SB)/8, $0x8080808080808080
-DATA constant15<>+16(SB)/8, $0x8080808080808080
-DATA constant15<>+24(SB)/8, $0x8080808080808080
+DATA constant15<>+0(SB)/8, $0x00007f0000007f00
+DATA constant15<>+8(SB)/8, $0x00007f0000007f00
+DATA constant15<>+16(SB)/8, $0x00007f0000007f00
+DATA constant15<>+24(SB)/8, $0x00007f0000007f00
 GLOBL constant15<>(SB), RODATA|NOPTR, $32
 
-DATA constant16<>+0(SB)/8, $0x0000000000000000
-DATA constant16<>+8(SB)/8, $0x0101010101010101
-DATA constant16<>+16(SB)/8, $0x0202020202020202
-DATA constant16<>+24(SB)/8, $0x0303030303030303
+DATA constant16<>+0(SB)/8, $0x007f0000007f0000
+DATA constant16<>+8(SB)/8, $0x007f0000007f0000
+DATA constant16<>+16(SB)/8, $0x007f0000007f0000
+DATA constant16<>+24(SB)/8, $0x007f0000007f0000
 GLOBL constant16<>(SB), RODATA|NOPTR, $32
 
-DATA constant17<>+0(SB)/8, $0x8040201008040201
-DATA constant17<>+8(SB)/8, $0x8040201008040201
-DATA constant17<>+16(SB)/8, $0x8040201008040201
-DATA constant17<>+24(SB)/8, $0x8040201008040201
+DATA constant17<>+0(SB)/8, $0x7f0000007f000000
+DATA constant17<>+8(SB)/8, $0x7f0000007f000000
+DATA constant17<>+16(SB)/8, $0x7f0000007f000000
+DATA constant17<>+24(SB)/8, $0x7f0000007f000000
 GLOBL constant17<>(SB), RODATA|NOPTR, $32
 
-DATA constant18<>+0(SB)/8, $0x7f7f7f7f7f7f7f7f
-DATA constant18<>+8(SB)/8, $0x7f7f7f7f7f7f7f7f
-DATA constant18<>+16(SB)/8, $0x7f7f7f7f7f7f7f7f
-DATA constant18<>+24(SB)/8, $0x7f7f7f7f7f7f7f7f
+DATA constant18<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant18<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant18<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant18<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
 GLOBL constant18<>(SB), RODATA|NOPTR, $32
 
-DATA constant19<>+0(SB)/8, $0x0001000100010001
-DATA constant19<>+8(SB)/8, $0x0001000100010001
-DATA constant19<>+16(SB)/8, $0x0001000100010001
-DATA constant19<>+24(SB)/8, $0x0001000100010001
+DATA constant19<>+0(SB)/8, $0x8000008000808000
+DATA constant19<>+8(SB)/8, $0x0080800080000080
+DATA constant19<>+16(SB)/8, $0x8000008000808000
+DATA constant19<>+24(SB)/8, $0x0080800080000080
 GLOBL constant19<>(SB), RODATA|NOPTR, $32
 
-DATA constant20<>+0(SB)/8, $0x3e0000003e000000
-DATA constant20<>+8(SB)/8, $0x3e0000003e000000
-DATA constant20<>+16(SB)/8, $0x3e0000003e000000
-DATA constant20<>+24(SB)/8, $0x3e0000003e000000
+DATA constant20<>+0(SB)/8, $0x0000000000000000
+DATA constant20<>+8(SB)/8, $0x0101010101010101
+DATA constant20<>+16(SB)/8, $0x0202020202020202
+DATA constant20<>+24(SB)/8, $0x0303030303030303
 GLOBL constant20<>(SB), RODATA|NOPTR, $32
 
-DATA constant21<>+0(SB)/8, $0x3e8000003e800000
-DATA constant21<>+8(SB)/8, $0x3e8000003e800000
-DATA constant21<>+16(SB)/8, $0x3e8000003e800000
-DATA constant21<>+24(SB)/8, $0x3e8000003e800000
+DATA constant21<>+0(SB)/8, $0x8040201008040201
+DATA constant21<>+8(SB)/8, $0x8040201008040201
+DATA constant21<>+16(SB)/8, $0x8040201008040201
+DATA constant21<>+24(SB)/8, $0x8040201008040201
 GLOBL constant21<>(SB), RODATA|NOPTR, $32
 
-// func iq2_xxsPackAVX2(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
+DATA constant22<>+0(SB)/8, $0x7f7f7f7f7f7f7f7f
+DATA constant22<>+8(SB)/8, $0x7f7f7f7f7f7f7f7f
+DATA constant22<>+16(SB)/8, $0x7f7f7f7f7f7f7f7f
+DATA constant22<>+24(SB)/8, $0x7f7f7f7f7f7f7f7f
+GLOBL constant22<>(SB), RODATA|NOPTR, $32
+
+DATA constant23<>+0(SB)/8, $0x0001000100010001
+DATA constant23<>+8(SB)/8, $0x0001000100010001
+DATA constant23<>+16(SB)/8, $0x0001000100010001
+DATA constant23<>+24(SB)/8, $0x0001000100010001
+GLOBL constant23<>(SB), RODATA|NOPTR, $32
+
+DATA constant24<>+0(SB)/8, $0x3e0000003e000000
+DATA constant24<>+8(SB)/8, $0x3e0000003e000000
+DATA constant24<>+16(SB)/8, $0x3e0000003e000000
+DATA constant24<>+24(SB)/8, $0x3e0000003e000000
+GLOBL constant24<>(SB), RODATA|NOPTR, $32
+
+DATA constant25<>+0(SB)/8, $0x3e8000003e800000
+DATA constant25<>+8(SB)/8, $0x3e8000003e800000
+DATA constant25<>+16(SB)/8, $0x3e8000003e800000
+DATA constant25<>+24(SB)/8, $0x3e8000003e800000
+GLOBL constant25<>(SB), RODATA|NOPTR, $32
+
+// func iq2_xxsPackAVX2(t *uint8, a *float32, b *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX2, F16C, FMA3
-TEXT ·iq2_xxsPackAVX2(SB), NOSPLIT, $64-56
+TEXT ·iq2_xxsPackAVX2(SB), NOSPLIT, $64-64
 	MOVQ t+0(FP), AX
 	MOVQ a+8(FP), CX
-	MOVQ w+24(FP), DX
-	MOVQ stride+32(FP), BX
-	MOVQ n+40(FP), SI
-	MOVQ tstride+16(FP), DI
-	MOVQ tiles+48(FP), R8
+	MOVQ w+32(FP), DX
+	MOVQ stride+40(FP), BX
+	MOVQ n+48(FP), SI
+	MOVQ tstride+24(FP), DI
+	MOVQ tiles+56(FP), R8
 	SHLQ $0x06, DI
 	SHLQ $0x06, R8
 
@@ -978,23 +997,21 @@ tile:
 	VMOVDQU      2(R10), Y0
 	VSHUFPS      $0xdd, 34(R10), Y0, Y0
 	VPERMQ       $0xd8, Y0, Y0
-	VPAND        constant11<>+0(SB), Y0, Y1
+	VPAND        constant14<>+0(SB), Y0, Y1
 	VPSLLD       $0x01, Y0, Y2
-	VPAND        constant12<>+0(SB), Y2, Y2
-	VPOR         Y1, Y2, Y1
+	VPAND        constant15<>+0(SB), Y2, Y2
+	VPOR         Y2, Y1, Y1
 	VPSLLD       $0x02, Y0, Y2
-	VPAND        constant13<>+0(SB), Y2, Y2
-	VPOR         Y1, Y2, Y1
+	VPAND        constant16<>+0(SB), Y2, Y2
+	VPOR         Y2, Y1, Y1
 	VPSLLD       $0x03, Y0, Y0
-	VPAND        constant14<>+0(SB), Y0, Y0
-	VPOR         Y1, Y0, Y0
-	VPSLLD       $0x01, Y0, Y1
-	VPXOR        Y1, Y0, Y2
-	VPSLLD       $0x02, Y2, Y1
-	VPXOR        Y1, Y2, Y2
-	VPSLLD       $0x04, Y2, Y1
-	VPXOR        Y1, Y2, Y1
-	VPAND        constant15<>+0(SB), Y1, Y1
+	VPAND        constant17<>+0(SB), Y0, Y0
+	VPOR         Y0, Y1, Y1
+	VPSRLD       $0x04, Y1, Y0
+	VPXOR        Y1, Y0, Y0
+	VPAND        constant18<>+0(SB), Y0, Y0
+	VMOVDQU      constant19<>+0(SB), Y2
+	VPSHUFB      Y0, Y2, Y0
 	VPOR         Y0, Y1, Y0
 	VMOVDQU      Y0, (SP)
 	VPMOVZXBD    2(R10), X0
@@ -1002,11 +1019,11 @@ tile:
 	VPCMPEQD     Y2, Y2, Y2
 	VPGATHERDQ   Y2, (R11)(X0*8), Y1
 	VPBROADCASTD (SP), Y0
-	VPSHUFB      constant16<>+0(SB), Y0, Y0
-	VMOVDQU      constant17<>+0(SB), Y2
+	VPSHUFB      constant20<>+0(SB), Y0, Y0
+	VMOVDQU      constant21<>+0(SB), Y2
 	VPAND        Y2, Y0, Y0
 	VPCMPEQB     Y2, Y0, Y0
-	VPAND        constant18<>+0(SB), Y0, Y2
+	VPAND        constant22<>+0(SB), Y0, Y2
 	VPXOR        Y2, Y1, Y1
 	VPSUBB       Y0, Y1, Y1
 	VPMOVZXBD    10(R10), X0
@@ -1014,11 +1031,11 @@ tile:
 	VPCMPEQD     Y3, Y3, Y3
 	VPGATHERDQ   Y3, (R11)(X0*8), Y2
 	VPBROADCASTD 4(SP), Y0
-	VPSHUFB      constant16<>+0(SB), Y0, Y0
-	VMOVDQU      constant17<>+0(SB), Y3
+	VPSHUFB      constant20<>+0(SB), Y0, Y0
+	VMOVDQU      constant21<>+0(SB), Y3
 	VPAND        Y3, Y0, Y0
 	VPCMPEQB     Y3, Y0, Y0
-	VPAND        constant18<>+0(SB), Y0, Y3
+	VPAND        constant22<>+0(SB), Y0, Y3
 	VPXOR        Y3, Y2, Y2
 	VPSUBB       Y0, Y2, Y2
 	VPMOVZXBD    18(R10), X0
@@ -1026,11 +1043,11 @@ tile:
 	VPCMPEQD     Y4, Y4, Y4
 	VPGATHERDQ   Y4, (R11)(X0*8), Y3
 	VPBROADCASTD 8(SP), Y0
-	VPSHUFB      constant16<>+0(SB), Y0, Y0
-	VMOVDQU      constant17<>+0(SB), Y4
+	VPSHUFB      constant20<>+0(SB), Y0, Y0
+	VMOVDQU      constant21<>+0(SB), Y4
 	VPAND        Y4, Y0, Y0
 	VPCMPEQB     Y4, Y0, Y0
-	VPAND        constant18<>+0(SB), Y0, Y4
+	VPAND        constant22<>+0(SB), Y0, Y4
 	VPXOR        Y4, Y3, Y3
 	VPSUBB       Y0, Y3, Y3
 	VPMOVZXBD    26(R10), X0
@@ -1038,11 +1055,11 @@ tile:
 	VPCMPEQD     Y5, Y5, Y5
 	VPGATHERDQ   Y5, (R11)(X0*8), Y4
 	VPBROADCASTD 12(SP), Y0
-	VPSHUFB      constant16<>+0(SB), Y0, Y0
-	VMOVDQU      constant17<>+0(SB), Y5
+	VPSHUFB      constant20<>+0(SB), Y0, Y0
+	VMOVDQU      constant21<>+0(SB), Y5
 	VPAND        Y5, Y0, Y0
 	VPCMPEQB     Y5, Y0, Y0
-	VPAND        constant18<>+0(SB), Y0, Y5
+	VPAND        constant22<>+0(SB), Y0, Y5
 	VPXOR        Y5, Y4, Y4
 	VPSUBB       Y0, Y4, Y4
 	VPMOVZXBD    34(R10), X0
@@ -1050,11 +1067,11 @@ tile:
 	VPCMPEQD     Y6, Y6, Y6
 	VPGATHERDQ   Y6, (R11)(X0*8), Y5
 	VPBROADCASTD 16(SP), Y0
-	VPSHUFB      constant16<>+0(SB), Y0, Y0
-	VMOVDQU      constant17<>+0(SB), Y6
+	VPSHUFB      constant20<>+0(SB), Y0, Y0
+	VMOVDQU      constant21<>+0(SB), Y6
 	VPAND        Y6, Y0, Y0
 	VPCMPEQB     Y6, Y0, Y0
-	VPAND        constant18<>+0(SB), Y0, Y6
+	VPAND        constant22<>+0(SB), Y0, Y6
 	VPXOR        Y6, Y5, Y5
 	VPSUBB       Y0, Y5, Y5
 	VPMOVZXBD    42(R10), X0
@@ -1062,11 +1079,11 @@ tile:
 	VPCMPEQD     Y7, Y7, Y7
 	VPGATHERDQ   Y7, (R11)(X0*8), Y6
 	VPBROADCASTD 20(SP), Y0
-	VPSHUFB      constant16<>+0(SB), Y0, Y0
-	VMOVDQU      constant17<>+0(SB), Y7
+	VPSHUFB      constant20<>+0(SB), Y0, Y0
+	VMOVDQU      constant21<>+0(SB), Y7
 	VPAND        Y7, Y0, Y0
 	VPCMPEQB     Y7, Y0, Y0
-	VPAND        constant18<>+0(SB), Y0, Y7
+	VPAND        constant22<>+0(SB), Y0, Y7
 	VPXOR        Y7, Y6, Y6
 	VPSUBB       Y0, Y6, Y6
 	VPMOVZXBD    50(R10), X0
@@ -1074,11 +1091,11 @@ tile:
 	VPCMPEQD     Y8, Y8, Y8
 	VPGATHERDQ   Y8, (R11)(X0*8), Y7
 	VPBROADCASTD 24(SP), Y0
-	VPSHUFB      constant16<>+0(SB), Y0, Y0
-	VMOVDQU      constant17<>+0(SB), Y8
+	VPSHUFB      constant20<>+0(SB), Y0, Y0
+	VMOVDQU      constant21<>+0(SB), Y8
 	VPAND        Y8, Y0, Y0
 	VPCMPEQB     Y8, Y0, Y0
-	VPAND        constant18<>+0(SB), Y0, Y8
+	VPAND        constant22<>+0(SB), Y0, Y8
 	VPXOR        Y8, Y7, Y7
 	VPSUBB       Y0, Y7, Y7
 	VPMOVZXBD    58(R10), X0
@@ -1086,11 +1103,11 @@ tile:
 	VPCMPEQD     Y9, Y9, Y9
 	VPGATHERDQ   Y9, (R11)(X0*8), Y8
 	VPBROADCASTD 28(SP), Y0
-	VPSHUFB      constant16<>+0(SB), Y0, Y0
-	VMOVDQU      constant17<>+0(SB), Y9
+	VPSHUFB      constant20<>+0(SB), Y0, Y0
+	VMOVDQU      constant21<>+0(SB), Y9
 	VPAND        Y9, Y0, Y0
 	VPCMPEQB     Y9, Y0, Y0
-	VPAND        constant18<>+0(SB), Y0, Y9
+	VPAND        constant22<>+0(SB), Y0, Y9
 	VPXOR        Y9, Y8, Y8
 	VPSUBB       Y0, Y8, Y8
 	VPUNPCKLDQ   Y2, Y1, Y0
@@ -1132,8 +1149,8 @@ tile:
 	VPERMQ       $0xd8, Y1, Y1
 	VPSRLD       $0x1c, Y1, Y1
 	VCVTDQ2PS    Y1, Y1
-	VMOVDQU      constant21<>+0(SB), Y2
-	VFMADD213PS  constant20<>+0(SB), Y2, Y1
+	VMOVDQU      constant25<>+0(SB), Y2
+	VFMADD213PS  constant24<>+0(SB), Y2, Y1
 	VMULPS       Y0, Y1, Y1
 	VMOVDQU      Y1, (CX)(R9*1)
 	ADDQ         $+66, R10
@@ -1141,23 +1158,21 @@ tile:
 	VMOVDQU      2(R10), Y0
 	VSHUFPS      $0xdd, 34(R10), Y0, Y0
 	VPERMQ       $0xd8, Y0, Y0
-	VPAND        constant11<>+0(SB), Y0, Y1
+	VPAND        constant14<>+0(SB), Y0, Y1
 	VPSLLD       $0x01, Y0, Y2
-	VPAND        constant12<>+0(SB), Y2, Y2
-	VPOR         Y1, Y2, Y1
+	VPAND        constant15<>+0(SB), Y2, Y2
+	VPOR         Y2, Y1, Y1
 	VPSLLD       $0x02, Y0, Y2
-	VPAND        constant13<>+0(SB), Y2, Y2
-	VPOR         Y1, Y2, Y1
+	VPAND        constant16<>+0(SB), Y2, Y2
+	VPOR         Y2, Y1, Y1
 	VPSLLD       $0x03, Y0, Y0
-	VPAND        constant14<>+0(SB), Y0, Y0
-	VPOR         Y1, Y0, Y0
-	VPSLLD       $0x01, Y0, Y1
-	VPXOR        Y1, Y0, Y2
-	VPSLLD       $0x02, Y2, Y1
-	VPXOR        Y1, Y2, Y2
-	VPSLLD       $0x04, Y2, Y1
-	VPXOR        Y1, Y2, Y1
-	VPAND        constant15<>+0(SB), Y1, Y1
+	VPAND        constant17<>+0(SB), Y0, Y0
+	VPOR         Y0, Y1, Y1
+	VPSRLD       $0x04, Y1, Y0
+	VPXOR        Y1, Y0, Y0
+	VPAND        constant18<>+0(SB), Y0, Y0
+	VMOVDQU      constant19<>+0(SB), Y2
+	VPSHUFB      Y0, Y2, Y0
 	VPOR         Y0, Y1, Y0
 	VMOVDQU      Y0, 32(SP)
 	VPMOVZXBD    2(R10), X0
@@ -1165,11 +1180,11 @@ tile:
 	VPCMPEQD     Y2, Y2, Y2
 	VPGATHERDQ   Y2, (R11)(X0*8), Y1
 	VPBROADCASTD 32(SP), Y0
-	VPSHUFB      constant16<>+0(SB), Y0, Y0
-	VMOVDQU      constant17<>+0(SB), Y2
+	VPSHUFB      constant20<>+0(SB), Y0, Y0
+	VMOVDQU      constant21<>+0(SB), Y2
 	VPAND        Y2, Y0, Y0
 	VPCMPEQB     Y2, Y0, Y0
-	VPAND        constant18<>+0(SB), Y0, Y2
+	VPAND        constant22<>+0(SB), Y0, Y2
 	VPXOR        Y2, Y1, Y1
 	VPSUBB       Y0, Y1, Y1
 	VPMOVZXBD    10(R10), X0
@@ -1177,11 +1192,11 @@ tile:
 	VPCMPEQD     Y3, Y3, Y3
 	VPGATHERDQ   Y3, (R11)(X0*8), Y2
 	VPBROADCASTD 36(SP), Y0
-	VPSHUFB      constant16<>+0(SB), Y0, Y0
-	VMOVDQU      constant17<>+0(SB), Y3
+	VPSHUFB      constant20<>+0(SB), Y0, Y0
+	VMOVDQU      constant21<>+0(SB), Y3
 	VPAND        Y3, Y0, Y0
 	VPCMPEQB     Y3, Y0, Y0
-	VPAND        constant18<>+0(SB), Y0, Y3
+	VPAND        constant22<>+0(SB), Y0, Y3
 	VPXOR        Y3, Y2, Y2
 	VPSUBB       Y0, Y2, Y2
 	VPMOVZXBD    18(R10), X0
@@ -1189,11 +1204,11 @@ tile:
 	VPCMPEQD     Y4, Y4, Y4
 	VPGATHERDQ   Y4, (R11)(X0*8), Y3
 	VPBROADCASTD 40(SP), Y0
-	VPSHUFB      constant16<>+0(SB), Y0, Y0
-	VMOVDQU      constant17<>+0(SB), Y4
+	VPSHUFB      constant20<>+0(SB), Y0, Y0
+	VMOVDQU      constant21<>+0(SB), Y4
 	VPAND        Y4, Y0, Y0
 	VPCMPEQB     Y4, Y0, Y0
-	VPAND        constant18<>+0(SB), Y0, Y4
+	VPAND        constant22<>+0(SB), Y0, Y4
 	VPXOR        Y4, Y3, Y3
 	VPSUBB       Y0, Y3, Y3
 	VPMOVZXBD    26(R10), X0
@@ -1201,11 +1216,11 @@ tile:
 	VPCMPEQD     Y5, Y5, Y5
 	VPGATHERDQ   Y5, (R11)(X0*8), Y4
 	VPBROADCASTD 44(SP), Y0
-	VPSHUFB      constant16<>+0(SB), Y0, Y0
-	VMOVDQU      constant17<>+0(SB), Y5
+	VPSHUFB      constant20<>+0(SB), Y0, Y0
+	VMOVDQU      constant21<>+0(SB), Y5
 	VPAND        Y5, Y0, Y0
 	VPCMPEQB     Y5, Y0, Y0
-	VPAND        constant18<>+0(SB), Y0, Y5
+	VPAND        constant22<>+0(SB), Y0, Y5
 	VPXOR        Y5, Y4, Y4
 	VPSUBB       Y0, Y4, Y4
 	VPMOVZXBD    34(R10), X0
@@ -1213,11 +1228,11 @@ tile:
 	VPCMPEQD     Y6, Y6, Y6
 	VPGATHERDQ   Y6, (R11)(X0*8), Y5
 	VPBROADCASTD 48(SP), Y0
-	VPSHUFB      constant16<>+0(SB), Y0, Y0
-	VMOVDQU      constant17<>+0(SB), Y6
+	VPSHUFB      constant20<>+0(SB), Y0, Y0
+	VMOVDQU      constant21<>+0(SB), Y6
 	VPAND        Y6, Y0, Y0
 	VPCMPEQB     Y6, Y0, Y0
-	VPAND        constant18<>+0(SB), Y0, Y6
+	VPAND        constant22<>+0(SB), Y0, Y6
 	VPXOR        Y6, Y5, Y5
 	VPSUBB       Y0, Y5, Y5
 	VPMOVZXBD    42(R10), X0
@@ -1225,11 +1240,11 @@ tile:
 	VPCMPEQD     Y7, Y7, Y7
 	VPGATHERDQ   Y7, (R11)(X0*8), Y6
 	VPBROADCASTD 52(SP), Y0
-	VPSHUFB      constant16<>+0(SB), Y0, Y0
-	VMOVDQU      constant17<>+0(SB), Y7
+	VPSHUFB      constant20<>+0(SB), Y0, Y0
+	VMOVDQU      constant21<>+0(SB), Y7
 	VPAND        Y7, Y0, Y0
 	VPCMPEQB     Y7, Y0, Y0
-	VPAND        constant18<>+0(SB), Y0, Y7
+	VPAND        constant22<>+0(SB), Y0, Y7
 	VPXOR        Y7, Y6, Y6
 	VPSUBB       Y0, Y6, Y6
 	VPMOVZXBD    50(R10), X0
@@ -1237,11 +1252,11 @@ tile:
 	VPCMPEQD     Y8, Y8, Y8
 	VPGATHERDQ   Y8, (R11)(X0*8), Y7
 	VPBROADCASTD 56(SP), Y0
-	VPSHUFB      constant16<>+0(SB), Y0, Y0
-	VMOVDQU      constant17<>+0(SB), Y8
+	VPSHUFB      constant20<>+0(SB), Y0, Y0
+	VMOVDQU      constant21<>+0(SB), Y8
 	VPAND        Y8, Y0, Y0
 	VPCMPEQB     Y8, Y0, Y0
-	VPAND        constant18<>+0(SB), Y0, Y8
+	VPAND        constant22<>+0(SB), Y0, Y8
 	VPXOR        Y8, Y7, Y7
 	VPSUBB       Y0, Y7, Y7
 	VPMOVZXBD    58(R10), X0
@@ -1249,11 +1264,11 @@ tile:
 	VPCMPEQD     Y9, Y9, Y9
 	VPGATHERDQ   Y9, (R11)(X0*8), Y8
 	VPBROADCASTD 60(SP), Y0
-	VPSHUFB      constant16<>+0(SB), Y0, Y0
-	VMOVDQU      constant17<>+0(SB), Y9
+	VPSHUFB      constant20<>+0(SB), Y0, Y0
+	VMOVDQU      constant21<>+0(SB), Y9
 	VPAND        Y9, Y0, Y0
 	VPCMPEQB     Y9, Y0, Y0
-	VPAND        constant18<>+0(SB), Y0, Y9
+	VPAND        constant22<>+0(SB), Y0, Y9
 	VPXOR        Y9, Y8, Y8
 	VPSUBB       Y0, Y8, Y8
 	VPUNPCKLDQ   Y2, Y1, Y0
@@ -1295,8 +1310,8 @@ tile:
 	VPERMQ       $0xd8, Y1, Y1
 	VPSRLD       $0x1c, Y1, Y1
 	VCVTDQ2PS    Y1, Y1
-	VMOVDQU      constant21<>+0(SB), Y2
-	VFMADD213PS  constant20<>+0(SB), Y2, Y1
+	VMOVDQU      constant25<>+0(SB), Y2
+	VFMADD213PS  constant24<>+0(SB), Y2, Y1
 	VMULPS       Y0, Y1, Y1
 	VMOVDQU      Y1, 32(CX)(R9*1)
 	ADDQ         $+66, R10
@@ -1304,7 +1319,7 @@ tile:
 	CMPQ         R9, R8
 	JL           tile
 	ADDQ         BX, DX
-	LEAQ         (CX)(DI*1), CX
+	ADDQ         DI, CX
 	LEAQ         (AX)(DI*8), AX
 	DECQ         SI
 	JG           row
