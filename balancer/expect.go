@@ -9,12 +9,12 @@ import (
 // expectation is what a step takes under the setting in force: computing, and waiting for each byte read. It lags behind the steps, so
 // that a change shows.
 type expectation struct {
-	n       int     // steps seen
-	rest    float64 // nanoseconds of a step without waiting
-	waited  float64 // nanoseconds of a step
-	bytes   float64 // of a step
-	ratio   [alarmSteps]float64
-	pending int // ratios in it, the newest overwriting the oldest
+	n      int     // steps seen
+	rest   float64 // nanoseconds of a step without waiting
+	waited float64 // nanoseconds of a step
+	bytes  float64 // of a step
+	ratio  [alarmMost]float64
+	filled int // ratios in it, the newest overwriting the oldest
 }
 
 // begin takes an arm's means for what is expected.
@@ -32,24 +32,27 @@ func (e *expectation) add(t *messages.Took) (off float64) {
 	nanos := float64(max(t.Nanos, 1))
 	e.n++
 	if e.n > alarmSteps {
-		expected := e.rest + e.waited
+		expected := e.perStep()
 		if e.bytes > 0 {
 			expected = e.rest + e.waited*min(float64(t.Bytes)/e.bytes, 4)
 		}
-		e.ratio[e.pending%alarmSteps] = nanos / max(expected, 1)
-		e.pending++
+		e.ratio[e.filled%alarmMost] = nanos / max(expected, 1)
+		e.filled++
 	}
 	weight := 1 / float64(min(e.n, forget))
 	e.rest += weight * (nanos - float64(t.Waited) - e.rest)
 	e.waited += weight * (float64(t.Waited) - e.waited)
 	e.bytes += weight * (float64(t.Bytes) - e.bytes)
-	if e.pending < alarmSteps {
+	n := int(max(alarmSteps, min(float64(alarmTime)/max(e.perStep(), 1), alarmMost)))
+	if e.filled < n {
 		return 0
 	}
-	sorted := e.ratio
-	slices.Sort(sorted[:])
-	if m := sorted[alarmSteps/2]; m > alarm || m < 1/alarm {
-		*e = expectation{}
+	var newest [alarmMost]float64
+	for i := range n {
+		newest[i] = e.ratio[(e.filled-1-i)%alarmMost]
+	}
+	slices.Sort(newest[:n])
+	if m := newest[n/2]; m > alarm || m < 1/alarm {
 		return m
 	}
 	return 0

@@ -3,19 +3,24 @@ package balancer
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/coli-moe/coli/messages"
 )
 
 const (
-	firstPause = 64   // decode steps between rounds; doubled by each trial that changes nothing,
-	lastPause  = 1024 // up to here
-	lossShare  = 0.02 // of the time that trials may lose, once a round has ended
-	alarm      = 1.25 // a step this many times longer or shorter than expected is not noise,
-	alarmSteps = 16   // if the median of so many is
-	forget     = 128  // steps by which what is expected lags behind
-	maxKnown   = 32   // changes of which the evidence is kept
-	noWait     = 0.02 // of the time: waiting for the disk that is not worth a trial
+	firstPause = 64                     // decode steps between rounds; doubled by each trial that changes nothing,
+	lastPause  = 1024                   // up to here
+	lossShare  = 0.02                   // of the time that trials may lose, once a round has ended
+	alarm      = 1.25                   // a step this many times longer or shorter than expected is not noise,
+	alarmSteps = 16                     // if the median of so many is, at least
+	alarmMost  = 64                     // and at most,
+	alarmTime  = 250 * time.Millisecond // so that they take about this long
+	firstQuiet = 256                    // steps after an alarm in which another one is noise; doubled by each that comes soon after,
+	lastQuiet  = 4096                   // up to here
+	forget     = 128                    // steps by which what is expected lags behind
+	maxKnown   = 32                     // changes of which the evidence is kept
+	noWait     = 0.02                   // of the time: waiting for the disk that is not worth a trial
 )
 
 // setting is what a policy sets. Without prediction the horizon is the least.
@@ -54,6 +59,8 @@ type Machine struct {
 
 	recent arm // steps under the kept setting, since it was chosen or the last trial: the next one's first turn
 	expect expectation
+	alarm  uint64 // when the search last began anew
+	quiet  uint64 // how long it is not to, from then on
 
 	searching bool   // a round is under way,
 	planned   bool   // of the moves that the figures suggest
@@ -150,19 +157,33 @@ func (m *Machine) Took(t *messages.Took) (decided bool) {
 		}
 	}
 	m.recent.add(t)
-	if off := m.expect.add(t); off != 0 {
-		m.tried, m.known = m.tried[:0], m.known[:0]
+	if off := m.expect.add(t); off != 0 && m.alarmed() {
+		m.expect, m.tried, m.known = expectation{}, m.tried[:0], m.known[:0]
 		m.round(home, fewerReaders)
 		if off < 1 {
 			m.round(moreReaders, home)
 		}
-		m.decide(fmt.Sprintf("a token takes %.2f times as long as %d before, for as many bytes: the search begins anew from %s", off, alarmSteps, Describe(m.policy)))
+		m.decide(fmt.Sprintf("a token takes %.2f times as long as those before, for as many bytes: the search begins anew from %s", off, Describe(m.policy)))
 		return true
 	}
 	if m.pause > 0 || m.recent.n < m.turn() {
 		return false
 	}
 	return m.next()
+}
+
+// alarmed says whether an alarm is believed: on a machine whose speed changes all the time, searching for the best setting each time would
+// take longer than it has.
+func (m *Machine) alarmed() bool {
+	since := m.tokens - m.alarm
+	if m.alarm > 0 && since < m.quiet {
+		return false
+	}
+	if m.quiet = min(2*m.quiet, lastQuiet); m.alarm == 0 || since > 8*m.quiet {
+		m.quiet = firstQuiet
+	}
+	m.alarm = m.tokens
+	return true
 }
 
 // turn is how many steps a turn has.

@@ -77,6 +77,25 @@ func TestTrialsGetRarer(t *testing.T) {
 	}
 }
 
+// TestRestlessMachine: where the speed changes all the time, the search does not begin anew each time.
+func TestRestlessMachine(t *testing.T) {
+	m := New(auto(8))
+	anew := 0
+	for step := range 20000 {
+		p := m.Policy()
+		took := messages.Took{Nanos: 20 * ms, Waited: 10 * ms, Reading: 18 * ms, ReadNanos: 18 * ms, Bytes: 1e6, Policy: p.ID}
+		if step/150%2 == 1 {
+			took.Nanos *= 2
+		}
+		if m.Took(&took) && strings.Contains(m.Last().Reason, "begins anew") {
+			anew++
+		}
+	}
+	if anew < 2 || anew > 9 {
+		t.Errorf("the search began anew %d times", anew)
+	}
+}
+
 // TestQueueing: where requests wait longer for the drive than it works on them, fewer readers come first and more are not tried.
 func TestQueueing(t *testing.T) {
 	for _, known := range []bool{false, true} {

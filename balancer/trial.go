@@ -13,7 +13,7 @@ import (
 const (
 	minTurn  = 8                     // decode steps of a turn, at least,
 	maxTurn  = 32                    // and at most,
-	turnTime = 40 * time.Millisecond // so that it takes about this long: what a scheduler does within it evens out
+	turnTime = 80 * time.Millisecond // so that it takes about this long: what a scheduler does within it evens out
 	maxSteps = 4 * maxTurn           // an arm remembers
 
 	margin  = 0.02 // of the time: what a setting that costs more must gain; less is noise
