@@ -161,13 +161,13 @@ group:
 	VSHUFI32X4   $0xdd, Z14, Z13, Z13
 	VPERMD       Z13, Z6, Z13
 	VPERMD       Z15, Z6, Z15
-	VMOVDQU32    (R10)(R11*1), Z14
-	VMOVDQU32    (R9)(R11*1), Z16
-	VPSUBD       Z14, Z16, Z16
-	VPSLLD       $0x04, Z14, Z14
-	VPSUBD       Z14, Z15, Z15
+	VMOVDQU32    (R9)(R11*1), Z14
+	VMOVDQU32    (R10)(R11*1), Z16
+	VPSUBD       Z16, Z14, Z14
 	VPSLLD       $0x04, Z16, Z16
-	VPSUBD       Z16, Z13, Z13
+	VPSUBD       Z16, Z15, Z15
+	VPSLLD       $0x04, Z14, Z14
+	VPSUBD       Z14, Z13, Z13
 	VPBROADCASTQ 48(R12), Z14
 	MOVQ         48(R12), R14
 	MOVQ         $0xf000f000f000f000, R15
@@ -353,13 +353,13 @@ inPlace:
 	VSHUFI32X4   $0xdd, Z14, Z13, Z13
 	VPERMD       Z13, Z6, Z13
 	VPERMD       Z15, Z6, Z15
-	VMOVDQU32    (R10)(R11*1), Z14
-	VMOVDQU32    (R9)(R11*1), Z16
-	VPSUBD       Z14, Z16, Z16
-	VPSLLD       $0x04, Z14, Z14
-	VPSUBD       Z14, Z15, Z15
+	VMOVDQU32    (R9)(R11*1), Z14
+	VMOVDQU32    (R10)(R11*1), Z16
+	VPSUBD       Z16, Z14, Z14
 	VPSLLD       $0x04, Z16, Z16
-	VPSUBD       Z16, Z13, Z13
+	VPSUBD       Z16, Z15, Z15
+	VPSLLD       $0x04, Z14, Z14
+	VPSUBD       Z14, Z13, Z13
 	VPBROADCASTQ 48(R12), Z14
 	MOVQ         48(R12), R14
 	MOVQ         $0xf000f000f000f000, R15
@@ -572,99 +572,98 @@ DATA constant12<>+48(SB)/8, $0x0000000c00000008
 DATA constant12<>+56(SB)/8, $0x0000001400000010
 GLOBL constant12<>(SB), RODATA|NOPTR, $64
 
-// func iq1_mPackAVX512(t *uint8, a *float32, b *float32, tstride int, w *byte, stride int, n int, tiles int)
+// func iq1_mPackAVX512(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VL, F16C
-TEXT ·iq1_mPackAVX512(SB), NOSPLIT, $0-64
+TEXT ·iq1_mPackAVX512(SB), NOSPLIT, $0-56
 	MOVQ t+0(FP), AX
 	MOVQ a+8(FP), CX
-	MOVQ w+32(FP), DX
-	MOVQ stride+40(FP), BX
-	MOVQ n+48(FP), SI
-	MOVQ b+16(FP), DI
-	MOVQ tstride+24(FP), R8
-	MOVQ tiles+56(FP), R9
+	MOVQ w+24(FP), DX
+	MOVQ stride+32(FP), BX
+	MOVQ n+40(FP), SI
+	MOVQ tstride+16(FP), DI
+	MOVQ tiles+48(FP), R8
 	JMP  constants
 
 begin:
+	SHLQ $0x06, DI
 	SHLQ $0x06, R8
-	SHLQ $0x06, R9
 
 row:
-	MOVQ DX, R11
-	XORQ R10, R10
+	MOVQ DX, R10
+	XORQ R9, R9
 
 tile:
-	LEAQ         ·iq1Book+0(SB), R12
-	VPMOVZXBD    (R11), Y0
-	VPBROADCASTD 32(R11), Y1
+	LEAQ         ·iq1Book+0(SB), R11
+	VPMOVZXBD    (R10), Y0
+	VPBROADCASTD 32(R10), Y1
 	VPRORVD      Y2, Y1, Y1
 	VPTERNLOGD   $0xf8, Y3, Y1, Y0
 	VPXORD       Z4, Z4, Z4
 	KXNORW       K1, K1, K1
-	VPGATHERDQ   (R12)(Y0*8), K1, Z4
+	VPGATHERDQ   (R11)(Y0*8), K1, Z4
 	VPTESTMD     Y6, Y1, K1
 	VPSUBQ       Z5, Z4, K1, Z4
-	VPMOVZXBD    8(R11), Y0
-	VPBROADCASTD 36(R11), Y1
+	VPMOVZXBD    8(R10), Y0
+	VPBROADCASTD 36(R10), Y1
 	VPRORVD      Y2, Y1, Y1
 	VPTERNLOGD   $0xf8, Y3, Y1, Y0
 	VPXORD       Z14, Z14, Z14
 	KXNORW       K1, K1, K1
-	VPGATHERDQ   (R12)(Y0*8), K1, Z14
+	VPGATHERDQ   (R11)(Y0*8), K1, Z14
 	VPTESTMD     Y6, Y1, K1
 	VPSUBQ       Z5, Z14, K1, Z14
-	VPMOVZXBD    16(R11), Y0
-	VPBROADCASTD 40(R11), Y1
+	VPMOVZXBD    16(R10), Y0
+	VPBROADCASTD 40(R10), Y1
 	VPRORVD      Y2, Y1, Y1
 	VPTERNLOGD   $0xf8, Y3, Y1, Y0
 	VPXORD       Z15, Z15, Z15
 	KXNORW       K1, K1, K1
-	VPGATHERDQ   (R12)(Y0*8), K1, Z15
+	VPGATHERDQ   (R11)(Y0*8), K1, Z15
 	VPTESTMD     Y6, Y1, K1
 	VPSUBQ       Z5, Z15, K1, Z15
-	VPMOVZXBD    24(R11), Y0
-	VPBROADCASTD 44(R11), Y1
+	VPMOVZXBD    24(R10), Y0
+	VPBROADCASTD 44(R10), Y1
 	VPRORVD      Y2, Y1, Y1
 	VPTERNLOGD   $0xf8, Y3, Y1, Y0
 	VPXORD       Z16, Z16, Z16
 	KXNORW       K1, K1, K1
-	VPGATHERDQ   (R12)(Y0*8), K1, Z16
+	VPGATHERDQ   (R11)(Y0*8), K1, Z16
 	VPTESTMD     Y6, Y1, K1
 	VPSUBQ       Z5, Z16, K1, Z16
-	VPMOVZXBD    56(R11), Y0
-	VPBROADCASTD 88(R11), Y1
+	VPMOVZXBD    56(R10), Y0
+	VPBROADCASTD 88(R10), Y1
 	VPRORVD      Y2, Y1, Y1
 	VPTERNLOGD   $0xf8, Y3, Y1, Y0
 	VPXORD       Z17, Z17, Z17
 	KXNORW       K1, K1, K1
-	VPGATHERDQ   (R12)(Y0*8), K1, Z17
+	VPGATHERDQ   (R11)(Y0*8), K1, Z17
 	VPTESTMD     Y6, Y1, K1
 	VPSUBQ       Z5, Z17, K1, Z17
-	VPMOVZXBD    64(R11), Y0
-	VPBROADCASTD 92(R11), Y1
+	VPMOVZXBD    64(R10), Y0
+	VPBROADCASTD 92(R10), Y1
 	VPRORVD      Y2, Y1, Y1
 	VPTERNLOGD   $0xf8, Y3, Y1, Y0
 	VPXORD       Z18, Z18, Z18
 	KXNORW       K1, K1, K1
-	VPGATHERDQ   (R12)(Y0*8), K1, Z18
+	VPGATHERDQ   (R11)(Y0*8), K1, Z18
 	VPTESTMD     Y6, Y1, K1
 	VPSUBQ       Z5, Z18, K1, Z18
-	VPMOVZXBD    72(R11), Y0
-	VPBROADCASTD 96(R11), Y1
+	VPMOVZXBD    72(R10), Y0
+	VPBROADCASTD 96(R10), Y1
 	VPRORVD      Y2, Y1, Y1
 	VPTERNLOGD   $0xf8, Y3, Y1, Y0
 	VPXORD       Z19, Z19, Z19
 	KXNORW       K1, K1, K1
-	VPGATHERDQ   (R12)(Y0*8), K1, Z19
+	VPGATHERDQ   (R11)(Y0*8), K1, Z19
 	VPTESTMD     Y6, Y1, K1
 	VPSUBQ       Z5, Z19, K1, Z19
-	VPMOVZXBD    80(R11), Y0
-	VPBROADCASTD 100(R11), Y1
+	VPMOVZXBD    80(R10), Y0
+	VPBROADCASTD 100(R10), Y1
 	VPRORVD      Y2, Y1, Y1
 	VPTERNLOGD   $0xf8, Y3, Y1, Y0
 	VPXORD       Z20, Z20, Z20
 	KXNORW       K1, K1, K1
-	VPGATHERDQ   (R12)(Y0*8), K1, Z20
+	VPGATHERDQ   (R11)(Y0*8), K1, Z20
 	VPTESTMD     Y6, Y1, K1
 	VPSUBQ       Z5, Z20, K1, Z20
 	VPUNPCKLDQ   Z14, Z4, Z0
@@ -685,48 +684,48 @@ tile:
 	VPUNPCKHQDQ  Z18, Z16, Z16
 	VSHUFI32X4   $0x88, Z19, Z15, Z18
 	VPERMD       Z18, Z7, Z18
-	VMOVDQU32    Z18, (AX)(R10*8)
+	VMOVDQU32    Z18, (AX)(R9*8)
 	VSHUFI32X4   $0xdd, Z19, Z15, Z15
 	VPERMD       Z15, Z7, Z15
-	VMOVDQU32    Z15, 256(AX)(R10*8)
+	VMOVDQU32    Z15, 256(AX)(R9*8)
 	VSHUFI32X4   $0x88, Z14, Z0, Z15
 	VPERMD       Z15, Z7, Z15
-	VMOVDQU32    Z15, 64(AX)(R10*8)
+	VMOVDQU32    Z15, 64(AX)(R9*8)
 	VSHUFI32X4   $0xdd, Z14, Z0, Z0
 	VPERMD       Z0, Z7, Z0
-	VMOVDQU32    Z0, 320(AX)(R10*8)
+	VMOVDQU32    Z0, 320(AX)(R9*8)
 	VSHUFI32X4   $0x88, Z17, Z4, Z0
 	VPERMD       Z0, Z7, Z0
-	VMOVDQU32    Z0, 128(AX)(R10*8)
+	VMOVDQU32    Z0, 128(AX)(R9*8)
 	VSHUFI32X4   $0xdd, Z17, Z4, Z0
 	VPERMD       Z0, Z7, Z0
-	VMOVDQU32    Z0, 384(AX)(R10*8)
+	VMOVDQU32    Z0, 384(AX)(R9*8)
 	VSHUFI32X4   $0x88, Z16, Z1, Z0
 	VPERMD       Z0, Z7, Z0
-	VMOVDQU32    Z0, 192(AX)(R10*8)
+	VMOVDQU32    Z0, 192(AX)(R9*8)
 	VSHUFI32X4   $0xdd, Z16, Z1, Z0
 	VPERMD       Z0, Z7, Z0
-	VMOVDQU32    Z0, 448(AX)(R10*8)
-	VPBROADCASTQ 48(R11), Z0
-	MOVQ         48(R11), R12
-	MOVQ         $0xf000f000f000f000, R13
-	ANDQ         R13, R12
-	SHRQ         $0x0c, R12
-	MOVQ         $0x0001001001001000, R13
-	IMULQ        R13, R12
-	SHRQ         $0x30, R12
-	VMOVD        R12, X1
+	VMOVDQU32    Z0, 448(AX)(R9*8)
+	VPBROADCASTQ 48(R10), Z0
+	MOVQ         48(R10), R11
+	MOVQ         $0xf000f000f000f000, R12
+	ANDQ         R12, R11
+	SHRQ         $0x0c, R11
+	MOVQ         $0x0001001001001000, R12
+	IMULQ        R12, R11
+	SHRQ         $0x30, R11
+	VMOVD        R11, X1
 	VCVTPH2PS    X1, X1
 	VBROADCASTSS X1, Z1
-	VPBROADCASTQ 104(R11), K2, Z0
-	MOVQ         104(R11), R12
-	MOVQ         $0xf000f000f000f000, R13
-	ANDQ         R13, R12
-	SHRQ         $0x0c, R12
-	MOVQ         $0x0001001001001000, R13
-	IMULQ        R13, R12
-	SHRQ         $0x30, R12
-	VMOVD        R12, X4
+	VPBROADCASTQ 104(R10), K2, Z0
+	MOVQ         104(R10), R11
+	MOVQ         $0xf000f000f000f000, R12
+	ANDQ         R12, R11
+	SHRQ         $0x0c, R11
+	MOVQ         $0x0001001001001000, R12
+	IMULQ        R12, R11
+	SHRQ         $0x30, R11
+	VMOVD        R11, X4
 	VCVTPH2PS    X4, X4
 	VBROADCASTSS X4, K3, Z1
 	VPSHUFB      Z8, Z0, Z0
@@ -740,16 +739,15 @@ tile:
 	VCVTDQ2PS    Z0, Z0
 	VFMADD213PS  Z12, Z13, Z0
 	VMULPS       Z1, Z0, Z0
-	VMOVDQU32    Z4, (CX)(R10*1)
-	VMOVDQU32    Z0, (DI)(R10*1)
-	ADDQ         $+112, R11
-	ADDQ         $0x40, R10
-	CMPQ         R10, R9
+	VMOVDQU32    Z4, (CX)(R9*2)
+	VMOVDQU32    Z0, 64(CX)(R9*2)
+	ADDQ         $+112, R10
+	ADDQ         $0x40, R9
+	CMPQ         R9, R8
 	JL           tile
 	ADDQ         BX, DX
-	ADDQ         R8, CX
-	ADDQ         R8, DI
-	LEAQ         (AX)(R8*8), AX
+	LEAQ         (CX)(DI*2), CX
+	LEAQ         (AX)(DI*8), AX
 	DECQ         SI
 	JG           row
 	VZEROUPPER
@@ -767,10 +765,10 @@ constants:
 	VMOVDQU32 constant10<>+0(SB), Z11
 	VMOVDQU32 constant11<>+0(SB), Z10
 	VMOVDQU32 constant12<>+0(SB), Z2
-	MOVL      $0x000000f0, R10
-	KMOVD     R10, K2
-	MOVL      $0x0000ff00, R10
-	KMOVD     R10, K3
+	MOVL      $0x000000f0, R9
+	KMOVD     R9, K2
+	MOVL      $0x0000ff00, R9
+	KMOVD     R9, K3
 	JMP       begin
 
 // func iq1_mRowAVX2(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
@@ -812,7 +810,6 @@ group:
 	VPAND        constant15<>+0(SB), Y1, Y1
 	VPSUBB       Y1, Y3, Y3
 	VPMADDUBSW   (DI)(R11*8), Y3, Y1
-	VPMADDWD     constant16<>+0(SB), Y1, Y1
 	VPMOVZXBD    4(R12), X2
 	VPBROADCASTW 34(R12), X3
 	VPSRLVD      constant13<>+0(SB), X3, X3
@@ -827,10 +824,9 @@ group:
 	VPAND        constant15<>+0(SB), Y2, Y2
 	VPSUBB       Y2, Y4, Y4
 	VPMADDUBSW   32(DI)(R11*8), Y4, Y2
-	VPMADDWD     constant16<>+0(SB), Y2, Y2
-	VPUNPCKLDQ   Y2, Y1, Y3
-	VPUNPCKHDQ   Y2, Y1, Y1
-	VPADDD       Y3, Y1, Y1
+	VPUNPCKLWD   Y2, Y1, Y3
+	VPUNPCKHWD   Y2, Y1, Y1
+	VPADDW       Y3, Y1, Y1
 	VPMOVZXBD    8(R12), X2
 	VPBROADCASTW 36(R12), X3
 	VPSRLVD      constant13<>+0(SB), X3, X3
@@ -845,7 +841,6 @@ group:
 	VPAND        constant15<>+0(SB), Y2, Y2
 	VPSUBB       Y2, Y4, Y4
 	VPMADDUBSW   64(DI)(R11*8), Y4, Y2
-	VPMADDWD     constant16<>+0(SB), Y2, Y2
 	VPMOVZXBD    12(R12), X3
 	VPBROADCASTW 38(R12), X4
 	VPSRLVD      constant13<>+0(SB), X4, X4
@@ -860,13 +855,12 @@ group:
 	VPAND        constant15<>+0(SB), Y3, Y3
 	VPSUBB       Y3, Y5, Y5
 	VPMADDUBSW   96(DI)(R11*8), Y5, Y3
-	VPMADDWD     constant16<>+0(SB), Y3, Y3
-	VPUNPCKLDQ   Y3, Y2, Y4
-	VPUNPCKHDQ   Y3, Y2, Y2
-	VPADDD       Y4, Y2, Y2
-	VPUNPCKLQDQ  Y2, Y1, Y3
-	VPUNPCKHQDQ  Y2, Y1, Y1
-	VPADDD       Y3, Y1, Y1
+	VPUNPCKLWD   Y3, Y2, Y4
+	VPUNPCKHWD   Y3, Y2, Y2
+	VPADDW       Y4, Y2, Y2
+	VPUNPCKLDQ   Y2, Y1, Y3
+	VPUNPCKHDQ   Y2, Y1, Y1
+	VPADDW       Y3, Y1, Y1
 	VPMOVZXBD    16(R12), X2
 	VPBROADCASTW 40(R12), X3
 	VPSRLVD      constant13<>+0(SB), X3, X3
@@ -881,7 +875,6 @@ group:
 	VPAND        constant15<>+0(SB), Y2, Y2
 	VPSUBB       Y2, Y4, Y4
 	VPMADDUBSW   128(DI)(R11*8), Y4, Y2
-	VPMADDWD     constant16<>+0(SB), Y2, Y2
 	VPMOVZXBD    20(R12), X3
 	VPBROADCASTW 42(R12), X4
 	VPSRLVD      constant13<>+0(SB), X4, X4
@@ -896,10 +889,9 @@ group:
 	VPAND        constant15<>+0(SB), Y3, Y3
 	VPSUBB       Y3, Y5, Y5
 	VPMADDUBSW   160(DI)(R11*8), Y5, Y3
-	VPMADDWD     constant16<>+0(SB), Y3, Y3
-	VPUNPCKLDQ   Y3, Y2, Y4
-	VPUNPCKHDQ   Y3, Y2, Y2
-	VPADDD       Y4, Y2, Y2
+	VPUNPCKLWD   Y3, Y2, Y4
+	VPUNPCKHWD   Y3, Y2, Y2
+	VPADDW       Y4, Y2, Y2
 	VPMOVZXBD    24(R12), X3
 	VPBROADCASTW 44(R12), X4
 	VPSRLVD      constant13<>+0(SB), X4, X4
@@ -914,7 +906,6 @@ group:
 	VPAND        constant15<>+0(SB), Y3, Y3
 	VPSUBB       Y3, Y5, Y5
 	VPMADDUBSW   192(DI)(R11*8), Y5, Y3
-	VPMADDWD     constant16<>+0(SB), Y3, Y3
 	VPMOVZXBD    28(R12), X4
 	VPBROADCASTW 46(R12), X5
 	VPSRLVD      constant13<>+0(SB), X5, X5
@@ -929,23 +920,30 @@ group:
 	VPAND        constant15<>+0(SB), Y4, Y4
 	VPSUBB       Y4, Y6, Y6
 	VPMADDUBSW   224(DI)(R11*8), Y6, Y4
-	VPMADDWD     constant16<>+0(SB), Y4, Y4
-	VPUNPCKLDQ   Y4, Y3, Y5
-	VPUNPCKHDQ   Y4, Y3, Y3
-	VPADDD       Y5, Y3, Y3
-	VPUNPCKLQDQ  Y3, Y2, Y4
-	VPUNPCKHQDQ  Y3, Y2, Y2
+	VPUNPCKLWD   Y4, Y3, Y5
+	VPUNPCKHWD   Y4, Y3, Y3
+	VPADDW       Y5, Y3, Y3
+	VPUNPCKLDQ   Y3, Y2, Y4
+	VPUNPCKHDQ   Y3, Y2, Y2
+	VPADDW       Y4, Y2, Y2
+	VPUNPCKLQDQ  Y2, Y1, Y3
+	VPUNPCKHQDQ  Y2, Y1, Y1
+	VEXTRACTI128 $0x01, Y3, X2
+	VPMOVSXWD    X3, Y3
+	VPMOVSXWD    X2, Y2
+	VEXTRACTI128 $0x01, Y1, X4
+	VPMOVSXWD    X1, Y1
+	VPMOVSXWD    X4, Y4
+	VPADDD       Y1, Y3, Y3
 	VPADDD       Y4, Y2, Y2
-	VPERM2I128   $0x20, Y2, Y1, Y3
-	VPERM2I128   $0x31, Y2, Y1, Y1
-	VMOVDQU      (R10)(R11*1), Y2
-	VMOVDQU      (R9)(R11*1), Y4
-	VPSUBD       Y2, Y4, Y4
-	VPSLLD       $0x04, Y2, Y2
-	VPSUBD       Y2, Y3, Y3
-	VPSLLD       $0x04, Y4, Y4
+	VMOVDQU      (R9)(R11*1), Y1
+	VMOVDQU      (R10)(R11*1), Y4
 	VPSUBD       Y4, Y1, Y1
-	VPBROADCASTQ 48(R12), Y2
+	VPSLLD       $0x04, Y4, Y4
+	VPSUBD       Y4, Y3, Y3
+	VPSLLD       $0x04, Y1, Y1
+	VPSUBD       Y1, Y2, Y2
+	VPBROADCASTQ 48(R12), Y1
 	MOVQ         48(R12), R13
 	MOVQ         $0xf000f000f000f000, R14
 	ANDQ         R14, R13
@@ -956,26 +954,26 @@ group:
 	VMOVD        R13, X4
 	VCVTPH2PS    X4, X4
 	VBROADCASTSS X4, Y4
-	VPSHUFB      constant17<>+0(SB), Y2, Y2
-	VPSRLVD      constant18<>+0(SB), Y2, Y5
-	VPAND        constant19<>+0(SB), Y5, Y5
-	VPSRLVD      constant20<>+0(SB), Y2, Y2
-	VPAND        constant19<>+0(SB), Y2, Y2
+	VPSHUFB      constant16<>+0(SB), Y1, Y1
+	VPSRLVD      constant17<>+0(SB), Y1, Y5
+	VPAND        constant18<>+0(SB), Y5, Y5
+	VPSRLVD      constant19<>+0(SB), Y1, Y1
+	VPAND        constant18<>+0(SB), Y1, Y1
 	VCVTDQ2PS    Y5, Y5
-	VMOVDQU      constant22<>+0(SB), Y6
-	VFMADD213PS  constant21<>+0(SB), Y6, Y5
+	VMOVDQU      constant21<>+0(SB), Y6
+	VFMADD213PS  constant20<>+0(SB), Y6, Y5
 	VMULPS       Y4, Y5, Y5
-	VCVTDQ2PS    Y2, Y2
-	VMOVDQU      constant22<>+0(SB), Y6
-	VFMADD213PS  constant21<>+0(SB), Y6, Y2
-	VMULPS       Y4, Y2, Y2
+	VCVTDQ2PS    Y1, Y1
+	VMOVDQU      constant21<>+0(SB), Y6
+	VFMADD213PS  constant20<>+0(SB), Y6, Y1
+	VMULPS       Y4, Y1, Y1
 	VMOVDQU      (R8)(R11*1), Y4
 	VCVTDQ2PS    Y3, Y3
 	VMULPS       Y4, Y5, Y5
 	VFMADD231PS  Y5, Y3, Y0
-	VCVTDQ2PS    Y1, Y1
-	VMULPS       Y4, Y2, Y2
-	VFMADD231PS  Y2, Y1, Y0
+	VCVTDQ2PS    Y2, Y2
+	VMULPS       Y4, Y1, Y1
+	VFMADD231PS  Y1, Y2, Y0
 	ADDQ         $+56, R12
 	ADDQ         $+32, R11
 	JMP          group
@@ -1013,167 +1011,160 @@ DATA constant15<>+16(SB)/8, $0x0202020202020202
 DATA constant15<>+24(SB)/8, $0x0202020202020202
 GLOBL constant15<>(SB), RODATA|NOPTR, $32
 
-DATA constant16<>+0(SB)/8, $0x0001000100010001
-DATA constant16<>+8(SB)/8, $0x0001000100010001
-DATA constant16<>+16(SB)/8, $0x0001000100010001
-DATA constant16<>+24(SB)/8, $0x0001000100010001
+DATA constant16<>+0(SB)/8, $0x8080010080800100
+DATA constant16<>+8(SB)/8, $0x8080030280800302
+DATA constant16<>+16(SB)/8, $0x8080050480800504
+DATA constant16<>+24(SB)/8, $0x8080070680800706
 GLOBL constant16<>(SB), RODATA|NOPTR, $32
 
-DATA constant17<>+0(SB)/8, $0x8080010080800100
-DATA constant17<>+8(SB)/8, $0x8080030280800302
-DATA constant17<>+16(SB)/8, $0x8080050480800504
-DATA constant17<>+24(SB)/8, $0x8080070680800706
+DATA constant17<>+0(SB)/8, $0x0000000600000000
+DATA constant17<>+8(SB)/8, $0x0000000600000000
+DATA constant17<>+16(SB)/8, $0x0000000600000000
+DATA constant17<>+24(SB)/8, $0x0000000600000000
 GLOBL constant17<>(SB), RODATA|NOPTR, $32
 
-DATA constant18<>+0(SB)/8, $0x0000000600000000
-DATA constant18<>+8(SB)/8, $0x0000000600000000
-DATA constant18<>+16(SB)/8, $0x0000000600000000
-DATA constant18<>+24(SB)/8, $0x0000000600000000
+DATA constant18<>+0(SB)/8, $0x0000000700000007
+DATA constant18<>+8(SB)/8, $0x0000000700000007
+DATA constant18<>+16(SB)/8, $0x0000000700000007
+DATA constant18<>+24(SB)/8, $0x0000000700000007
 GLOBL constant18<>(SB), RODATA|NOPTR, $32
 
-DATA constant19<>+0(SB)/8, $0x0000000700000007
-DATA constant19<>+8(SB)/8, $0x0000000700000007
-DATA constant19<>+16(SB)/8, $0x0000000700000007
-DATA constant19<>+24(SB)/8, $0x0000000700000007
+DATA constant19<>+0(SB)/8, $0x0000000900000003
+DATA constant19<>+8(SB)/8, $0x0000000900000003
+DATA constant19<>+16(SB)/8, $0x0000000900000003
+DATA constant19<>+24(SB)/8, $0x0000000900000003
 GLOBL constant19<>(SB), RODATA|NOPTR, $32
 
-DATA constant20<>+0(SB)/8, $0x0000000900000003
-DATA constant20<>+8(SB)/8, $0x0000000900000003
-DATA constant20<>+16(SB)/8, $0x0000000900000003
-DATA constant20<>+24(SB)/8, $0x0000000900000003
+DATA constant20<>+0(SB)/8, $0x3e0000003e000000
+DATA constant20<>+8(SB)/8, $0x3e0000003e000000
+DATA constant20<>+16(SB)/8, $0x3e0000003e000000
+DATA constant20<>+24(SB)/8, $0x3e0000003e000000
 GLOBL constant20<>(SB), RODATA|NOPTR, $32
 
-DATA constant21<>+0(SB)/8, $0x3e0000003e000000
-DATA constant21<>+8(SB)/8, $0x3e0000003e000000
-DATA constant21<>+16(SB)/8, $0x3e0000003e000000
-DATA constant21<>+24(SB)/8, $0x3e0000003e000000
+DATA constant21<>+0(SB)/8, $0x3e8000003e800000
+DATA constant21<>+8(SB)/8, $0x3e8000003e800000
+DATA constant21<>+16(SB)/8, $0x3e8000003e800000
+DATA constant21<>+24(SB)/8, $0x3e8000003e800000
 GLOBL constant21<>(SB), RODATA|NOPTR, $32
 
-DATA constant22<>+0(SB)/8, $0x3e8000003e800000
-DATA constant22<>+8(SB)/8, $0x3e8000003e800000
-DATA constant22<>+16(SB)/8, $0x3e8000003e800000
-DATA constant22<>+24(SB)/8, $0x3e8000003e800000
-GLOBL constant22<>(SB), RODATA|NOPTR, $32
-
-// func iq1_mPackAVX2(t *uint8, a *float32, b *float32, tstride int, w *byte, stride int, n int, tiles int)
+// func iq1_mPackAVX2(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX2, F16C, FMA3
-TEXT ·iq1_mPackAVX2(SB), NOSPLIT, $0-64
+TEXT ·iq1_mPackAVX2(SB), NOSPLIT, $0-56
 	MOVQ t+0(FP), AX
 	MOVQ a+8(FP), CX
-	MOVQ w+32(FP), DX
-	MOVQ stride+40(FP), BX
-	MOVQ n+48(FP), SI
-	MOVQ b+16(FP), DI
-	MOVQ tstride+24(FP), R8
-	MOVQ tiles+56(FP), R9
+	MOVQ w+24(FP), DX
+	MOVQ stride+32(FP), BX
+	MOVQ n+40(FP), SI
+	MOVQ tstride+16(FP), DI
+	MOVQ tiles+48(FP), R8
+	SHLQ $0x06, DI
 	SHLQ $0x06, R8
-	SHLQ $0x06, R9
 
 row:
-	MOVQ DX, R11
-	XORQ R10, R10
+	MOVQ DX, R10
+	XORQ R9, R9
 
 tile:
-	LEAQ         ·iq1Book+0(SB), R12
-	VPMOVZXBD    (R11), X0
-	VPBROADCASTW 32(R11), X1
+	LEAQ         ·iq1Book+0(SB), R11
+	VPMOVZXBD    (R10), X0
+	VPBROADCASTW 32(R10), X1
 	VPSRLVD      constant13<>+0(SB), X1, X1
 	VPAND        constant14<>+0(SB), X1, X2
 	VPOR         X2, X0, X0
 	VPXOR        Y2, Y2, Y2
 	VPCMPEQD     Y3, Y3, Y3
-	VPGATHERDQ   Y3, (R12)(X0*8), Y2
+	VPGATHERDQ   Y3, (R11)(X0*8), Y2
 	VPSLLD       $0x14, X1, X1
 	VPSRAD       $0x1f, X1, X1
 	VPMOVSXDQ    X1, Y0
 	VPAND        constant15<>+0(SB), Y0, Y0
 	VPSUBB       Y0, Y2, Y2
-	VPMOVZXBD    4(R11), X0
-	VPBROADCASTW 34(R11), X1
+	VPMOVZXBD    4(R10), X0
+	VPBROADCASTW 34(R10), X1
 	VPSRLVD      constant13<>+0(SB), X1, X1
 	VPAND        constant14<>+0(SB), X1, X3
 	VPOR         X3, X0, X0
 	VPXOR        Y3, Y3, Y3
 	VPCMPEQD     Y4, Y4, Y4
-	VPGATHERDQ   Y4, (R12)(X0*8), Y3
+	VPGATHERDQ   Y4, (R11)(X0*8), Y3
 	VPSLLD       $0x14, X1, X1
 	VPSRAD       $0x1f, X1, X1
 	VPMOVSXDQ    X1, Y0
 	VPAND        constant15<>+0(SB), Y0, Y0
 	VPSUBB       Y0, Y3, Y3
-	VPMOVZXBD    8(R11), X0
-	VPBROADCASTW 36(R11), X1
+	VPMOVZXBD    8(R10), X0
+	VPBROADCASTW 36(R10), X1
 	VPSRLVD      constant13<>+0(SB), X1, X1
 	VPAND        constant14<>+0(SB), X1, X4
 	VPOR         X4, X0, X0
 	VPXOR        Y4, Y4, Y4
 	VPCMPEQD     Y5, Y5, Y5
-	VPGATHERDQ   Y5, (R12)(X0*8), Y4
+	VPGATHERDQ   Y5, (R11)(X0*8), Y4
 	VPSLLD       $0x14, X1, X1
 	VPSRAD       $0x1f, X1, X1
 	VPMOVSXDQ    X1, Y0
 	VPAND        constant15<>+0(SB), Y0, Y0
 	VPSUBB       Y0, Y4, Y4
-	VPMOVZXBD    12(R11), X0
-	VPBROADCASTW 38(R11), X1
+	VPMOVZXBD    12(R10), X0
+	VPBROADCASTW 38(R10), X1
 	VPSRLVD      constant13<>+0(SB), X1, X1
 	VPAND        constant14<>+0(SB), X1, X5
 	VPOR         X5, X0, X0
 	VPXOR        Y5, Y5, Y5
 	VPCMPEQD     Y6, Y6, Y6
-	VPGATHERDQ   Y6, (R12)(X0*8), Y5
+	VPGATHERDQ   Y6, (R11)(X0*8), Y5
 	VPSLLD       $0x14, X1, X1
 	VPSRAD       $0x1f, X1, X1
 	VPMOVSXDQ    X1, Y0
 	VPAND        constant15<>+0(SB), Y0, Y0
 	VPSUBB       Y0, Y5, Y5
-	VPMOVZXBD    16(R11), X0
-	VPBROADCASTW 40(R11), X1
+	VPMOVZXBD    16(R10), X0
+	VPBROADCASTW 40(R10), X1
 	VPSRLVD      constant13<>+0(SB), X1, X1
 	VPAND        constant14<>+0(SB), X1, X6
 	VPOR         X6, X0, X0
 	VPXOR        Y6, Y6, Y6
 	VPCMPEQD     Y7, Y7, Y7
-	VPGATHERDQ   Y7, (R12)(X0*8), Y6
+	VPGATHERDQ   Y7, (R11)(X0*8), Y6
 	VPSLLD       $0x14, X1, X1
 	VPSRAD       $0x1f, X1, X1
 	VPMOVSXDQ    X1, Y0
 	VPAND        constant15<>+0(SB), Y0, Y0
 	VPSUBB       Y0, Y6, Y6
-	VPMOVZXBD    20(R11), X0
-	VPBROADCASTW 42(R11), X1
+	VPMOVZXBD    20(R10), X0
+	VPBROADCASTW 42(R10), X1
 	VPSRLVD      constant13<>+0(SB), X1, X1
 	VPAND        constant14<>+0(SB), X1, X7
 	VPOR         X7, X0, X0
 	VPXOR        Y7, Y7, Y7
 	VPCMPEQD     Y8, Y8, Y8
-	VPGATHERDQ   Y8, (R12)(X0*8), Y7
+	VPGATHERDQ   Y8, (R11)(X0*8), Y7
 	VPSLLD       $0x14, X1, X1
 	VPSRAD       $0x1f, X1, X1
 	VPMOVSXDQ    X1, Y0
 	VPAND        constant15<>+0(SB), Y0, Y0
 	VPSUBB       Y0, Y7, Y7
-	VPMOVZXBD    24(R11), X0
-	VPBROADCASTW 44(R11), X1
+	VPMOVZXBD    24(R10), X0
+	VPBROADCASTW 44(R10), X1
 	VPSRLVD      constant13<>+0(SB), X1, X1
 	VPAND        constant14<>+0(SB), X1, X8
 	VPOR         X8, X0, X0
 	VPXOR        Y8, Y8, Y8
 	VPCMPEQD     Y9, Y9, Y9
-	VPGATHERDQ   Y9, (R12)(X0*8), Y8
+	VPGATHERDQ   Y9, (R11)(X0*8), Y8
 	VPSLLD       $0x14, X1, X1
 	VPSRAD       $0x1f, X1, X1
 	VPMOVSXDQ    X1, Y0
 	VPAND        constant15<>+0(SB), Y0, Y0
 	VPSUBB       Y0, Y8, Y8
-	VPMOVZXBD    28(R11), X0
-	VPBROADCASTW 46(R11), X1
+	VPMOVZXBD    28(R10), X0
+	VPBROADCASTW 46(R10), X1
 	VPSRLVD      constant13<>+0(SB), X1, X1
 	VPAND        constant14<>+0(SB), X1, X9
 	VPOR         X9, X0, X0
 	VPXOR        Y9, Y9, Y9
 	VPCMPEQD     Y10, Y10, Y10
-	VPGATHERDQ   Y10, (R12)(X0*8), Y9
+	VPGATHERDQ   Y10, (R11)(X0*8), Y9
 	VPSLLD       $0x14, X1, X1
 	VPSRAD       $0x1f, X1, X1
 	VPMOVSXDQ    X1, Y0
@@ -1196,148 +1187,148 @@ tile:
 	VPUNPCKLQDQ  Y7, Y5, Y6
 	VPUNPCKHQDQ  Y7, Y5, Y5
 	VPERM2I128   $0x20, Y8, Y4, Y7
-	VMOVDQU      Y7, (AX)(R10*8)
+	VMOVDQU      Y7, (AX)(R9*8)
 	VPERM2I128   $0x31, Y8, Y4, Y7
-	VMOVDQU      Y7, 256(AX)(R10*8)
+	VMOVDQU      Y7, 256(AX)(R9*8)
 	VPERM2I128   $0x20, Y3, Y0, Y4
-	VMOVDQU      Y4, 64(AX)(R10*8)
+	VMOVDQU      Y4, 64(AX)(R9*8)
 	VPERM2I128   $0x31, Y3, Y0, Y4
-	VMOVDQU      Y4, 320(AX)(R10*8)
+	VMOVDQU      Y4, 320(AX)(R9*8)
 	VPERM2I128   $0x20, Y6, Y2, Y0
-	VMOVDQU      Y0, 128(AX)(R10*8)
+	VMOVDQU      Y0, 128(AX)(R9*8)
 	VPERM2I128   $0x31, Y6, Y2, Y0
-	VMOVDQU      Y0, 384(AX)(R10*8)
+	VMOVDQU      Y0, 384(AX)(R9*8)
 	VPERM2I128   $0x20, Y5, Y1, Y0
-	VMOVDQU      Y0, 192(AX)(R10*8)
+	VMOVDQU      Y0, 192(AX)(R9*8)
 	VPERM2I128   $0x31, Y5, Y1, Y0
-	VMOVDQU      Y0, 448(AX)(R10*8)
-	VPBROADCASTQ 48(R11), Y0
-	MOVQ         48(R11), R12
-	MOVQ         $0xf000f000f000f000, R13
-	ANDQ         R13, R12
-	SHRQ         $0x0c, R12
-	MOVQ         $0x0001001001001000, R13
-	IMULQ        R13, R12
-	SHRQ         $0x30, R12
-	VMOVD        R12, X1
+	VMOVDQU      Y0, 448(AX)(R9*8)
+	VPBROADCASTQ 48(R10), Y0
+	MOVQ         48(R10), R11
+	MOVQ         $0xf000f000f000f000, R12
+	ANDQ         R12, R11
+	SHRQ         $0x0c, R11
+	MOVQ         $0x0001001001001000, R12
+	IMULQ        R12, R11
+	SHRQ         $0x30, R11
+	VMOVD        R11, X1
 	VCVTPH2PS    X1, X1
 	VBROADCASTSS X1, Y1
-	VPSHUFB      constant17<>+0(SB), Y0, Y0
-	VPSRLVD      constant18<>+0(SB), Y0, Y2
-	VPAND        constant19<>+0(SB), Y2, Y2
-	VPSRLVD      constant20<>+0(SB), Y0, Y0
-	VPAND        constant19<>+0(SB), Y0, Y0
+	VPSHUFB      constant16<>+0(SB), Y0, Y0
+	VPSRLVD      constant17<>+0(SB), Y0, Y2
+	VPAND        constant18<>+0(SB), Y2, Y2
+	VPSRLVD      constant19<>+0(SB), Y0, Y0
+	VPAND        constant18<>+0(SB), Y0, Y0
 	VCVTDQ2PS    Y2, Y2
-	VMOVDQU      constant22<>+0(SB), Y3
-	VFMADD213PS  constant21<>+0(SB), Y3, Y2
+	VMOVDQU      constant21<>+0(SB), Y3
+	VFMADD213PS  constant20<>+0(SB), Y3, Y2
 	VMULPS       Y1, Y2, Y2
 	VCVTDQ2PS    Y0, Y0
-	VMOVDQU      constant22<>+0(SB), Y3
-	VFMADD213PS  constant21<>+0(SB), Y3, Y0
+	VMOVDQU      constant21<>+0(SB), Y3
+	VFMADD213PS  constant20<>+0(SB), Y3, Y0
 	VMULPS       Y1, Y0, Y0
-	VMOVDQU      Y2, (CX)(R10*1)
-	VMOVDQU      Y0, (DI)(R10*1)
-	ADDQ         $+56, R11
-	LEAQ         ·iq1Book+0(SB), R12
-	VPMOVZXBD    (R11), X0
-	VPBROADCASTW 32(R11), X1
+	VMOVDQU      Y2, (CX)(R9*2)
+	VMOVDQU      Y0, 64(CX)(R9*2)
+	ADDQ         $+56, R10
+	LEAQ         ·iq1Book+0(SB), R11
+	VPMOVZXBD    (R10), X0
+	VPBROADCASTW 32(R10), X1
 	VPSRLVD      constant13<>+0(SB), X1, X1
 	VPAND        constant14<>+0(SB), X1, X2
 	VPOR         X2, X0, X0
 	VPXOR        Y2, Y2, Y2
 	VPCMPEQD     Y3, Y3, Y3
-	VPGATHERDQ   Y3, (R12)(X0*8), Y2
+	VPGATHERDQ   Y3, (R11)(X0*8), Y2
 	VPSLLD       $0x14, X1, X1
 	VPSRAD       $0x1f, X1, X1
 	VPMOVSXDQ    X1, Y0
 	VPAND        constant15<>+0(SB), Y0, Y0
 	VPSUBB       Y0, Y2, Y2
-	VPMOVZXBD    4(R11), X0
-	VPBROADCASTW 34(R11), X1
+	VPMOVZXBD    4(R10), X0
+	VPBROADCASTW 34(R10), X1
 	VPSRLVD      constant13<>+0(SB), X1, X1
 	VPAND        constant14<>+0(SB), X1, X3
 	VPOR         X3, X0, X0
 	VPXOR        Y3, Y3, Y3
 	VPCMPEQD     Y4, Y4, Y4
-	VPGATHERDQ   Y4, (R12)(X0*8), Y3
+	VPGATHERDQ   Y4, (R11)(X0*8), Y3
 	VPSLLD       $0x14, X1, X1
 	VPSRAD       $0x1f, X1, X1
 	VPMOVSXDQ    X1, Y0
 	VPAND        constant15<>+0(SB), Y0, Y0
 	VPSUBB       Y0, Y3, Y3
-	VPMOVZXBD    8(R11), X0
-	VPBROADCASTW 36(R11), X1
+	VPMOVZXBD    8(R10), X0
+	VPBROADCASTW 36(R10), X1
 	VPSRLVD      constant13<>+0(SB), X1, X1
 	VPAND        constant14<>+0(SB), X1, X4
 	VPOR         X4, X0, X0
 	VPXOR        Y4, Y4, Y4
 	VPCMPEQD     Y5, Y5, Y5
-	VPGATHERDQ   Y5, (R12)(X0*8), Y4
+	VPGATHERDQ   Y5, (R11)(X0*8), Y4
 	VPSLLD       $0x14, X1, X1
 	VPSRAD       $0x1f, X1, X1
 	VPMOVSXDQ    X1, Y0
 	VPAND        constant15<>+0(SB), Y0, Y0
 	VPSUBB       Y0, Y4, Y4
-	VPMOVZXBD    12(R11), X0
-	VPBROADCASTW 38(R11), X1
+	VPMOVZXBD    12(R10), X0
+	VPBROADCASTW 38(R10), X1
 	VPSRLVD      constant13<>+0(SB), X1, X1
 	VPAND        constant14<>+0(SB), X1, X5
 	VPOR         X5, X0, X0
 	VPXOR        Y5, Y5, Y5
 	VPCMPEQD     Y6, Y6, Y6
-	VPGATHERDQ   Y6, (R12)(X0*8), Y5
+	VPGATHERDQ   Y6, (R11)(X0*8), Y5
 	VPSLLD       $0x14, X1, X1
 	VPSRAD       $0x1f, X1, X1
 	VPMOVSXDQ    X1, Y0
 	VPAND        constant15<>+0(SB), Y0, Y0
 	VPSUBB       Y0, Y5, Y5
-	VPMOVZXBD    16(R11), X0
-	VPBROADCASTW 40(R11), X1
+	VPMOVZXBD    16(R10), X0
+	VPBROADCASTW 40(R10), X1
 	VPSRLVD      constant13<>+0(SB), X1, X1
 	VPAND        constant14<>+0(SB), X1, X6
 	VPOR         X6, X0, X0
 	VPXOR        Y6, Y6, Y6
 	VPCMPEQD     Y7, Y7, Y7
-	VPGATHERDQ   Y7, (R12)(X0*8), Y6
+	VPGATHERDQ   Y7, (R11)(X0*8), Y6
 	VPSLLD       $0x14, X1, X1
 	VPSRAD       $0x1f, X1, X1
 	VPMOVSXDQ    X1, Y0
 	VPAND        constant15<>+0(SB), Y0, Y0
 	VPSUBB       Y0, Y6, Y6
-	VPMOVZXBD    20(R11), X0
-	VPBROADCASTW 42(R11), X1
+	VPMOVZXBD    20(R10), X0
+	VPBROADCASTW 42(R10), X1
 	VPSRLVD      constant13<>+0(SB), X1, X1
 	VPAND        constant14<>+0(SB), X1, X7
 	VPOR         X7, X0, X0
 	VPXOR        Y7, Y7, Y7
 	VPCMPEQD     Y8, Y8, Y8
-	VPGATHERDQ   Y8, (R12)(X0*8), Y7
+	VPGATHERDQ   Y8, (R11)(X0*8), Y7
 	VPSLLD       $0x14, X1, X1
 	VPSRAD       $0x1f, X1, X1
 	VPMOVSXDQ    X1, Y0
 	VPAND        constant15<>+0(SB), Y0, Y0
 	VPSUBB       Y0, Y7, Y7
-	VPMOVZXBD    24(R11), X0
-	VPBROADCASTW 44(R11), X1
+	VPMOVZXBD    24(R10), X0
+	VPBROADCASTW 44(R10), X1
 	VPSRLVD      constant13<>+0(SB), X1, X1
 	VPAND        constant14<>+0(SB), X1, X8
 	VPOR         X8, X0, X0
 	VPXOR        Y8, Y8, Y8
 	VPCMPEQD     Y9, Y9, Y9
-	VPGATHERDQ   Y9, (R12)(X0*8), Y8
+	VPGATHERDQ   Y9, (R11)(X0*8), Y8
 	VPSLLD       $0x14, X1, X1
 	VPSRAD       $0x1f, X1, X1
 	VPMOVSXDQ    X1, Y0
 	VPAND        constant15<>+0(SB), Y0, Y0
 	VPSUBB       Y0, Y8, Y8
-	VPMOVZXBD    28(R11), X0
-	VPBROADCASTW 46(R11), X1
+	VPMOVZXBD    28(R10), X0
+	VPBROADCASTW 46(R10), X1
 	VPSRLVD      constant13<>+0(SB), X1, X1
 	VPAND        constant14<>+0(SB), X1, X9
 	VPOR         X9, X0, X0
 	VPXOR        Y9, Y9, Y9
 	VPCMPEQD     Y10, Y10, Y10
-	VPGATHERDQ   Y10, (R12)(X0*8), Y9
+	VPGATHERDQ   Y10, (R11)(X0*8), Y9
 	VPSLLD       $0x14, X1, X1
 	VPSRAD       $0x1f, X1, X1
 	VPMOVSXDQ    X1, Y0
@@ -1360,55 +1351,54 @@ tile:
 	VPUNPCKLQDQ  Y7, Y5, Y6
 	VPUNPCKHQDQ  Y7, Y5, Y5
 	VPERM2I128   $0x20, Y8, Y4, Y7
-	VMOVDQU      Y7, 32(AX)(R10*8)
+	VMOVDQU      Y7, 32(AX)(R9*8)
 	VPERM2I128   $0x31, Y8, Y4, Y7
-	VMOVDQU      Y7, 288(AX)(R10*8)
+	VMOVDQU      Y7, 288(AX)(R9*8)
 	VPERM2I128   $0x20, Y3, Y0, Y4
-	VMOVDQU      Y4, 96(AX)(R10*8)
+	VMOVDQU      Y4, 96(AX)(R9*8)
 	VPERM2I128   $0x31, Y3, Y0, Y4
-	VMOVDQU      Y4, 352(AX)(R10*8)
+	VMOVDQU      Y4, 352(AX)(R9*8)
 	VPERM2I128   $0x20, Y6, Y2, Y0
-	VMOVDQU      Y0, 160(AX)(R10*8)
+	VMOVDQU      Y0, 160(AX)(R9*8)
 	VPERM2I128   $0x31, Y6, Y2, Y0
-	VMOVDQU      Y0, 416(AX)(R10*8)
+	VMOVDQU      Y0, 416(AX)(R9*8)
 	VPERM2I128   $0x20, Y5, Y1, Y0
-	VMOVDQU      Y0, 224(AX)(R10*8)
+	VMOVDQU      Y0, 224(AX)(R9*8)
 	VPERM2I128   $0x31, Y5, Y1, Y0
-	VMOVDQU      Y0, 480(AX)(R10*8)
-	VPBROADCASTQ 48(R11), Y0
-	MOVQ         48(R11), R12
-	MOVQ         $0xf000f000f000f000, R13
-	ANDQ         R13, R12
-	SHRQ         $0x0c, R12
-	MOVQ         $0x0001001001001000, R13
-	IMULQ        R13, R12
-	SHRQ         $0x30, R12
-	VMOVD        R12, X1
+	VMOVDQU      Y0, 480(AX)(R9*8)
+	VPBROADCASTQ 48(R10), Y0
+	MOVQ         48(R10), R11
+	MOVQ         $0xf000f000f000f000, R12
+	ANDQ         R12, R11
+	SHRQ         $0x0c, R11
+	MOVQ         $0x0001001001001000, R12
+	IMULQ        R12, R11
+	SHRQ         $0x30, R11
+	VMOVD        R11, X1
 	VCVTPH2PS    X1, X1
 	VBROADCASTSS X1, Y1
-	VPSHUFB      constant17<>+0(SB), Y0, Y0
-	VPSRLVD      constant18<>+0(SB), Y0, Y2
-	VPAND        constant19<>+0(SB), Y2, Y2
-	VPSRLVD      constant20<>+0(SB), Y0, Y0
-	VPAND        constant19<>+0(SB), Y0, Y0
+	VPSHUFB      constant16<>+0(SB), Y0, Y0
+	VPSRLVD      constant17<>+0(SB), Y0, Y2
+	VPAND        constant18<>+0(SB), Y2, Y2
+	VPSRLVD      constant19<>+0(SB), Y0, Y0
+	VPAND        constant18<>+0(SB), Y0, Y0
 	VCVTDQ2PS    Y2, Y2
-	VMOVDQU      constant22<>+0(SB), Y3
-	VFMADD213PS  constant21<>+0(SB), Y3, Y2
+	VMOVDQU      constant21<>+0(SB), Y3
+	VFMADD213PS  constant20<>+0(SB), Y3, Y2
 	VMULPS       Y1, Y2, Y2
 	VCVTDQ2PS    Y0, Y0
-	VMOVDQU      constant22<>+0(SB), Y3
-	VFMADD213PS  constant21<>+0(SB), Y3, Y0
+	VMOVDQU      constant21<>+0(SB), Y3
+	VFMADD213PS  constant20<>+0(SB), Y3, Y0
 	VMULPS       Y1, Y0, Y0
-	VMOVDQU      Y2, 32(CX)(R10*1)
-	VMOVDQU      Y0, 32(DI)(R10*1)
-	ADDQ         $+56, R11
-	ADDQ         $0x40, R10
-	CMPQ         R10, R9
+	VMOVDQU      Y2, 32(CX)(R9*2)
+	VMOVDQU      Y0, 96(CX)(R9*2)
+	ADDQ         $+56, R10
+	ADDQ         $0x40, R9
+	CMPQ         R9, R8
 	JL           tile
 	ADDQ         BX, DX
-	ADDQ         R8, CX
-	ADDQ         R8, DI
-	LEAQ         (AX)(R8*8), AX
+	LEAQ         (CX)(DI*2), CX
+	LEAQ         (AX)(DI*8), AX
 	DECQ         SI
 	JG           row
 	VZEROUPPER

@@ -485,16 +485,16 @@ DATA constant10<>+48(SB)/8, $0x0000000b00000008
 DATA constant10<>+56(SB)/8, $0x000000110000000e
 GLOBL constant10<>(SB), RODATA|NOPTR, $64
 
-// func iq1_sPackAVX512(t *uint8, a *float32, b *float32, tstride int, w *byte, stride int, n int, tiles int)
+// func iq1_sPackAVX512(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX2, AVX512F, AVX512VL
-TEXT ·iq1_sPackAVX512(SB), NOSPLIT, $0-64
+TEXT ·iq1_sPackAVX512(SB), NOSPLIT, $0-56
 	MOVQ t+0(FP), AX
 	MOVQ a+8(FP), CX
-	MOVQ w+32(FP), DX
-	MOVQ stride+40(FP), BX
-	MOVQ n+48(FP), SI
-	MOVQ tstride+24(FP), DI
-	MOVQ tiles+56(FP), R8
+	MOVQ w+24(FP), DX
+	MOVQ stride+32(FP), BX
+	MOVQ n+40(FP), SI
+	MOVQ tstride+16(FP), DI
+	MOVQ tiles+48(FP), R8
 	JMP  constants
 
 begin:
@@ -637,7 +637,7 @@ tile:
 	CMPQ            R9, R8
 	JL              tile
 	ADDQ            BX, DX
-	ADDQ            DI, CX
+	LEAQ            (CX)(DI*1), CX
 	LEAQ            (AX)(DI*8), AX
 	DECQ            SI
 	JG              row
@@ -800,28 +800,28 @@ group:
 	VEXTRACTI128 $0x01, Y3, X2
 	VPMOVSXWD    X3, Y3
 	VPMOVSXWD    X2, Y2
-	VPADDD       Y3, Y2, Y2
-	VEXTRACTI128 $0x01, Y1, X3
+	VEXTRACTI128 $0x01, Y1, X4
 	VPMOVSXWD    X1, Y1
-	VPMOVSXWD    X3, Y3
+	VPMOVSXWD    X4, Y4
 	VPADDD       Y1, Y3, Y3
-	VPADDD       Y3, Y2, Y2
+	VPADDD       Y4, Y2, Y2
+	VPADDD       Y2, Y3, Y3
 	VMOVDQU      (R9)(R10*1), Y1
 	VPSLLD       $0x04, Y1, Y1
-	VPSUBD       Y1, Y2, Y2
+	VPSUBD       Y1, Y3, Y3
 	VPMOVZXWD    34(R11), Y1
-	VPBROADCASTW (R11), Y3
-	VCVTPH2PS    X3, Y3
+	VPBROADCASTW (R11), Y2
+	VCVTPH2PS    X2, Y2
 	VPSRLVD      constant14<>+0(SB), Y1, Y1
 	VPAND        constant15<>+0(SB), Y1, Y1
 	VCVTDQ2PS    Y1, Y1
 	VMOVDQU      constant17<>+0(SB), Y4
 	VFMADD213PS  constant16<>+0(SB), Y4, Y1
-	VMULPS       Y3, Y1, Y1
-	VMOVDQU      (R8)(R10*1), Y3
-	VCVTDQ2PS    Y2, Y2
-	VMULPS       Y3, Y1, Y1
-	VFMADD231PS  Y1, Y2, Y0
+	VMULPS       Y2, Y1, Y1
+	VMOVDQU      (R8)(R10*1), Y2
+	VCVTDQ2PS    Y3, Y3
+	VMULPS       Y2, Y1, Y1
+	VFMADD231PS  Y1, Y3, Y0
 	ADDQ         $+50, R11
 	ADDQ         $+32, R10
 	JMP          group
@@ -883,16 +883,16 @@ DATA constant17<>+16(SB)/8, $0x3e8000003e800000
 DATA constant17<>+24(SB)/8, $0x3e8000003e800000
 GLOBL constant17<>(SB), RODATA|NOPTR, $32
 
-// func iq1_sPackAVX2(t *uint8, a *float32, b *float32, tstride int, w *byte, stride int, n int, tiles int)
+// func iq1_sPackAVX2(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX2, F16C, FMA3
-TEXT ·iq1_sPackAVX2(SB), NOSPLIT, $0-64
+TEXT ·iq1_sPackAVX2(SB), NOSPLIT, $0-56
 	MOVQ t+0(FP), AX
 	MOVQ a+8(FP), CX
-	MOVQ w+32(FP), DX
-	MOVQ stride+40(FP), BX
-	MOVQ n+48(FP), SI
-	MOVQ tstride+24(FP), DI
-	MOVQ tiles+56(FP), R8
+	MOVQ w+24(FP), DX
+	MOVQ stride+32(FP), BX
+	MOVQ n+40(FP), SI
+	MOVQ tstride+16(FP), DI
+	MOVQ tiles+48(FP), R8
 	SHLQ $0x06, DI
 	SHLQ $0x06, R8
 
@@ -1169,7 +1169,7 @@ tile:
 	CMPQ         R9, R8
 	JL           tile
 	ADDQ         BX, DX
-	ADDQ         DI, CX
+	LEAQ         (CX)(DI*1), CX
 	LEAQ         (AX)(DI*8), AX
 	DECQ         SI
 	JG           row

@@ -164,13 +164,13 @@ group:
 	VSHUFI32X4   $0xdd, Z10, Z9, Z9
 	VPERMD       Z9, Z5, Z9
 	VPERMD       Z11, Z5, Z11
-	VMOVDQU32    (R10)(R11*1), Z10
-	VMOVDQU32    (R9)(R11*1), Z12
-	VPSUBD       Z10, Z12, Z12
-	VPSLLD       $0x06, Z10, Z10
-	VPSUBD       Z10, Z11, Z11
+	VMOVDQU32    (R9)(R11*1), Z10
+	VMOVDQU32    (R10)(R11*1), Z12
+	VPSUBD       Z12, Z10, Z10
 	VPSLLD       $0x06, Z12, Z12
-	VPSUBD       Z12, Z9, Z9
+	VPSUBD       Z12, Z11, Z11
+	VPSLLD       $0x06, Z10, Z10
+	VPSUBD       Z10, Z9, Z9
 	VMOVQ        74(R12), X10
 	VPINSRQ      $0x01, 156(R12), X10, X10
 	VPMOVZXBD    X10, Z10
@@ -338,13 +338,13 @@ inPlace:
 	VSHUFI32X4   $0xdd, Z10, Z9, Z9
 	VPERMD       Z9, Z5, Z9
 	VPERMD       Z11, Z5, Z11
-	VMOVDQU32    (R10)(R11*1), Z10
-	VMOVDQU32    (R9)(R11*1), Z12
-	VPSUBD       Z10, Z12, Z12
-	VPSLLD       $0x06, Z10, Z10
-	VPSUBD       Z10, Z11, Z11
+	VMOVDQU32    (R9)(R11*1), Z10
+	VMOVDQU32    (R10)(R11*1), Z12
+	VPSUBD       Z12, Z10, Z10
 	VPSLLD       $0x06, Z12, Z12
-	VPSUBD       Z12, Z9, Z9
+	VPSUBD       Z12, Z11, Z11
+	VPSLLD       $0x06, Z10, Z10
+	VPSUBD       Z10, Z9, Z9
 	VMOVQ        74(R12), X10
 	VPINSRQ      $0x01, 156(R12), X10, X10
 	VPMOVZXBD    X10, Z10
@@ -491,100 +491,99 @@ DATA constant8<>+48(SB)/8, $0x8080808080808080
 DATA constant8<>+56(SB)/8, $0x8080808080808080
 GLOBL constant8<>(SB), RODATA|NOPTR, $64
 
-// func iq2_sPackAVX512(t *uint8, a *float32, b *float32, tstride int, w *byte, stride int, n int, tiles int)
+// func iq2_sPackAVX512(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VL
-TEXT ·iq2_sPackAVX512(SB), NOSPLIT, $0-64
+TEXT ·iq2_sPackAVX512(SB), NOSPLIT, $0-56
 	MOVQ t+0(FP), AX
 	MOVQ a+8(FP), CX
-	MOVQ w+32(FP), DX
-	MOVQ stride+40(FP), BX
-	MOVQ n+48(FP), SI
-	MOVQ b+16(FP), DI
-	MOVQ tstride+24(FP), R8
-	MOVQ tiles+56(FP), R9
+	MOVQ w+24(FP), DX
+	MOVQ stride+32(FP), BX
+	MOVQ n+40(FP), SI
+	MOVQ tstride+16(FP), DI
+	MOVQ tiles+48(FP), R8
 	JMP  constants
 
 begin:
+	SHLQ $0x06, DI
 	SHLQ $0x06, R8
-	SHLQ $0x06, R9
 
 row:
-	MOVQ DX, R11
-	XORQ R10, R10
+	MOVQ DX, R10
+	XORQ R9, R9
 
 tile:
-	LEAQ         ·iq2sBook+0(SB), R12
-	VPMOVZXBD    2(R11), Y0
-	VPBROADCASTW 66(R11), Y1
+	LEAQ         ·iq2sBook+0(SB), R11
+	VPMOVZXBD    2(R10), Y0
+	VPBROADCASTW 66(R10), Y1
 	VPSRLVD      Y2, Y1, Y1
 	VPTERNLOGD   $0xf8, Y3, Y1, Y0
 	VPXORD       Z1, Z1, Z1
 	KXNORW       K1, K1, K1
-	VPGATHERDQ   (R12)(Y0*8), K1, Z1
-	KMOVQ        34(R11), K1
+	VPGATHERDQ   (R11)(Y0*8), K1, Z1
+	KMOVQ        34(R10), K1
 	VPSUBB       Z1, Z4, K1, Z1
-	VPMOVZXBD    10(R11), Y0
-	VPBROADCASTW 68(R11), Y9
+	VPMOVZXBD    10(R10), Y0
+	VPBROADCASTW 68(R10), Y9
 	VPSRLVD      Y2, Y9, Y9
 	VPTERNLOGD   $0xf8, Y3, Y9, Y0
 	VPXORD       Z9, Z9, Z9
 	KXNORW       K1, K1, K1
-	VPGATHERDQ   (R12)(Y0*8), K1, Z9
-	KMOVQ        42(R11), K1
+	VPGATHERDQ   (R11)(Y0*8), K1, Z9
+	KMOVQ        42(R10), K1
 	VPSUBB       Z9, Z4, K1, Z9
-	VPMOVZXBD    18(R11), Y0
-	VPBROADCASTW 70(R11), Y10
+	VPMOVZXBD    18(R10), Y0
+	VPBROADCASTW 70(R10), Y10
 	VPSRLVD      Y2, Y10, Y10
 	VPTERNLOGD   $0xf8, Y3, Y10, Y0
 	VPXORD       Z10, Z10, Z10
 	KXNORW       K1, K1, K1
-	VPGATHERDQ   (R12)(Y0*8), K1, Z10
-	KMOVQ        50(R11), K1
+	VPGATHERDQ   (R11)(Y0*8), K1, Z10
+	KMOVQ        50(R10), K1
 	VPSUBB       Z10, Z4, K1, Z10
-	VPMOVZXBD    26(R11), Y0
-	VPBROADCASTW 72(R11), Y11
+	VPMOVZXBD    26(R10), Y0
+	VPBROADCASTW 72(R10), Y11
 	VPSRLVD      Y2, Y11, Y11
 	VPTERNLOGD   $0xf8, Y3, Y11, Y0
 	VPXORD       Z11, Z11, Z11
 	KXNORW       K1, K1, K1
-	VPGATHERDQ   (R12)(Y0*8), K1, Z11
-	KMOVQ        58(R11), K1
+	VPGATHERDQ   (R11)(Y0*8), K1, Z11
+	KMOVQ        58(R10), K1
 	VPSUBB       Z11, Z4, K1, Z11
-	VPMOVZXBD    84(R11), Y0
-	VPBROADCASTW 148(R11), Y12
+	VPMOVZXBD    84(R10), Y0
+	VPBROADCASTW 148(R10), Y12
 	VPSRLVD      Y2, Y12, Y12
 	VPTERNLOGD   $0xf8, Y3, Y12, Y0
 	VPXORD       Z12, Z12, Z12
 	KXNORW       K1, K1, K1
-	VPGATHERDQ   (R12)(Y0*8), K1, Z12
-	KMOVQ        116(R11), K1
+	VPGATHERDQ   (R11)(Y0*8), K1, Z12
+	KMOVQ        116(R10), K1
 	VPSUBB       Z12, Z4, K1, Z12
-	VPMOVZXBD    92(R11), Y0
-	VPBROADCASTW 150(R11), Y13
+	VPMOVZXBD    92(R10), Y0
+	VPBROADCASTW 150(R10), Y13
 	VPSRLVD      Y2, Y13, Y13
 	VPTERNLOGD   $0xf8, Y3, Y13, Y0
 	VPXORD       Z13, Z13, Z13
 	KXNORW       K1, K1, K1
-	VPGATHERDQ   (R12)(Y0*8), K1, Z13
-	KMOVQ        124(R11), K1
+	VPGATHERDQ   (R11)(Y0*8), K1, Z13
+	KMOVQ        124(R10), K1
 	VPSUBB       Z13, Z4, K1, Z13
-	VPMOVZXBD    100(R11), Y0
-	VPBROADCASTW 152(R11), Y14
+	VPMOVZXBD    100(R10), Y0
+	VPBROADCASTW 152(R10), Y14
 	VPSRLVD      Y2, Y14, Y14
 	VPTERNLOGD   $0xf8, Y3, Y14, Y0
 	VPXORD       Z14, Z14, Z14
 	KXNORW       K1, K1, K1
-	VPGATHERDQ   (R12)(Y0*8), K1, Z14
-	KMOVQ        132(R11), K1
+	VPGATHERDQ   (R11)(Y0*8), K1, Z14
+	KMOVQ        132(R10), K1
 	VPSUBB       Z14, Z4, K1, Z14
-	VPMOVZXBD    108(R11), Y0
-	VPBROADCASTW 154(R11), Y15
+	VPMOVZXBD    108(R10), Y0
+	VPBROADCASTW 154(R10), Y15
 	VPSRLVD      Y2, Y15, Y15
 	VPTERNLOGD   $0xf8, Y3, Y15, Y0
 	VPXORD       Z15, Z15, Z15
 	KXNORW       K1, K1, K1
-	VPGATHERDQ   (R12)(Y0*8), K1, Z15
-	KMOVQ        140(R11), K1
+	VPGATHERDQ   (R11)(Y0*8), K1, Z15
+	KMOVQ        140(R10), K1
 	VPSUBB       Z15, Z4, K1, Z15
 	VPUNPCKLDQ   Z9, Z1, Z0
 	VPUNPCKHDQ   Z9, Z1, Z1
@@ -604,34 +603,34 @@ tile:
 	VPUNPCKHQDQ  Z14, Z12, Z12
 	VSHUFI32X4   $0x88, Z15, Z11, Z14
 	VPERMD       Z14, Z5, Z14
-	VMOVDQU32    Z14, (AX)(R10*8)
+	VMOVDQU32    Z14, (AX)(R9*8)
 	VSHUFI32X4   $0xdd, Z15, Z11, Z11
 	VPERMD       Z11, Z5, Z11
-	VMOVDQU32    Z11, 256(AX)(R10*8)
+	VMOVDQU32    Z11, 256(AX)(R9*8)
 	VSHUFI32X4   $0x88, Z10, Z0, Z11
 	VPERMD       Z11, Z5, Z11
-	VMOVDQU32    Z11, 64(AX)(R10*8)
+	VMOVDQU32    Z11, 64(AX)(R9*8)
 	VSHUFI32X4   $0xdd, Z10, Z0, Z0
 	VPERMD       Z0, Z5, Z0
-	VMOVDQU32    Z0, 320(AX)(R10*8)
+	VMOVDQU32    Z0, 320(AX)(R9*8)
 	VSHUFI32X4   $0x88, Z13, Z9, Z0
 	VPERMD       Z0, Z5, Z0
-	VMOVDQU32    Z0, 128(AX)(R10*8)
+	VMOVDQU32    Z0, 128(AX)(R9*8)
 	VSHUFI32X4   $0xdd, Z13, Z9, Z0
 	VPERMD       Z0, Z5, Z0
-	VMOVDQU32    Z0, 384(AX)(R10*8)
+	VMOVDQU32    Z0, 384(AX)(R9*8)
 	VSHUFI32X4   $0x88, Z12, Z1, Z0
 	VPERMD       Z0, Z5, Z0
-	VMOVDQU32    Z0, 192(AX)(R10*8)
+	VMOVDQU32    Z0, 192(AX)(R9*8)
 	VSHUFI32X4   $0xdd, Z12, Z1, Z0
 	VPERMD       Z0, Z5, Z0
-	VMOVDQU32    Z0, 448(AX)(R10*8)
-	VMOVQ        74(R11), X0
-	VPINSRQ      $0x01, 156(R11), X0, X0
+	VMOVDQU32    Z0, 448(AX)(R9*8)
+	VMOVQ        74(R10), X0
+	VPINSRQ      $0x01, 156(R10), X0, X0
 	VPMOVZXBD    X0, Z0
 	VPSRLD       $0x04, Z0, Z1
-	VPBROADCASTW (R11), Y9
-	VPBROADCASTW 82(R11), X10
+	VPBROADCASTW (R10), Y9
+	VPBROADCASTW 82(R10), X10
 	VINSERTI32X4 $0x01, X10, Y9, Y9
 	VCVTPH2PS    Y9, Z9
 	VPANDD       Z6, Z0, Z0
@@ -641,16 +640,15 @@ tile:
 	VCVTDQ2PS    Z1, Z1
 	VFMADD213PS  Z7, Z8, Z1
 	VMULPS       Z9, Z1, Z1
-	VMOVDQU32    Z0, (CX)(R10*1)
-	VMOVDQU32    Z1, (DI)(R10*1)
-	ADDQ         $+164, R11
-	ADDQ         $0x40, R10
-	CMPQ         R10, R9
+	VMOVDQU32    Z0, (CX)(R9*2)
+	VMOVDQU32    Z1, 64(CX)(R9*2)
+	ADDQ         $+164, R10
+	ADDQ         $0x40, R9
+	CMPQ         R9, R8
 	JL           tile
 	ADDQ         BX, DX
-	ADDQ         R8, CX
-	ADDQ         R8, DI
-	LEAQ         (AX)(R8*8), AX
+	LEAQ         (CX)(DI*2), CX
+	LEAQ         (AX)(DI*8), AX
 	DECQ         SI
 	JG           row
 	VZEROUPPER
@@ -856,13 +854,13 @@ group:
 	VPADDD       Y4, Y2, Y2
 	VPERM2I128   $0x20, Y2, Y1, Y3
 	VPERM2I128   $0x31, Y2, Y1, Y1
-	VMOVDQU      (R10)(R11*1), Y2
-	VMOVDQU      (R9)(R11*1), Y4
-	VPSUBD       Y2, Y4, Y4
-	VPSLLD       $0x06, Y2, Y2
-	VPSUBD       Y2, Y3, Y3
+	VMOVDQU      (R9)(R11*1), Y2
+	VMOVDQU      (R10)(R11*1), Y4
+	VPSUBD       Y4, Y2, Y2
 	VPSLLD       $0x06, Y4, Y4
-	VPSUBD       Y4, Y1, Y1
+	VPSUBD       Y4, Y3, Y3
+	VPSLLD       $0x06, Y2, Y2
+	VPSUBD       Y2, Y1, Y1
 	VPMOVZXBD    74(R12), Y2
 	VPSRLD       $0x04, Y2, Y4
 	VPBROADCASTW (R12), Y5
@@ -956,35 +954,34 @@ DATA constant17<>+16(SB)/8, $0x3e8000003e800000
 DATA constant17<>+24(SB)/8, $0x3e8000003e800000
 GLOBL constant17<>(SB), RODATA|NOPTR, $32
 
-// func iq2_sPackAVX2(t *uint8, a *float32, b *float32, tstride int, w *byte, stride int, n int, tiles int)
+// func iq2_sPackAVX2(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX2, F16C, FMA3
-TEXT ·iq2_sPackAVX2(SB), NOSPLIT, $0-64
+TEXT ·iq2_sPackAVX2(SB), NOSPLIT, $0-56
 	MOVQ t+0(FP), AX
 	MOVQ a+8(FP), CX
-	MOVQ w+32(FP), DX
-	MOVQ stride+40(FP), BX
-	MOVQ n+48(FP), SI
-	MOVQ b+16(FP), DI
-	MOVQ tstride+24(FP), R8
-	MOVQ tiles+56(FP), R9
+	MOVQ w+24(FP), DX
+	MOVQ stride+32(FP), BX
+	MOVQ n+40(FP), SI
+	MOVQ tstride+16(FP), DI
+	MOVQ tiles+48(FP), R8
+	SHLQ $0x06, DI
 	SHLQ $0x06, R8
-	SHLQ $0x06, R9
 
 row:
-	MOVQ DX, R11
-	XORQ R10, R10
+	MOVQ DX, R10
+	XORQ R9, R9
 
 tile:
-	LEAQ         ·iq2sBook+0(SB), R12
-	VPMOVZXBD    2(R11), X0
-	VPBROADCASTB 66(R11), X1
+	LEAQ         ·iq2sBook+0(SB), R11
+	VPMOVZXBD    2(R10), X0
+	VPBROADCASTB 66(R10), X1
 	VPSRLVD      constant9<>+0(SB), X1, X1
 	VPAND        constant10<>+0(SB), X1, X1
 	VPOR         X1, X0, X0
 	VPXOR        Y1, Y1, Y1
 	VPCMPEQD     Y2, Y2, Y2
-	VPGATHERDQ   Y2, (R12)(X0*8), Y1
-	VPBROADCASTD 34(R11), Y0
+	VPGATHERDQ   Y2, (R11)(X0*8), Y1
+	VPBROADCASTD 34(R10), Y0
 	VPSHUFB      constant11<>+0(SB), Y0, Y0
 	VMOVDQU      constant12<>+0(SB), Y2
 	VPAND        Y2, Y0, Y0
@@ -992,15 +989,15 @@ tile:
 	VPAND        constant13<>+0(SB), Y0, Y2
 	VPXOR        Y2, Y1, Y1
 	VPSUBB       Y0, Y1, Y1
-	VPMOVZXBD    6(R11), X0
-	VPBROADCASTB 67(R11), X2
+	VPMOVZXBD    6(R10), X0
+	VPBROADCASTB 67(R10), X2
 	VPSRLVD      constant9<>+0(SB), X2, X2
 	VPAND        constant10<>+0(SB), X2, X2
 	VPOR         X2, X0, X0
 	VPXOR        Y2, Y2, Y2
 	VPCMPEQD     Y3, Y3, Y3
-	VPGATHERDQ   Y3, (R12)(X0*8), Y2
-	VPBROADCASTD 38(R11), Y0
+	VPGATHERDQ   Y3, (R11)(X0*8), Y2
+	VPBROADCASTD 38(R10), Y0
 	VPSHUFB      constant11<>+0(SB), Y0, Y0
 	VMOVDQU      constant12<>+0(SB), Y3
 	VPAND        Y3, Y0, Y0
@@ -1008,15 +1005,15 @@ tile:
 	VPAND        constant13<>+0(SB), Y0, Y3
 	VPXOR        Y3, Y2, Y2
 	VPSUBB       Y0, Y2, Y2
-	VPMOVZXBD    10(R11), X0
-	VPBROADCASTB 68(R11), X3
+	VPMOVZXBD    10(R10), X0
+	VPBROADCASTB 68(R10), X3
 	VPSRLVD      constant9<>+0(SB), X3, X3
 	VPAND        constant10<>+0(SB), X3, X3
 	VPOR         X3, X0, X0
 	VPXOR        Y3, Y3, Y3
 	VPCMPEQD     Y4, Y4, Y4
-	VPGATHERDQ   Y4, (R12)(X0*8), Y3
-	VPBROADCASTD 42(R11), Y0
+	VPGATHERDQ   Y4, (R11)(X0*8), Y3
+	VPBROADCASTD 42(R10), Y0
 	VPSHUFB      constant11<>+0(SB), Y0, Y0
 	VMOVDQU      constant12<>+0(SB), Y4
 	VPAND        Y4, Y0, Y0
@@ -1024,15 +1021,15 @@ tile:
 	VPAND        constant13<>+0(SB), Y0, Y4
 	VPXOR        Y4, Y3, Y3
 	VPSUBB       Y0, Y3, Y3
-	VPMOVZXBD    14(R11), X0
-	VPBROADCASTB 69(R11), X4
+	VPMOVZXBD    14(R10), X0
+	VPBROADCASTB 69(R10), X4
 	VPSRLVD      constant9<>+0(SB), X4, X4
 	VPAND        constant10<>+0(SB), X4, X4
 	VPOR         X4, X0, X0
 	VPXOR        Y4, Y4, Y4
 	VPCMPEQD     Y5, Y5, Y5
-	VPGATHERDQ   Y5, (R12)(X0*8), Y4
-	VPBROADCASTD 46(R11), Y0
+	VPGATHERDQ   Y5, (R11)(X0*8), Y4
+	VPBROADCASTD 46(R10), Y0
 	VPSHUFB      constant11<>+0(SB), Y0, Y0
 	VMOVDQU      constant12<>+0(SB), Y5
 	VPAND        Y5, Y0, Y0
@@ -1040,15 +1037,15 @@ tile:
 	VPAND        constant13<>+0(SB), Y0, Y5
 	VPXOR        Y5, Y4, Y4
 	VPSUBB       Y0, Y4, Y4
-	VPMOVZXBD    18(R11), X0
-	VPBROADCASTB 70(R11), X5
+	VPMOVZXBD    18(R10), X0
+	VPBROADCASTB 70(R10), X5
 	VPSRLVD      constant9<>+0(SB), X5, X5
 	VPAND        constant10<>+0(SB), X5, X5
 	VPOR         X5, X0, X0
 	VPXOR        Y5, Y5, Y5
 	VPCMPEQD     Y6, Y6, Y6
-	VPGATHERDQ   Y6, (R12)(X0*8), Y5
-	VPBROADCASTD 50(R11), Y0
+	VPGATHERDQ   Y6, (R11)(X0*8), Y5
+	VPBROADCASTD 50(R10), Y0
 	VPSHUFB      constant11<>+0(SB), Y0, Y0
 	VMOVDQU      constant12<>+0(SB), Y6
 	VPAND        Y6, Y0, Y0
@@ -1056,15 +1053,15 @@ tile:
 	VPAND        constant13<>+0(SB), Y0, Y6
 	VPXOR        Y6, Y5, Y5
 	VPSUBB       Y0, Y5, Y5
-	VPMOVZXBD    22(R11), X0
-	VPBROADCASTB 71(R11), X6
+	VPMOVZXBD    22(R10), X0
+	VPBROADCASTB 71(R10), X6
 	VPSRLVD      constant9<>+0(SB), X6, X6
 	VPAND        constant10<>+0(SB), X6, X6
 	VPOR         X6, X0, X0
 	VPXOR        Y6, Y6, Y6
 	VPCMPEQD     Y7, Y7, Y7
-	VPGATHERDQ   Y7, (R12)(X0*8), Y6
-	VPBROADCASTD 54(R11), Y0
+	VPGATHERDQ   Y7, (R11)(X0*8), Y6
+	VPBROADCASTD 54(R10), Y0
 	VPSHUFB      constant11<>+0(SB), Y0, Y0
 	VMOVDQU      constant12<>+0(SB), Y7
 	VPAND        Y7, Y0, Y0
@@ -1072,15 +1069,15 @@ tile:
 	VPAND        constant13<>+0(SB), Y0, Y7
 	VPXOR        Y7, Y6, Y6
 	VPSUBB       Y0, Y6, Y6
-	VPMOVZXBD    26(R11), X0
-	VPBROADCASTB 72(R11), X7
+	VPMOVZXBD    26(R10), X0
+	VPBROADCASTB 72(R10), X7
 	VPSRLVD      constant9<>+0(SB), X7, X7
 	VPAND        constant10<>+0(SB), X7, X7
 	VPOR         X7, X0, X0
 	VPXOR        Y7, Y7, Y7
 	VPCMPEQD     Y8, Y8, Y8
-	VPGATHERDQ   Y8, (R12)(X0*8), Y7
-	VPBROADCASTD 58(R11), Y0
+	VPGATHERDQ   Y8, (R11)(X0*8), Y7
+	VPBROADCASTD 58(R10), Y0
 	VPSHUFB      constant11<>+0(SB), Y0, Y0
 	VMOVDQU      constant12<>+0(SB), Y8
 	VPAND        Y8, Y0, Y0
@@ -1088,15 +1085,15 @@ tile:
 	VPAND        constant13<>+0(SB), Y0, Y8
 	VPXOR        Y8, Y7, Y7
 	VPSUBB       Y0, Y7, Y7
-	VPMOVZXBD    30(R11), X0
-	VPBROADCASTB 73(R11), X8
+	VPMOVZXBD    30(R10), X0
+	VPBROADCASTB 73(R10), X8
 	VPSRLVD      constant9<>+0(SB), X8, X8
 	VPAND        constant10<>+0(SB), X8, X8
 	VPOR         X8, X0, X0
 	VPXOR        Y8, Y8, Y8
 	VPCMPEQD     Y9, Y9, Y9
-	VPGATHERDQ   Y9, (R12)(X0*8), Y8
-	VPBROADCASTD 62(R11), Y0
+	VPGATHERDQ   Y9, (R11)(X0*8), Y8
+	VPBROADCASTD 62(R10), Y0
 	VPSHUFB      constant11<>+0(SB), Y0, Y0
 	VMOVDQU      constant12<>+0(SB), Y9
 	VPAND        Y9, Y0, Y0
@@ -1121,24 +1118,24 @@ tile:
 	VPUNPCKLQDQ  Y7, Y5, Y6
 	VPUNPCKHQDQ  Y7, Y5, Y5
 	VPERM2I128   $0x20, Y8, Y4, Y7
-	VMOVDQU      Y7, (AX)(R10*8)
+	VMOVDQU      Y7, (AX)(R9*8)
 	VPERM2I128   $0x31, Y8, Y4, Y7
-	VMOVDQU      Y7, 256(AX)(R10*8)
+	VMOVDQU      Y7, 256(AX)(R9*8)
 	VPERM2I128   $0x20, Y3, Y0, Y4
-	VMOVDQU      Y4, 64(AX)(R10*8)
+	VMOVDQU      Y4, 64(AX)(R9*8)
 	VPERM2I128   $0x31, Y3, Y0, Y4
-	VMOVDQU      Y4, 320(AX)(R10*8)
+	VMOVDQU      Y4, 320(AX)(R9*8)
 	VPERM2I128   $0x20, Y6, Y2, Y0
-	VMOVDQU      Y0, 128(AX)(R10*8)
+	VMOVDQU      Y0, 128(AX)(R9*8)
 	VPERM2I128   $0x31, Y6, Y2, Y0
-	VMOVDQU      Y0, 384(AX)(R10*8)
+	VMOVDQU      Y0, 384(AX)(R9*8)
 	VPERM2I128   $0x20, Y5, Y1, Y0
-	VMOVDQU      Y0, 192(AX)(R10*8)
+	VMOVDQU      Y0, 192(AX)(R9*8)
 	VPERM2I128   $0x31, Y5, Y1, Y0
-	VMOVDQU      Y0, 448(AX)(R10*8)
-	VPMOVZXBD    74(R11), Y0
+	VMOVDQU      Y0, 448(AX)(R9*8)
+	VPMOVZXBD    74(R10), Y0
 	VPSRLD       $0x04, Y0, Y1
-	VPBROADCASTW (R11), Y2
+	VPBROADCASTW (R10), Y2
 	VCVTPH2PS    X2, Y2
 	VPAND        constant15<>+0(SB), Y0, Y0
 	VCVTDQ2PS    Y0, Y0
@@ -1149,19 +1146,19 @@ tile:
 	VMOVDQU      constant17<>+0(SB), Y3
 	VFMADD213PS  constant16<>+0(SB), Y3, Y1
 	VMULPS       Y2, Y1, Y1
-	VMOVDQU      Y0, (CX)(R10*1)
-	VMOVDQU      Y1, (DI)(R10*1)
-	ADDQ         $+82, R11
-	LEAQ         ·iq2sBook+0(SB), R12
-	VPMOVZXBD    2(R11), X0
-	VPBROADCASTB 66(R11), X1
+	VMOVDQU      Y0, (CX)(R9*2)
+	VMOVDQU      Y1, 64(CX)(R9*2)
+	ADDQ         $+82, R10
+	LEAQ         ·iq2sBook+0(SB), R11
+	VPMOVZXBD    2(R10), X0
+	VPBROADCASTB 66(R10), X1
 	VPSRLVD      constant9<>+0(SB), X1, X1
 	VPAND        constant10<>+0(SB), X1, X1
 	VPOR         X1, X0, X0
 	VPXOR        Y1, Y1, Y1
 	VPCMPEQD     Y2, Y2, Y2
-	VPGATHERDQ   Y2, (R12)(X0*8), Y1
-	VPBROADCASTD 34(R11), Y0
+	VPGATHERDQ   Y2, (R11)(X0*8), Y1
+	VPBROADCASTD 34(R10), Y0
 	VPSHUFB      constant11<>+0(SB), Y0, Y0
 	VMOVDQU      constant12<>+0(SB), Y2
 	VPAND        Y2, Y0, Y0
@@ -1169,15 +1166,15 @@ tile:
 	VPAND        constant13<>+0(SB), Y0, Y2
 	VPXOR        Y2, Y1, Y1
 	VPSUBB       Y0, Y1, Y1
-	VPMOVZXBD    6(R11), X0
-	VPBROADCASTB 67(R11), X2
+	VPMOVZXBD    6(R10), X0
+	VPBROADCASTB 67(R10), X2
 	VPSRLVD      constant9<>+0(SB), X2, X2
 	VPAND        constant10<>+0(SB), X2, X2
 	VPOR         X2, X0, X0
 	VPXOR        Y2, Y2, Y2
 	VPCMPEQD     Y3, Y3, Y3
-	VPGATHERDQ   Y3, (R12)(X0*8), Y2
-	VPBROADCASTD 38(R11), Y0
+	VPGATHERDQ   Y3, (R11)(X0*8), Y2
+	VPBROADCASTD 38(R10), Y0
 	VPSHUFB      constant11<>+0(SB), Y0, Y0
 	VMOVDQU      constant12<>+0(SB), Y3
 	VPAND        Y3, Y0, Y0
@@ -1185,15 +1182,15 @@ tile:
 	VPAND        constant13<>+0(SB), Y0, Y3
 	VPXOR        Y3, Y2, Y2
 	VPSUBB       Y0, Y2, Y2
-	VPMOVZXBD    10(R11), X0
-	VPBROADCASTB 68(R11), X3
+	VPMOVZXBD    10(R10), X0
+	VPBROADCASTB 68(R10), X3
 	VPSRLVD      constant9<>+0(SB), X3, X3
 	VPAND        constant10<>+0(SB), X3, X3
 	VPOR         X3, X0, X0
 	VPXOR        Y3, Y3, Y3
 	VPCMPEQD     Y4, Y4, Y4
-	VPGATHERDQ   Y4, (R12)(X0*8), Y3
-	VPBROADCASTD 42(R11), Y0
+	VPGATHERDQ   Y4, (R11)(X0*8), Y3
+	VPBROADCASTD 42(R10), Y0
 	VPSHUFB      constant11<>+0(SB), Y0, Y0
 	VMOVDQU      constant12<>+0(SB), Y4
 	VPAND        Y4, Y0, Y0
@@ -1201,15 +1198,15 @@ tile:
 	VPAND        constant13<>+0(SB), Y0, Y4
 	VPXOR        Y4, Y3, Y3
 	VPSUBB       Y0, Y3, Y3
-	VPMOVZXBD    14(R11), X0
-	VPBROADCASTB 69(R11), X4
+	VPMOVZXBD    14(R10), X0
+	VPBROADCASTB 69(R10), X4
 	VPSRLVD      constant9<>+0(SB), X4, X4
 	VPAND        constant10<>+0(SB), X4, X4
 	VPOR         X4, X0, X0
 	VPXOR        Y4, Y4, Y4
 	VPCMPEQD     Y5, Y5, Y5
-	VPGATHERDQ   Y5, (R12)(X0*8), Y4
-	VPBROADCASTD 46(R11), Y0
+	VPGATHERDQ   Y5, (R11)(X0*8), Y4
+	VPBROADCASTD 46(R10), Y0
 	VPSHUFB      constant11<>+0(SB), Y0, Y0
 	VMOVDQU      constant12<>+0(SB), Y5
 	VPAND        Y5, Y0, Y0
@@ -1217,15 +1214,15 @@ tile:
 	VPAND        constant13<>+0(SB), Y0, Y5
 	VPXOR        Y5, Y4, Y4
 	VPSUBB       Y0, Y4, Y4
-	VPMOVZXBD    18(R11), X0
-	VPBROADCASTB 70(R11), X5
+	VPMOVZXBD    18(R10), X0
+	VPBROADCASTB 70(R10), X5
 	VPSRLVD      constant9<>+0(SB), X5, X5
 	VPAND        constant10<>+0(SB), X5, X5
 	VPOR         X5, X0, X0
 	VPXOR        Y5, Y5, Y5
 	VPCMPEQD     Y6, Y6, Y6
-	VPGATHERDQ   Y6, (R12)(X0*8), Y5
-	VPBROADCASTD 50(R11), Y0
+	VPGATHERDQ   Y6, (R11)(X0*8), Y5
+	VPBROADCASTD 50(R10), Y0
 	VPSHUFB      constant11<>+0(SB), Y0, Y0
 	VMOVDQU      constant12<>+0(SB), Y6
 	VPAND        Y6, Y0, Y0
@@ -1233,15 +1230,15 @@ tile:
 	VPAND        constant13<>+0(SB), Y0, Y6
 	VPXOR        Y6, Y5, Y5
 	VPSUBB       Y0, Y5, Y5
-	VPMOVZXBD    22(R11), X0
-	VPBROADCASTB 71(R11), X6
+	VPMOVZXBD    22(R10), X0
+	VPBROADCASTB 71(R10), X6
 	VPSRLVD      constant9<>+0(SB), X6, X6
 	VPAND        constant10<>+0(SB), X6, X6
 	VPOR         X6, X0, X0
 	VPXOR        Y6, Y6, Y6
 	VPCMPEQD     Y7, Y7, Y7
-	VPGATHERDQ   Y7, (R12)(X0*8), Y6
-	VPBROADCASTD 54(R11), Y0
+	VPGATHERDQ   Y7, (R11)(X0*8), Y6
+	VPBROADCASTD 54(R10), Y0
 	VPSHUFB      constant11<>+0(SB), Y0, Y0
 	VMOVDQU      constant12<>+0(SB), Y7
 	VPAND        Y7, Y0, Y0
@@ -1249,15 +1246,15 @@ tile:
 	VPAND        constant13<>+0(SB), Y0, Y7
 	VPXOR        Y7, Y6, Y6
 	VPSUBB       Y0, Y6, Y6
-	VPMOVZXBD    26(R11), X0
-	VPBROADCASTB 72(R11), X7
+	VPMOVZXBD    26(R10), X0
+	VPBROADCASTB 72(R10), X7
 	VPSRLVD      constant9<>+0(SB), X7, X7
 	VPAND        constant10<>+0(SB), X7, X7
 	VPOR         X7, X0, X0
 	VPXOR        Y7, Y7, Y7
 	VPCMPEQD     Y8, Y8, Y8
-	VPGATHERDQ   Y8, (R12)(X0*8), Y7
-	VPBROADCASTD 58(R11), Y0
+	VPGATHERDQ   Y8, (R11)(X0*8), Y7
+	VPBROADCASTD 58(R10), Y0
 	VPSHUFB      constant11<>+0(SB), Y0, Y0
 	VMOVDQU      constant12<>+0(SB), Y8
 	VPAND        Y8, Y0, Y0
@@ -1265,15 +1262,15 @@ tile:
 	VPAND        constant13<>+0(SB), Y0, Y8
 	VPXOR        Y8, Y7, Y7
 	VPSUBB       Y0, Y7, Y7
-	VPMOVZXBD    30(R11), X0
-	VPBROADCASTB 73(R11), X8
+	VPMOVZXBD    30(R10), X0
+	VPBROADCASTB 73(R10), X8
 	VPSRLVD      constant9<>+0(SB), X8, X8
 	VPAND        constant10<>+0(SB), X8, X8
 	VPOR         X8, X0, X0
 	VPXOR        Y8, Y8, Y8
 	VPCMPEQD     Y9, Y9, Y9
-	VPGATHERDQ   Y9, (R12)(X0*8), Y8
-	VPBROADCASTD 62(R11), Y0
+	VPGATHERDQ   Y9, (R11)(X0*8), Y8
+	VPBROADCASTD 62(R10), Y0
 	VPSHUFB      constant11<>+0(SB), Y0, Y0
 	VMOVDQU      constant12<>+0(SB), Y9
 	VPAND        Y9, Y0, Y0
@@ -1298,24 +1295,24 @@ tile:
 	VPUNPCKLQDQ  Y7, Y5, Y6
 	VPUNPCKHQDQ  Y7, Y5, Y5
 	VPERM2I128   $0x20, Y8, Y4, Y7
-	VMOVDQU      Y7, 32(AX)(R10*8)
+	VMOVDQU      Y7, 32(AX)(R9*8)
 	VPERM2I128   $0x31, Y8, Y4, Y7
-	VMOVDQU      Y7, 288(AX)(R10*8)
+	VMOVDQU      Y7, 288(AX)(R9*8)
 	VPERM2I128   $0x20, Y3, Y0, Y4
-	VMOVDQU      Y4, 96(AX)(R10*8)
+	VMOVDQU      Y4, 96(AX)(R9*8)
 	VPERM2I128   $0x31, Y3, Y0, Y4
-	VMOVDQU      Y4, 352(AX)(R10*8)
+	VMOVDQU      Y4, 352(AX)(R9*8)
 	VPERM2I128   $0x20, Y6, Y2, Y0
-	VMOVDQU      Y0, 160(AX)(R10*8)
+	VMOVDQU      Y0, 160(AX)(R9*8)
 	VPERM2I128   $0x31, Y6, Y2, Y0
-	VMOVDQU      Y0, 416(AX)(R10*8)
+	VMOVDQU      Y0, 416(AX)(R9*8)
 	VPERM2I128   $0x20, Y5, Y1, Y0
-	VMOVDQU      Y0, 224(AX)(R10*8)
+	VMOVDQU      Y0, 224(AX)(R9*8)
 	VPERM2I128   $0x31, Y5, Y1, Y0
-	VMOVDQU      Y0, 480(AX)(R10*8)
-	VPMOVZXBD    74(R11), Y0
+	VMOVDQU      Y0, 480(AX)(R9*8)
+	VPMOVZXBD    74(R10), Y0
 	VPSRLD       $0x04, Y0, Y1
-	VPBROADCASTW (R11), Y2
+	VPBROADCASTW (R10), Y2
 	VCVTPH2PS    X2, Y2
 	VPAND        constant15<>+0(SB), Y0, Y0
 	VCVTDQ2PS    Y0, Y0
@@ -1326,16 +1323,15 @@ tile:
 	VMOVDQU      constant17<>+0(SB), Y3
 	VFMADD213PS  constant16<>+0(SB), Y3, Y1
 	VMULPS       Y2, Y1, Y1
-	VMOVDQU      Y0, 32(CX)(R10*1)
-	VMOVDQU      Y1, 32(DI)(R10*1)
-	ADDQ         $+82, R11
-	ADDQ         $0x40, R10
-	CMPQ         R10, R9
+	VMOVDQU      Y0, 32(CX)(R9*2)
+	VMOVDQU      Y1, 96(CX)(R9*2)
+	ADDQ         $+82, R10
+	ADDQ         $0x40, R9
+	CMPQ         R9, R8
 	JL           tile
 	ADDQ         BX, DX
-	ADDQ         R8, CX
-	ADDQ         R8, DI
-	LEAQ         (AX)(R8*8), AX
+	LEAQ         (CX)(DI*2), CX
+	LEAQ         (AX)(DI*8), AX
 	DECQ         SI
 	JG           row
 	VZEROUPPER

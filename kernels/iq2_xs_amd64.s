@@ -156,13 +156,13 @@ group:
 	VSHUFI32X4   $0xdd, Z12, Z11, Z11
 	VPERMD       Z11, Z7, Z11
 	VPERMD       Z13, Z7, Z13
-	VMOVDQU32    (R10)(R11*1), Z12
-	VMOVDQU32    (R9)(R11*1), Z14
-	VPSUBD       Z12, Z14, Z14
-	VPSLLD       $0x06, Z12, Z12
-	VPSUBD       Z12, Z13, Z13
+	VMOVDQU32    (R9)(R11*1), Z12
+	VMOVDQU32    (R10)(R11*1), Z14
+	VPSUBD       Z14, Z12, Z12
 	VPSLLD       $0x06, Z14, Z14
-	VPSUBD       Z14, Z11, Z11
+	VPSUBD       Z14, Z13, Z13
+	VPSLLD       $0x06, Z12, Z12
+	VPSUBD       Z12, Z11, Z11
 	VMOVQ        66(R12), X12
 	VPINSRQ      $0x01, 140(R12), X12, X12
 	VPMOVZXBD    X12, Z12
@@ -327,13 +327,13 @@ inPlace:
 	VSHUFI32X4   $0xdd, Z12, Z11, Z11
 	VPERMD       Z11, Z7, Z11
 	VPERMD       Z13, Z7, Z13
-	VMOVDQU32    (R10)(R11*1), Z12
-	VMOVDQU32    (R9)(R11*1), Z14
-	VPSUBD       Z12, Z14, Z14
-	VPSLLD       $0x06, Z12, Z12
-	VPSUBD       Z12, Z13, Z13
+	VMOVDQU32    (R9)(R11*1), Z12
+	VMOVDQU32    (R10)(R11*1), Z14
+	VPSUBD       Z14, Z12, Z12
 	VPSLLD       $0x06, Z14, Z14
-	VPSUBD       Z14, Z11, Z11
+	VPSUBD       Z14, Z13, Z13
+	VPSLLD       $0x06, Z12, Z12
+	VPSUBD       Z12, Z11, Z11
 	VMOVQ        66(R12), X12
 	VPINSRQ      $0x01, 140(R12), X12, X12
 	VPMOVZXBD    X12, Z12
@@ -502,31 +502,30 @@ DATA constant10<>+48(SB)/8, $0x000001ff000001ff
 DATA constant10<>+56(SB)/8, $0x000001ff000001ff
 GLOBL constant10<>(SB), RODATA|NOPTR, $64
 
-// func iq2_xsPackAVX512(t *uint8, a *float32, b *float32, tstride int, w *byte, stride int, n int, tiles int)
+// func iq2_xsPackAVX512(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VL
-TEXT ·iq2_xsPackAVX512(SB), NOSPLIT, $64-64
+TEXT ·iq2_xsPackAVX512(SB), NOSPLIT, $64-56
 	MOVQ t+0(FP), AX
 	MOVQ a+8(FP), CX
-	MOVQ w+32(FP), DX
-	MOVQ stride+40(FP), BX
-	MOVQ n+48(FP), SI
-	MOVQ b+16(FP), DI
-	MOVQ tstride+24(FP), R8
-	MOVQ tiles+56(FP), R9
+	MOVQ w+24(FP), DX
+	MOVQ stride+32(FP), BX
+	MOVQ n+40(FP), SI
+	MOVQ tstride+16(FP), DI
+	MOVQ tiles+48(FP), R8
 	JMP  constants
 
 begin:
+	SHLQ $0x06, DI
 	SHLQ $0x06, R8
-	SHLQ $0x06, R9
 
 row:
-	MOVQ DX, R11
-	XORQ R10, R10
+	MOVQ DX, R10
+	XORQ R9, R9
 
 tile:
-	LEAQ         ·iq2xsBook+0(SB), R12
-	VPSRLW       $0x09, 2(R11), Z0
-	VPSRLW       $0x09, 76(R11), Z1
+	LEAQ         ·iq2xsBook+0(SB), R11
+	VPSRLW       $0x09, 2(R10), Z0
+	VPSRLW       $0x09, 76(R10), Z1
 	VPACKUSWB    Z1, Z0, Z0
 	VPERMQ       Z0, Z2, Z0
 	VPSRLD       $0x04, Z0, Z1
@@ -534,60 +533,60 @@ tile:
 	VPSHUFB      Z1, Z4, Z1
 	VPORD        Z1, Z0, Z0
 	VMOVDQU32    Z0, (SP)
-	VPMOVZXWD    2(R11), Y0
+	VPMOVZXWD    2(R10), Y0
 	VPANDD       Y5, Y0, Y0
 	VPXORD       Z1, Z1, Z1
 	KXNORW       K1, K1, K1
-	VPGATHERDQ   (R12)(Y0*8), K1, Z1
+	VPGATHERDQ   (R11)(Y0*8), K1, Z1
 	KMOVQ        (SP), K1
 	VPSUBB       Z1, Z6, K1, Z1
-	VPMOVZXWD    18(R11), Y0
+	VPMOVZXWD    18(R10), Y0
 	VPANDD       Y5, Y0, Y0
 	VPXORD       Z11, Z11, Z11
 	KXNORW       K1, K1, K1
-	VPGATHERDQ   (R12)(Y0*8), K1, Z11
+	VPGATHERDQ   (R11)(Y0*8), K1, Z11
 	KMOVQ        8(SP), K1
 	VPSUBB       Z11, Z6, K1, Z11
-	VPMOVZXWD    34(R11), Y0
+	VPMOVZXWD    34(R10), Y0
 	VPANDD       Y5, Y0, Y0
 	VPXORD       Z12, Z12, Z12
 	KXNORW       K1, K1, K1
-	VPGATHERDQ   (R12)(Y0*8), K1, Z12
+	VPGATHERDQ   (R11)(Y0*8), K1, Z12
 	KMOVQ        16(SP), K1
 	VPSUBB       Z12, Z6, K1, Z12
-	VPMOVZXWD    50(R11), Y0
+	VPMOVZXWD    50(R10), Y0
 	VPANDD       Y5, Y0, Y0
 	VPXORD       Z13, Z13, Z13
 	KXNORW       K1, K1, K1
-	VPGATHERDQ   (R12)(Y0*8), K1, Z13
+	VPGATHERDQ   (R11)(Y0*8), K1, Z13
 	KMOVQ        24(SP), K1
 	VPSUBB       Z13, Z6, K1, Z13
-	VPMOVZXWD    76(R11), Y0
+	VPMOVZXWD    76(R10), Y0
 	VPANDD       Y5, Y0, Y0
 	VPXORD       Z14, Z14, Z14
 	KXNORW       K1, K1, K1
-	VPGATHERDQ   (R12)(Y0*8), K1, Z14
+	VPGATHERDQ   (R11)(Y0*8), K1, Z14
 	KMOVQ        32(SP), K1
 	VPSUBB       Z14, Z6, K1, Z14
-	VPMOVZXWD    92(R11), Y0
+	VPMOVZXWD    92(R10), Y0
 	VPANDD       Y5, Y0, Y0
 	VPXORD       Z15, Z15, Z15
 	KXNORW       K1, K1, K1
-	VPGATHERDQ   (R12)(Y0*8), K1, Z15
+	VPGATHERDQ   (R11)(Y0*8), K1, Z15
 	KMOVQ        40(SP), K1
 	VPSUBB       Z15, Z6, K1, Z15
-	VPMOVZXWD    108(R11), Y0
+	VPMOVZXWD    108(R10), Y0
 	VPANDD       Y5, Y0, Y0
 	VPXORD       Z16, Z16, Z16
 	KXNORW       K1, K1, K1
-	VPGATHERDQ   (R12)(Y0*8), K1, Z16
+	VPGATHERDQ   (R11)(Y0*8), K1, Z16
 	KMOVQ        48(SP), K1
 	VPSUBB       Z16, Z6, K1, Z16
-	VPMOVZXWD    124(R11), Y0
+	VPMOVZXWD    124(R10), Y0
 	VPANDD       Y5, Y0, Y0
 	VPXORD       Z17, Z17, Z17
 	KXNORW       K1, K1, K1
-	VPGATHERDQ   (R12)(Y0*8), K1, Z17
+	VPGATHERDQ   (R11)(Y0*8), K1, Z17
 	KMOVQ        56(SP), K1
 	VPSUBB       Z17, Z6, K1, Z17
 	VPUNPCKLDQ   Z11, Z1, Z0
@@ -608,34 +607,34 @@ tile:
 	VPUNPCKHQDQ  Z16, Z14, Z14
 	VSHUFI32X4   $0x88, Z17, Z13, Z16
 	VPERMD       Z16, Z7, Z16
-	VMOVDQU32    Z16, (AX)(R10*8)
+	VMOVDQU32    Z16, (AX)(R9*8)
 	VSHUFI32X4   $0xdd, Z17, Z13, Z13
 	VPERMD       Z13, Z7, Z13
-	VMOVDQU32    Z13, 256(AX)(R10*8)
+	VMOVDQU32    Z13, 256(AX)(R9*8)
 	VSHUFI32X4   $0x88, Z12, Z0, Z13
 	VPERMD       Z13, Z7, Z13
-	VMOVDQU32    Z13, 64(AX)(R10*8)
+	VMOVDQU32    Z13, 64(AX)(R9*8)
 	VSHUFI32X4   $0xdd, Z12, Z0, Z0
 	VPERMD       Z0, Z7, Z0
-	VMOVDQU32    Z0, 320(AX)(R10*8)
+	VMOVDQU32    Z0, 320(AX)(R9*8)
 	VSHUFI32X4   $0x88, Z15, Z11, Z0
 	VPERMD       Z0, Z7, Z0
-	VMOVDQU32    Z0, 128(AX)(R10*8)
+	VMOVDQU32    Z0, 128(AX)(R9*8)
 	VSHUFI32X4   $0xdd, Z15, Z11, Z0
 	VPERMD       Z0, Z7, Z0
-	VMOVDQU32    Z0, 384(AX)(R10*8)
+	VMOVDQU32    Z0, 384(AX)(R9*8)
 	VSHUFI32X4   $0x88, Z14, Z1, Z0
 	VPERMD       Z0, Z7, Z0
-	VMOVDQU32    Z0, 192(AX)(R10*8)
+	VMOVDQU32    Z0, 192(AX)(R9*8)
 	VSHUFI32X4   $0xdd, Z14, Z1, Z0
 	VPERMD       Z0, Z7, Z0
-	VMOVDQU32    Z0, 448(AX)(R10*8)
-	VMOVQ        66(R11), X0
-	VPINSRQ      $0x01, 140(R11), X0, X0
+	VMOVDQU32    Z0, 448(AX)(R9*8)
+	VMOVQ        66(R10), X0
+	VPINSRQ      $0x01, 140(R10), X0, X0
 	VPMOVZXBD    X0, Z0
 	VPSRLD       $0x04, Z0, Z1
-	VPBROADCASTW (R11), Y11
-	VPBROADCASTW 74(R11), X12
+	VPBROADCASTW (R10), Y11
+	VPBROADCASTW 74(R10), X12
 	VINSERTI32X4 $0x01, X12, Y11, Y11
 	VCVTPH2PS    Y11, Z11
 	VPANDD       Z8, Z0, Z0
@@ -645,16 +644,15 @@ tile:
 	VCVTDQ2PS    Z1, Z1
 	VFMADD213PS  Z9, Z10, Z1
 	VMULPS       Z11, Z1, Z1
-	VMOVDQU32    Z0, (CX)(R10*1)
-	VMOVDQU32    Z1, (DI)(R10*1)
-	ADDQ         $+148, R11
-	ADDQ         $0x40, R10
-	CMPQ         R10, R9
+	VMOVDQU32    Z0, (CX)(R9*2)
+	VMOVDQU32    Z1, 64(CX)(R9*2)
+	ADDQ         $+148, R10
+	ADDQ         $0x40, R9
+	CMPQ         R9, R8
 	JL           tile
 	ADDQ         BX, DX
-	ADDQ         R8, CX
-	ADDQ         R8, DI
-	LEAQ         (AX)(R8*8), AX
+	LEAQ         (CX)(DI*2), CX
+	LEAQ         (AX)(DI*8), AX
 	DECQ         SI
 	JG           row
 	VZEROUPPER
@@ -849,13 +847,13 @@ group:
 	VPADDD       Y4, Y2, Y2
 	VPERM2I128   $0x20, Y2, Y1, Y3
 	VPERM2I128   $0x31, Y2, Y1, Y1
-	VMOVDQU      (R10)(R11*1), Y2
-	VMOVDQU      (R9)(R11*1), Y4
-	VPSUBD       Y2, Y4, Y4
-	VPSLLD       $0x06, Y2, Y2
-	VPSUBD       Y2, Y3, Y3
+	VMOVDQU      (R9)(R11*1), Y2
+	VMOVDQU      (R10)(R11*1), Y4
+	VPSUBD       Y4, Y2, Y2
 	VPSLLD       $0x06, Y4, Y4
-	VPSUBD       Y4, Y1, Y1
+	VPSUBD       Y4, Y3, Y3
+	VPSLLD       $0x06, Y2, Y2
+	VPSUBD       Y2, Y1, Y1
 	VPMOVZXBD    66(R12), Y2
 	VPSRLD       $0x04, Y2, Y4
 	VPBROADCASTW (R12), Y5
@@ -955,28 +953,27 @@ DATA constant20<>+16(SB)/8, $0x3e8000003e800000
 DATA constant20<>+24(SB)/8, $0x3e8000003e800000
 GLOBL constant20<>(SB), RODATA|NOPTR, $32
 
-// func iq2_xsPackAVX2(t *uint8, a *float32, b *float32, tstride int, w *byte, stride int, n int, tiles int)
+// func iq2_xsPackAVX2(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX2, AVX512BW, AVX512VL, F16C, FMA3
-TEXT ·iq2_xsPackAVX2(SB), NOSPLIT, $64-64
+TEXT ·iq2_xsPackAVX2(SB), NOSPLIT, $64-56
 	MOVQ t+0(FP), AX
 	MOVQ a+8(FP), CX
-	MOVQ w+32(FP), DX
-	MOVQ stride+40(FP), BX
-	MOVQ n+48(FP), SI
-	MOVQ b+16(FP), DI
-	MOVQ tstride+24(FP), R8
-	MOVQ tiles+56(FP), R9
+	MOVQ w+24(FP), DX
+	MOVQ stride+32(FP), BX
+	MOVQ n+40(FP), SI
+	MOVQ tstride+16(FP), DI
+	MOVQ tiles+48(FP), R8
+	SHLQ $0x06, DI
 	SHLQ $0x06, R8
-	SHLQ $0x06, R9
 
 row:
-	MOVQ DX, R11
-	XORQ R10, R10
+	MOVQ DX, R10
+	XORQ R9, R9
 
 tile:
-	LEAQ         ·iq2xsBook+0(SB), R12
-	VPSRLW       $0x09, 2(R11), Y0
-	VPSRLW       $0x09, 34(R11), Y1
+	LEAQ         ·iq2xsBook+0(SB), R11
+	VPSRLW       $0x09, 2(R10), Y0
+	VPSRLW       $0x09, 34(R10), Y1
 	VPACKUSWB    Y1, Y0, Y0
 	VPERMQ       $0xd8, Y0, Y0
 	VPSRLD       $0x04, Y0, Y1
@@ -986,11 +983,11 @@ tile:
 	VPSHUFB      Y1, Y2, Y1
 	VPOR         Y1, Y0, Y0
 	VMOVDQU      Y0, (SP)
-	VPMOVZXWD    2(R11), X0
+	VPMOVZXWD    2(R10), X0
 	VPAND        constant13<>+0(SB), X0, X0
 	VPXOR        Y1, Y1, Y1
 	VPCMPEQD     Y2, Y2, Y2
-	VPGATHERDQ   Y2, (R12)(X0*8), Y1
+	VPGATHERDQ   Y2, (R11)(X0*8), Y1
 	VPBROADCASTD (SP), Y0
 	VPSHUFB      constant14<>+0(SB), Y0, Y0
 	VMOVDQU      constant15<>+0(SB), Y2
@@ -999,11 +996,11 @@ tile:
 	VPAND        constant16<>+0(SB), Y0, Y2
 	VPXOR        Y2, Y1, Y1
 	VPSUBB       Y0, Y1, Y1
-	VPMOVZXWD    10(R11), X0
+	VPMOVZXWD    10(R10), X0
 	VPAND        constant13<>+0(SB), X0, X0
 	VPXOR        Y2, Y2, Y2
 	VPCMPEQD     Y3, Y3, Y3
-	VPGATHERDQ   Y3, (R12)(X0*8), Y2
+	VPGATHERDQ   Y3, (R11)(X0*8), Y2
 	VPBROADCASTD 4(SP), Y0
 	VPSHUFB      constant14<>+0(SB), Y0, Y0
 	VMOVDQU      constant15<>+0(SB), Y3
@@ -1012,11 +1009,11 @@ tile:
 	VPAND        constant16<>+0(SB), Y0, Y3
 	VPXOR        Y3, Y2, Y2
 	VPSUBB       Y0, Y2, Y2
-	VPMOVZXWD    18(R11), X0
+	VPMOVZXWD    18(R10), X0
 	VPAND        constant13<>+0(SB), X0, X0
 	VPXOR        Y3, Y3, Y3
 	VPCMPEQD     Y4, Y4, Y4
-	VPGATHERDQ   Y4, (R12)(X0*8), Y3
+	VPGATHERDQ   Y4, (R11)(X0*8), Y3
 	VPBROADCASTD 8(SP), Y0
 	VPSHUFB      constant14<>+0(SB), Y0, Y0
 	VMOVDQU      constant15<>+0(SB), Y4
@@ -1025,11 +1022,11 @@ tile:
 	VPAND        constant16<>+0(SB), Y0, Y4
 	VPXOR        Y4, Y3, Y3
 	VPSUBB       Y0, Y3, Y3
-	VPMOVZXWD    26(R11), X0
+	VPMOVZXWD    26(R10), X0
 	VPAND        constant13<>+0(SB), X0, X0
 	VPXOR        Y4, Y4, Y4
 	VPCMPEQD     Y5, Y5, Y5
-	VPGATHERDQ   Y5, (R12)(X0*8), Y4
+	VPGATHERDQ   Y5, (R11)(X0*8), Y4
 	VPBROADCASTD 12(SP), Y0
 	VPSHUFB      constant14<>+0(SB), Y0, Y0
 	VMOVDQU      constant15<>+0(SB), Y5
@@ -1038,11 +1035,11 @@ tile:
 	VPAND        constant16<>+0(SB), Y0, Y5
 	VPXOR        Y5, Y4, Y4
 	VPSUBB       Y0, Y4, Y4
-	VPMOVZXWD    34(R11), X0
+	VPMOVZXWD    34(R10), X0
 	VPAND        constant13<>+0(SB), X0, X0
 	VPXOR        Y5, Y5, Y5
 	VPCMPEQD     Y6, Y6, Y6
-	VPGATHERDQ   Y6, (R12)(X0*8), Y5
+	VPGATHERDQ   Y6, (R11)(X0*8), Y5
 	VPBROADCASTD 16(SP), Y0
 	VPSHUFB      constant14<>+0(SB), Y0, Y0
 	VMOVDQU      constant15<>+0(SB), Y6
@@ -1051,11 +1048,11 @@ tile:
 	VPAND        constant16<>+0(SB), Y0, Y6
 	VPXOR        Y6, Y5, Y5
 	VPSUBB       Y0, Y5, Y5
-	VPMOVZXWD    42(R11), X0
+	VPMOVZXWD    42(R10), X0
 	VPAND        constant13<>+0(SB), X0, X0
 	VPXOR        Y6, Y6, Y6
 	VPCMPEQD     Y7, Y7, Y7
-	VPGATHERDQ   Y7, (R12)(X0*8), Y6
+	VPGATHERDQ   Y7, (R11)(X0*8), Y6
 	VPBROADCASTD 20(SP), Y0
 	VPSHUFB      constant14<>+0(SB), Y0, Y0
 	VMOVDQU      constant15<>+0(SB), Y7
@@ -1064,11 +1061,11 @@ tile:
 	VPAND        constant16<>+0(SB), Y0, Y7
 	VPXOR        Y7, Y6, Y6
 	VPSUBB       Y0, Y6, Y6
-	VPMOVZXWD    50(R11), X0
+	VPMOVZXWD    50(R10), X0
 	VPAND        constant13<>+0(SB), X0, X0
 	VPXOR        Y7, Y7, Y7
 	VPCMPEQD     Y8, Y8, Y8
-	VPGATHERDQ   Y8, (R12)(X0*8), Y7
+	VPGATHERDQ   Y8, (R11)(X0*8), Y7
 	VPBROADCASTD 24(SP), Y0
 	VPSHUFB      constant14<>+0(SB), Y0, Y0
 	VMOVDQU      constant15<>+0(SB), Y8
@@ -1077,11 +1074,11 @@ tile:
 	VPAND        constant16<>+0(SB), Y0, Y8
 	VPXOR        Y8, Y7, Y7
 	VPSUBB       Y0, Y7, Y7
-	VPMOVZXWD    58(R11), X0
+	VPMOVZXWD    58(R10), X0
 	VPAND        constant13<>+0(SB), X0, X0
 	VPXOR        Y8, Y8, Y8
 	VPCMPEQD     Y9, Y9, Y9
-	VPGATHERDQ   Y9, (R12)(X0*8), Y8
+	VPGATHERDQ   Y9, (R11)(X0*8), Y8
 	VPBROADCASTD 28(SP), Y0
 	VPSHUFB      constant14<>+0(SB), Y0, Y0
 	VMOVDQU      constant15<>+0(SB), Y9
@@ -1107,24 +1104,24 @@ tile:
 	VPUNPCKLQDQ  Y7, Y5, Y6
 	VPUNPCKHQDQ  Y7, Y5, Y5
 	VPERM2I128   $0x20, Y8, Y4, Y7
-	VMOVDQU      Y7, (AX)(R10*8)
+	VMOVDQU      Y7, (AX)(R9*8)
 	VPERM2I128   $0x31, Y8, Y4, Y7
-	VMOVDQU      Y7, 256(AX)(R10*8)
+	VMOVDQU      Y7, 256(AX)(R9*8)
 	VPERM2I128   $0x20, Y3, Y0, Y4
-	VMOVDQU      Y4, 64(AX)(R10*8)
+	VMOVDQU      Y4, 64(AX)(R9*8)
 	VPERM2I128   $0x31, Y3, Y0, Y4
-	VMOVDQU      Y4, 320(AX)(R10*8)
+	VMOVDQU      Y4, 320(AX)(R9*8)
 	VPERM2I128   $0x20, Y6, Y2, Y0
-	VMOVDQU      Y0, 128(AX)(R10*8)
+	VMOVDQU      Y0, 128(AX)(R9*8)
 	VPERM2I128   $0x31, Y6, Y2, Y0
-	VMOVDQU      Y0, 384(AX)(R10*8)
+	VMOVDQU      Y0, 384(AX)(R9*8)
 	VPERM2I128   $0x20, Y5, Y1, Y0
-	VMOVDQU      Y0, 192(AX)(R10*8)
+	VMOVDQU      Y0, 192(AX)(R9*8)
 	VPERM2I128   $0x31, Y5, Y1, Y0
-	VMOVDQU      Y0, 448(AX)(R10*8)
-	VPMOVZXBD    66(R11), Y0
+	VMOVDQU      Y0, 448(AX)(R9*8)
+	VPMOVZXBD    66(R10), Y0
 	VPSRLD       $0x04, Y0, Y1
-	VPBROADCASTW (R11), Y2
+	VPBROADCASTW (R10), Y2
 	VCVTPH2PS    X2, Y2
 	VPAND        constant18<>+0(SB), Y0, Y0
 	VCVTDQ2PS    Y0, Y0
@@ -1135,12 +1132,12 @@ tile:
 	VMOVDQU      constant20<>+0(SB), Y3
 	VFMADD213PS  constant19<>+0(SB), Y3, Y1
 	VMULPS       Y2, Y1, Y1
-	VMOVDQU      Y0, (CX)(R10*1)
-	VMOVDQU      Y1, (DI)(R10*1)
-	ADDQ         $+74, R11
-	LEAQ         ·iq2xsBook+0(SB), R12
-	VPSRLW       $0x09, 2(R11), Y0
-	VPSRLW       $0x09, 34(R11), Y1
+	VMOVDQU      Y0, (CX)(R9*2)
+	VMOVDQU      Y1, 64(CX)(R9*2)
+	ADDQ         $+74, R10
+	LEAQ         ·iq2xsBook+0(SB), R11
+	VPSRLW       $0x09, 2(R10), Y0
+	VPSRLW       $0x09, 34(R10), Y1
 	VPACKUSWB    Y1, Y0, Y0
 	VPERMQ       $0xd8, Y0, Y0
 	VPSRLD       $0x04, Y0, Y1
@@ -1150,11 +1147,11 @@ tile:
 	VPSHUFB      Y1, Y2, Y1
 	VPOR         Y1, Y0, Y0
 	VMOVDQU      Y0, 32(SP)
-	VPMOVZXWD    2(R11), X0
+	VPMOVZXWD    2(R10), X0
 	VPAND        constant13<>+0(SB), X0, X0
 	VPXOR        Y1, Y1, Y1
 	VPCMPEQD     Y2, Y2, Y2
-	VPGATHERDQ   Y2, (R12)(X0*8), Y1
+	VPGATHERDQ   Y2, (R11)(X0*8), Y1
 	VPBROADCASTD 32(SP), Y0
 	VPSHUFB      constant14<>+0(SB), Y0, Y0
 	VMOVDQU      constant15<>+0(SB), Y2
@@ -1163,11 +1160,11 @@ tile:
 	VPAND        constant16<>+0(SB), Y0, Y2
 	VPXOR        Y2, Y1, Y1
 	VPSUBB       Y0, Y1, Y1
-	VPMOVZXWD    10(R11), X0
+	VPMOVZXWD    10(R10), X0
 	VPAND        constant13<>+0(SB), X0, X0
 	VPXOR        Y2, Y2, Y2
 	VPCMPEQD     Y3, Y3, Y3
-	VPGATHERDQ   Y3, (R12)(X0*8), Y2
+	VPGATHERDQ   Y3, (R11)(X0*8), Y2
 	VPBROADCASTD 36(SP), Y0
 	VPSHUFB      constant14<>+0(SB), Y0, Y0
 	VMOVDQU      constant15<>+0(SB), Y3
@@ -1176,11 +1173,11 @@ tile:
 	VPAND        constant16<>+0(SB), Y0, Y3
 	VPXOR        Y3, Y2, Y2
 	VPSUBB       Y0, Y2, Y2
-	VPMOVZXWD    18(R11), X0
+	VPMOVZXWD    18(R10), X0
 	VPAND        constant13<>+0(SB), X0, X0
 	VPXOR        Y3, Y3, Y3
 	VPCMPEQD     Y4, Y4, Y4
-	VPGATHERDQ   Y4, (R12)(X0*8), Y3
+	VPGATHERDQ   Y4, (R11)(X0*8), Y3
 	VPBROADCASTD 40(SP), Y0
 	VPSHUFB      constant14<>+0(SB), Y0, Y0
 	VMOVDQU      constant15<>+0(SB), Y4
@@ -1189,11 +1186,11 @@ tile:
 	VPAND        constant16<>+0(SB), Y0, Y4
 	VPXOR        Y4, Y3, Y3
 	VPSUBB       Y0, Y3, Y3
-	VPMOVZXWD    26(R11), X0
+	VPMOVZXWD    26(R10), X0
 	VPAND        constant13<>+0(SB), X0, X0
 	VPXOR        Y4, Y4, Y4
 	VPCMPEQD     Y5, Y5, Y5
-	VPGATHERDQ   Y5, (R12)(X0*8), Y4
+	VPGATHERDQ   Y5, (R11)(X0*8), Y4
 	VPBROADCASTD 44(SP), Y0
 	VPSHUFB      constant14<>+0(SB), Y0, Y0
 	VMOVDQU      constant15<>+0(SB), Y5
@@ -1202,11 +1199,11 @@ tile:
 	VPAND        constant16<>+0(SB), Y0, Y5
 	VPXOR        Y5, Y4, Y4
 	VPSUBB       Y0, Y4, Y4
-	VPMOVZXWD    34(R11), X0
+	VPMOVZXWD    34(R10), X0
 	VPAND        constant13<>+0(SB), X0, X0
 	VPXOR        Y5, Y5, Y5
 	VPCMPEQD     Y6, Y6, Y6
-	VPGATHERDQ   Y6, (R12)(X0*8), Y5
+	VPGATHERDQ   Y6, (R11)(X0*8), Y5
 	VPBROADCASTD 48(SP), Y0
 	VPSHUFB      constant14<>+0(SB), Y0, Y0
 	VMOVDQU      constant15<>+0(SB), Y6
@@ -1215,11 +1212,11 @@ tile:
 	VPAND        constant16<>+0(SB), Y0, Y6
 	VPXOR        Y6, Y5, Y5
 	VPSUBB       Y0, Y5, Y5
-	VPMOVZXWD    42(R11), X0
+	VPMOVZXWD    42(R10), X0
 	VPAND        constant13<>+0(SB), X0, X0
 	VPXOR        Y6, Y6, Y6
 	VPCMPEQD     Y7, Y7, Y7
-	VPGATHERDQ   Y7, (R12)(X0*8), Y6
+	VPGATHERDQ   Y7, (R11)(X0*8), Y6
 	VPBROADCASTD 52(SP), Y0
 	VPSHUFB      constant14<>+0(SB), Y0, Y0
 	VMOVDQU      constant15<>+0(SB), Y7
@@ -1228,11 +1225,11 @@ tile:
 	VPAND        constant16<>+0(SB), Y0, Y7
 	VPXOR        Y7, Y6, Y6
 	VPSUBB       Y0, Y6, Y6
-	VPMOVZXWD    50(R11), X0
+	VPMOVZXWD    50(R10), X0
 	VPAND        constant13<>+0(SB), X0, X0
 	VPXOR        Y7, Y7, Y7
 	VPCMPEQD     Y8, Y8, Y8
-	VPGATHERDQ   Y8, (R12)(X0*8), Y7
+	VPGATHERDQ   Y8, (R11)(X0*8), Y7
 	VPBROADCASTD 56(SP), Y0
 	VPSHUFB      constant14<>+0(SB), Y0, Y0
 	VMOVDQU      constant15<>+0(SB), Y8
@@ -1241,11 +1238,11 @@ tile:
 	VPAND        constant16<>+0(SB), Y0, Y8
 	VPXOR        Y8, Y7, Y7
 	VPSUBB       Y0, Y7, Y7
-	VPMOVZXWD    58(R11), X0
+	VPMOVZXWD    58(R10), X0
 	VPAND        constant13<>+0(SB), X0, X0
 	VPXOR        Y8, Y8, Y8
 	VPCMPEQD     Y9, Y9, Y9
-	VPGATHERDQ   Y9, (R12)(X0*8), Y8
+	VPGATHERDQ   Y9, (R11)(X0*8), Y8
 	VPBROADCASTD 60(SP), Y0
 	VPSHUFB      constant14<>+0(SB), Y0, Y0
 	VMOVDQU      constant15<>+0(SB), Y9
@@ -1271,24 +1268,24 @@ tile:
 	VPUNPCKLQDQ  Y7, Y5, Y6
 	VPUNPCKHQDQ  Y7, Y5, Y5
 	VPERM2I128   $0x20, Y8, Y4, Y7
-	VMOVDQU      Y7, 32(AX)(R10*8)
+	VMOVDQU      Y7, 32(AX)(R9*8)
 	VPERM2I128   $0x31, Y8, Y4, Y7
-	VMOVDQU      Y7, 288(AX)(R10*8)
+	VMOVDQU      Y7, 288(AX)(R9*8)
 	VPERM2I128   $0x20, Y3, Y0, Y4
-	VMOVDQU      Y4, 96(AX)(R10*8)
+	VMOVDQU      Y4, 96(AX)(R9*8)
 	VPERM2I128   $0x31, Y3, Y0, Y4
-	VMOVDQU      Y4, 352(AX)(R10*8)
+	VMOVDQU      Y4, 352(AX)(R9*8)
 	VPERM2I128   $0x20, Y6, Y2, Y0
-	VMOVDQU      Y0, 160(AX)(R10*8)
+	VMOVDQU      Y0, 160(AX)(R9*8)
 	VPERM2I128   $0x31, Y6, Y2, Y0
-	VMOVDQU      Y0, 416(AX)(R10*8)
+	VMOVDQU      Y0, 416(AX)(R9*8)
 	VPERM2I128   $0x20, Y5, Y1, Y0
-	VMOVDQU      Y0, 224(AX)(R10*8)
+	VMOVDQU      Y0, 224(AX)(R9*8)
 	VPERM2I128   $0x31, Y5, Y1, Y0
-	VMOVDQU      Y0, 480(AX)(R10*8)
-	VPMOVZXBD    66(R11), Y0
+	VMOVDQU      Y0, 480(AX)(R9*8)
+	VPMOVZXBD    66(R10), Y0
 	VPSRLD       $0x04, Y0, Y1
-	VPBROADCASTW (R11), Y2
+	VPBROADCASTW (R10), Y2
 	VCVTPH2PS    X2, Y2
 	VPAND        constant18<>+0(SB), Y0, Y0
 	VCVTDQ2PS    Y0, Y0
@@ -1299,16 +1296,15 @@ tile:
 	VMOVDQU      constant20<>+0(SB), Y3
 	VFMADD213PS  constant19<>+0(SB), Y3, Y1
 	VMULPS       Y2, Y1, Y1
-	VMOVDQU      Y0, 32(CX)(R10*1)
-	VMOVDQU      Y1, 32(DI)(R10*1)
-	ADDQ         $+74, R11
-	ADDQ         $0x40, R10
-	CMPQ         R10, R9
+	VMOVDQU      Y0, 32(CX)(R9*2)
+	VMOVDQU      Y1, 96(CX)(R9*2)
+	ADDQ         $+74, R10
+	ADDQ         $0x40, R9
+	CMPQ         R9, R8
 	JL           tile
 	ADDQ         BX, DX
-	ADDQ         R8, CX
-	ADDQ         R8, DI
-	LEAQ         (AX)(R8*8), AX
+	LEAQ         (CX)(DI*2), CX
+	LEAQ         (AX)(DI*8), AX
 	DECQ         SI
 	JG           row
 	VZEROUPPER

@@ -516,16 +516,16 @@ DATA constant13<>+48(SB)/8, $0x8080808080808080
 DATA constant13<>+56(SB)/8, $0x8080808080808080
 GLOBL constant13<>(SB), RODATA|NOPTR, $64
 
-// func iq2_xxsPackAVX512(t *uint8, a *float32, b *float32, tstride int, w *byte, stride int, n int, tiles int)
+// func iq2_xxsPackAVX512(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VL
-TEXT ·iq2_xxsPackAVX512(SB), NOSPLIT, $64-64
+TEXT ·iq2_xxsPackAVX512(SB), NOSPLIT, $64-56
 	MOVQ t+0(FP), AX
 	MOVQ a+8(FP), CX
-	MOVQ w+32(FP), DX
-	MOVQ stride+40(FP), BX
-	MOVQ n+48(FP), SI
-	MOVQ tstride+24(FP), DI
-	MOVQ tiles+56(FP), R8
+	MOVQ w+24(FP), DX
+	MOVQ stride+32(FP), BX
+	MOVQ n+40(FP), SI
+	MOVQ tstride+16(FP), DI
+	MOVQ tiles+48(FP), R8
 	JMP  constants
 
 begin:
@@ -666,7 +666,7 @@ tile:
 	CMPQ            R9, R8
 	JL              tile
 	ADDQ            BX, DX
-	ADDQ            DI, CX
+	LEAQ            (CX)(DI*1), CX
 	LEAQ            (AX)(DI*8), AX
 	DECQ            SI
 	JG              row
@@ -975,16 +975,16 @@ DATA constant25<>+16(SB)/8, $0x3e8000003e800000
 DATA constant25<>+24(SB)/8, $0x3e8000003e800000
 GLOBL constant25<>(SB), RODATA|NOPTR, $32
 
-// func iq2_xxsPackAVX2(t *uint8, a *float32, b *float32, tstride int, w *byte, stride int, n int, tiles int)
+// func iq2_xxsPackAVX2(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX2, F16C, FMA3
-TEXT ·iq2_xxsPackAVX2(SB), NOSPLIT, $64-64
+TEXT ·iq2_xxsPackAVX2(SB), NOSPLIT, $64-56
 	MOVQ t+0(FP), AX
 	MOVQ a+8(FP), CX
-	MOVQ w+32(FP), DX
-	MOVQ stride+40(FP), BX
-	MOVQ n+48(FP), SI
-	MOVQ tstride+24(FP), DI
-	MOVQ tiles+56(FP), R8
+	MOVQ w+24(FP), DX
+	MOVQ stride+32(FP), BX
+	MOVQ n+40(FP), SI
+	MOVQ tstride+16(FP), DI
+	MOVQ tiles+48(FP), R8
 	SHLQ $0x06, DI
 	SHLQ $0x06, R8
 
@@ -1319,7 +1319,7 @@ tile:
 	CMPQ         R9, R8
 	JL           tile
 	ADDQ         BX, DX
-	ADDQ         DI, CX
+	LEAQ         (CX)(DI*1), CX
 	LEAQ         (AX)(DI*8), AX
 	DECQ         SI
 	JG           row

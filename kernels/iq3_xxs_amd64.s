@@ -481,16 +481,16 @@ DATA constant11<>+48(SB)/8, $0x8080808080808080
 DATA constant11<>+56(SB)/8, $0x8080808080808080
 GLOBL constant11<>(SB), RODATA|NOPTR, $64
 
-// func iq3_xxsPackAVX512(t *uint8, a *float32, b *float32, tstride int, w *byte, stride int, n int, tiles int)
+// func iq3_xxsPackAVX512(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VL
-TEXT ·iq3_xxsPackAVX512(SB), NOSPLIT, $64-64
+TEXT ·iq3_xxsPackAVX512(SB), NOSPLIT, $64-56
 	MOVQ t+0(FP), AX
 	MOVQ a+8(FP), CX
-	MOVQ w+32(FP), DX
-	MOVQ stride+40(FP), BX
-	MOVQ n+48(FP), SI
-	MOVQ tstride+24(FP), DI
-	MOVQ tiles+56(FP), R8
+	MOVQ w+24(FP), DX
+	MOVQ stride+32(FP), BX
+	MOVQ n+40(FP), SI
+	MOVQ tstride+16(FP), DI
+	MOVQ tiles+48(FP), R8
 	JMP  constants
 
 begin:
@@ -621,7 +621,7 @@ tile:
 	CMPQ         R9, R8
 	JL           tile
 	ADDQ         BX, DX
-	ADDQ         DI, CX
+	LEAQ         (CX)(DI*1), CX
 	LEAQ         (AX)(DI*8), AX
 	DECQ         SI
 	JG           row
@@ -924,16 +924,16 @@ DATA constant23<>+16(SB)/8, $0x3f0000003f000000
 DATA constant23<>+24(SB)/8, $0x3f0000003f000000
 GLOBL constant23<>(SB), RODATA|NOPTR, $32
 
-// func iq3_xxsPackAVX2(t *uint8, a *float32, b *float32, tstride int, w *byte, stride int, n int, tiles int)
+// func iq3_xxsPackAVX2(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX2, F16C, FMA3
-TEXT ·iq3_xxsPackAVX2(SB), NOSPLIT, $64-64
+TEXT ·iq3_xxsPackAVX2(SB), NOSPLIT, $64-56
 	MOVQ t+0(FP), AX
 	MOVQ a+8(FP), CX
-	MOVQ w+32(FP), DX
-	MOVQ stride+40(FP), BX
-	MOVQ n+48(FP), SI
-	MOVQ tstride+24(FP), DI
-	MOVQ tiles+56(FP), R8
+	MOVQ w+24(FP), DX
+	MOVQ stride+32(FP), BX
+	MOVQ n+40(FP), SI
+	MOVQ tstride+16(FP), DI
+	MOVQ tiles+48(FP), R8
 	SHLQ $0x06, DI
 	SHLQ $0x06, R8
 
@@ -1260,7 +1260,7 @@ tile:
 	CMPQ         R9, R8
 	JL           tile
 	ADDQ         BX, DX
-	ADDQ         DI, CX
+	LEAQ         (CX)(DI*1), CX
 	LEAQ         (AX)(DI*8), AX
 	DECQ         SI
 	JG           row

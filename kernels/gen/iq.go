@@ -16,7 +16,7 @@ type iqFormat struct {
 	entry      int   // bytes of an entry
 	unit       []int // as unitFormat's
 	shift      int   // log2 of the bias
-	halves     bool
+	kind
 
 	// indices returns the indices of the entries of block b of the group at w, with 512 bits those of block b+1 too, a dword each; and
 	// for IQ1 what lowered uses.
@@ -79,7 +79,7 @@ func (f *iqFormat) format() *unitFormat {
 		}
 	}
 	return &unitFormat{
-		name: f.name, unit: f.unit, unitBlocks: 8, max: 2<<f.shift - 1, shift: f.shift, halves: f.halves,
+		name: f.name, unit: f.unit, unitBlocks: 8, max: 2<<f.shift - 1, bias: 1 << f.shift, kind: f.kind,
 		codes: codes,
 		tile: func(v *simd, w reg.Register, emit func(int, reg.VecVirtual)) {
 			var in [8]reg.VecVirtual
@@ -90,16 +90,18 @@ func (f *iqFormat) format() *unitFormat {
 			})
 			v.transposed(in, emit)
 		},
-		scales: func(v *simd, w reg.Register) (a, b reg.VecVirtual) {
+		scales: func(v *simd, w reg.Register) []reg.VecVirtual {
 			s := f.scales(v, iqUnits{w, size})
-			for _, x := range []reg.VecVirtual{s.a, s.b} {
-				if x != nil {
-					VCVTDQ2PS(x, x)
-					VFMADD213PS(v.dwords(math.Float32bits(s.offset)), v.inRegister(v.dwords(math.Float32bits(s.slope))), x)
-					VMULPS(s.d, x, x)
-				}
+			scales := []reg.VecVirtual{s.a}
+			if f.halves {
+				scales = append(scales, s.b)
 			}
-			return s.a, s.b
+			for _, x := range scales {
+				VCVTDQ2PS(x, x)
+				VFMADD213PS(v.dwords(math.Float32bits(s.offset)), v.inRegister(v.dwords(math.Float32bits(s.slope))), x)
+				VMULPS(s.d, x, x)
+			}
+			return scales
 		},
 	}
 }
@@ -196,21 +198,6 @@ func (v *simd) field(x reg.VecVirtual, mask uint32, counts ...uint32) reg.VecVir
 	return t
 }
 
-// perUnit returns a float32 of each unit, from a binary16 at disp, in its lanes.
-func (v *simd) perUnit(u iqUnits, disp int) reg.VecVirtual {
-	h, d := YMM(), v.new()
-	VPBROADCASTW(off(u.w, disp), h)
-	if v.wide() {
-		second := XMM()
-		VPBROADCASTW(off(u.w, u.bytes+disp), second)
-		insert128(1, second, h, h)
-		VCVTPH2PS(h, d)
-		return d
-	}
-	VCVTPH2PS(h.AsX(), d)
-	return d
-}
-
 // addBits returns x | high & mask.
 func (v *simd) addBits(mask uint32, high, x reg.VecVirtual) reg.VecVirtual {
 	m := part(v.dwords(mask), x)
@@ -292,7 +279,7 @@ func topNibbles(x reg.VecVirtual) reg.VecVirtual {
 func (v *simd) nibbleHalves(u iqUnits, disp int) iqScales {
 	x, high := v.bytesPerBlock(u, disp), v.new()
 	VPSRLD(Imm(4), x, high)
-	return iqScales{v.perUnit(u, 0), v.and(v.dwords(15), x), high, 0.25, 0.125}
+	return iqScales{v.unitHalves(u.w, u.bytes, 0), v.and(v.dwords(15), x), high, 0.25, 0.125}
 }
 
 // iq2_xxs: binary16 d; per block four bytes of indices and a dword of 4×7 signs and the scale.
@@ -327,7 +314,7 @@ func iq2_xxs() *iqFormat {
 		},
 		signs: func(v *simd, u iqUnits) func(int) Mem { return v.store(v.fourSigns(odd(v, u))) },
 		scales: func(v *simd, u iqUnits) iqScales {
-			return iqScales{v.perUnit(u, 0), topNibbles(odd(v, u)), nil, 0.25, 0.125}
+			return iqScales{v.unitHalves(u.w, u.bytes, 0), topNibbles(odd(v, u)), nil, 0.25, 0.125}
 		},
 	}
 }
@@ -335,7 +322,7 @@ func iq2_xxs() *iqFormat {
 // iq2_xs: binary16 d; 32 words of an index of nine bits and seven signs; scale nibbles.
 func iq2_xs() *iqFormat {
 	return &iqFormat{
-		name: "iq2_xs", book: "iq2xsBook", entry: 8, unit: []int{2, 32, 32, 4, 4}, shift: 6, halves: true,
+		name: "iq2_xs", book: "iq2xsBook", entry: 8, unit: []int{2, 32, 32, 4, 4}, shift: 6, kind: halves,
 		indices: func(v *simd, u iqUnits, b int) (indices, high reg.VecVirtual) {
 			x := v.fewer()
 			VPMOVZXWD(u.block(b, 2, 8), x)
@@ -366,7 +353,7 @@ func iq2_xs() *iqFormat {
 // iq2_s: binary16 d; the low bytes of the indices; signs; bit pairs above the indices' bytes; scale nibbles.
 func iq2_s() *iqFormat {
 	return &iqFormat{
-		name: "iq2_s", book: "iq2sBook", entry: 8, unit: []int{2, 32, 32, 16}, shift: 6, halves: true,
+		name: "iq2_s", book: "iq2sBook", entry: 8, unit: []int{2, 32, 32, 16}, shift: 6, kind: halves,
 		indices: func(v *simd, u iqUnits, b int) (indices, high reg.VecVirtual) {
 			x := v.fewer()
 			high = v.fewer()
@@ -396,7 +383,7 @@ func iq3_xxs() *iqFormat {
 		},
 		signs: func(v *simd, u iqUnits) func(int) Mem { return v.store(v.fourSigns(v.dwordsPerBlock(u, 66))) },
 		scales: func(v *simd, u iqUnits) iqScales {
-			return iqScales{v.perUnit(u, 0), topNibbles(v.dwordsPerBlock(u, 66)), nil, 0.5, 0.25}
+			return iqScales{v.unitHalves(u.w, u.bytes, 0), topNibbles(v.dwordsPerBlock(u, 66)), nil, 0.5, 0.25}
 		},
 	}
 }
@@ -426,7 +413,7 @@ func iq3_s() *iqFormat {
 			if v.wide() {
 				VPBROADCASTD(off(u.w, u.bytes+106), v.mask(0xff00), x)
 			}
-			return iqScales{v.perUnit(u, 0), v.field(x, 15, 0, 4, 8, 12, 16, 20, 24, 28), nil, 2, 1}
+			return iqScales{v.unitHalves(u.w, u.bytes, 0), v.field(x, 15, 0, 4, 8, 12, 16, 20, 24, 28), nil, 2, 1}
 		},
 	}
 }
@@ -468,7 +455,7 @@ func iq1_s() *iqFormat {
 			} else {
 				VPMOVZXWD(off(u.w, 34), x)
 			}
-			return iqScales{v.perUnit(u, 0), v.field(x, 7, 12), nil, 0.25, 0.125}
+			return iqScales{v.unitHalves(u.w, u.bytes, 0), v.field(x, 7, 12), nil, 0.25, 0.125}
 		},
 	}
 }
@@ -477,7 +464,7 @@ func iq1_s() *iqFormat {
 // 4×3 bits of scales below.
 func iq1_m() *iqFormat {
 	return &iqFormat{
-		name: "iq1_m", book: "iq1Book", entry: 8, unit: []int{32, 16, 4, 4}, shift: 4, halves: true,
+		name: "iq1_m", book: "iq1Book", entry: 8, unit: []int{32, 16, 4, 4}, shift: 4, kind: halves,
 		indices: func(v *simd, u iqUnits, b int) (indices, high reg.VecVirtual) {
 			x := v.fewer()
 			high = v.fewer()
