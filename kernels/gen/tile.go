@@ -57,7 +57,7 @@ func init() {
 		tile256("tileWithMinAVX2", withMin, false, 4)
 		tile256("tileHalvesAVX2", halves, false, 2) // codes up to 63
 		tile256("tileHalvesWithMinAVX2", halvesWithMin, false, 4)
-		tile256("tileWideAVX2", scaled, false, 1)   // codes up to 127
+		tile256("tileWideAVX2", scaled, false, 1) // codes up to 127
 		tile256("tileWideHalvesAVX2", halves, false, 1)
 	})
 }
