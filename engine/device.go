@@ -208,7 +208,8 @@ func (m *Model) stateBytes(il int, opt Options) int64 {
 
 // stateTokens is how many tokens' layer state there is room for: those of the context asked for, if that is known.
 func (m *Model) stateTokens(opt Options) int {
-	return min(cmp.Or(opt.Context, kvReserve), max(m.Config.MaxPositionEmbeddings, 1))
+	tokens := cmp.Or(opt.Context, kvReserve)
+	return min(tokens, cmp.Or(m.Config.MaxPositionEmbeddings, tokens))
 }
 
 // weigh returns the bytes of layer il's weights, or the head's, as they lie on a device. The error names a tensor that has no form there.

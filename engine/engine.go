@@ -200,6 +200,11 @@ func (m *Model) load(ctx context.Context, opt Options, found *search) error {
 // settleIn decides, before anything is loaded, which layers go to a device and where the experts of the others live. A plan and a load do
 // it alike.
 func (m *Model) settleIn(opt Options, found *search) (p place, err error) {
+	if opt.Context != 0 {
+		if _, err := m.contextSize(opt.Context); err != nil { // no session would have it
+			return p, err
+		}
+	}
 	if err := m.plan(opt, found); err != nil {
 		return p, err
 	}

@@ -1,8 +1,9 @@
 package engine
 
 import (
-	"bytes"
+	"encoding/json"
 	"math"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -127,18 +128,17 @@ func TestPlanRefuses(t *testing.T) {
 	}{
 		{"no file", filepath.Join("testdata", "nowhere.gguf"), Options{}},
 		{"no room for an expert of each layer", storyFile, Options{RAM: 4096}},
-		{"more RAM for experts than there is, and less than they need", storyFile, Options{Context: 1 << 40}},
+		{"a longer context than the model's", storyFile, Options{Context: 1 << 30}},
+		{"a negative context", storyFile, Options{Context: -1}},
 		{"a device that there is not", storyFile, Options{Device: "no such device"}},
 		{"threads", storyFile, Options{Threads: 1 << 20}},
 		{"no number of layers", storyFile, Options{GPULayers: "many"}},
 	} {
 		_, err := MakePlan(t.Context(), tt.path, tt.opt)
 		m, want := Load(t.Context(), tt.path, tt.opt)
-		if want == nil { // what a session refuses
-			_, want = m.NewSession(tt.opt.Context)
-			if err := m.Close(); err != nil {
-				t.Error(err)
-			}
+		if want == nil {
+			t.Errorf("%s: loaded", tt.name)
+			m.Close()
 		}
 		if err == nil || want == nil || err.Error() != want.Error() {
 			t.Errorf("%s: the plan says  %v\nthe load says %v", tt.name, err, want)
@@ -146,23 +146,57 @@ func TestPlanRefuses(t *testing.T) {
 	}
 }
 
-// TestPlanOfUnsupported: of an architecture that coli does not have there are sizes, and the reason.
-func TestPlanOfUnsupported(t *testing.T) {
+// changed returns a copy of a model of the oracles whose configuration has been changed.
+func changed(t *testing.T, change func(config map[string]any)) string {
 	dir := t.TempDir()
 	if err := os.CopyFS(dir, os.DirFS(sharedtest.Testdata("oracles", "olmoe"))); err != nil {
 		t.Fatal(err)
 	}
-	config := filepath.Join(dir, "config.json")
-	data, err := os.ReadFile(config)
+	path := filepath.Join(dir, "config.json")
+	data, err := os.ReadFile(path)
+	config := map[string]any{}
 	if err == nil {
-		err = os.WriteFile(config, bytes.ReplaceAll(data, []byte(`"olmoe"`), []byte(`"no_such_moe"`)), 0o666)
+		err = json.Unmarshal(data, &config)
+	}
+	if err == nil {
+		change(config)
+		data, err = json.Marshal(config)
+	}
+	if err == nil {
+		err = os.WriteFile(path, data, 0o666)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := planned(t, dir, Options{})
+	return dir
+}
+
+// TestPlanOfUnsupported: of an architecture that coli does not have there are sizes, and the reason.
+func TestPlanOfUnsupported(t *testing.T) {
+	p := planned(t, changed(t, func(config map[string]any) { config["model_type"] = "no_such_moe" }), Options{})
 	if p.Unsupported == nil || p.DenseBytes == 0 || p.Layers == 0 || len(p.Accounts) != 0 || !strings.Contains(p.Unsupported.Error(), "no_such_moe") {
 		t.Errorf("%+v", p)
+	}
+}
+
+// TestPlanOfUnknownContext: a checkpoint that does not say how long contexts are needs the size, and room for all of it. What no machine
+// has is refused by its bytes, or where these cannot be counted.
+func TestPlanOfUnknownContext(t *testing.T) {
+	path := changed(t, func(config map[string]any) { delete(config, "max_position_embeddings") })
+	opt := Options{Device: DeviceNone, Context: 10000}
+	p := planned(t, path, opt)
+	m := load(t, path, opt)
+	want := m.hostState() * 10000
+	for _, a := range []ledger.Account{p.Accounts[0], m.Ledger()[0]} {
+		if i := slices.IndexFunc(a.Entries, func(e ledger.Entry) bool { return e.Name == EntryState }); i < 0 || a.Entries[i].Bytes != want {
+			t.Errorf("layer state of 10000 tokens: %+v, want %d bytes", a.Entries, want)
+		}
+	}
+	for context, want := range map[int]string{0: "give --ctx-size", maxContext: "give a smaller --ctx-size than", maxContext + 1: "at most", math.MaxInt: "at most"} {
+		opt.Context = context
+		if _, err := MakePlan(t.Context(), path, opt); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%d tokens: %v", context, err)
+		}
 	}
 }
 
@@ -191,6 +225,45 @@ func TestExpected(t *testing.T) {
 		hit, pairs := expected(tt.counts, 4, tt.layers, tt.slots)
 		if math.Abs(hit-tt.hit) > 1e-9 || pairs != tt.pairs && tt.hit != 0.5 {
 			t.Errorf("%d slots in layers %v of %v: %.3f of %d pairs, want %.3f of %d", tt.slots, tt.layers, tt.counts, hit, pairs, tt.hit, tt.pairs)
+		}
+	}
+}
+
+// TestExpectedIsBest: the share that is expected is that of the best choice of experts that fit, found by trying all choices.
+func TestExpectedIsBest(t *testing.T) {
+	const layers, experts = 4, 4
+	rng := rand.New(rand.NewPCG(1, 2))
+	for range 50 {
+		counts := make([]uint64, layers*experts)
+		for i := range counts {
+			counts[i] = rng.Uint64N(1 << rng.UintN(12)) // skewed
+		}
+		here := []int{0, 2, 3}
+		slots := rng.IntN(len(here)*experts + 1)
+		best, all := uint64(0), uint64(0)
+		for choice := range uint(1) << (layers * experts) {
+			sum, chosen := uint64(0), 0
+			for i, n := range counts {
+				if choice>>i&1 == 1 {
+					if !slices.Contains(here, i/experts) { // on a device: takes no slot, and counts for none
+						chosen = slots + 1
+						break
+					}
+					sum += n
+					chosen++
+				}
+			}
+			if chosen <= slots {
+				best = max(best, sum)
+			}
+		}
+		for _, il := range here {
+			for e := range experts {
+				all += counts[il*experts+e]
+			}
+		}
+		if hit, pairs := expected(counts, experts, here, slots); pairs != all || all > 0 && math.Abs(hit-float64(best)/float64(all)) > 1e-12 {
+			t.Errorf("%v, %d slots: %.4f of %d pairs, want %d of %d", counts, slots, hit, pairs, best, all)
 		}
 	}
 }

@@ -45,15 +45,21 @@ func (m *Model) contextSize(size int) (int, error) {
 	case size < 0:
 		return 0, fmt.Errorf("--ctx-size %d: a context cannot be negative; 0 takes the model's maximum of %d", size, limit)
 	case size == 0:
-		size = limit
+		size = min(limit, maxContext)
 	case limit > 0 && size > limit:
 		return 0, fmt.Errorf("--ctx-size %d: the model was trained for at most %d tokens; use %d or less, or 0 for the maximum", size, limit, limit)
 	}
-	if size <= 0 {
+	switch {
+	case size <= 0:
 		return 0, errors.New("the checkpoint does not say how long a context it supports; give --ctx-size")
+	case size > maxContext:
+		return 0, fmt.Errorf("--ctx-size %d: at most %d tokens can be told apart", size, maxContext)
 	}
 	return size, nil
 }
+
+// maxContext keeps positions, and the bytes of any model's layer state, far from what their types hold.
+const maxContext = 1 << 30
 
 // Size is the most tokens the session may hold.
 func (s *Session) Size() int { return s.size }
