@@ -25,6 +25,9 @@ type BalanceConfig struct {
 
 // NewBalance is the experiment "balance": fixed ways to read experts from disk, and the balancer's choice, side by side.
 func NewBalance(cfg BalanceConfig) (Experiment, error) {
+	if cfg.AutoWarmup < 0 {
+		return nil, badSetting("--n-warmup-auto %d: want 0 or more", cfg.AutoWarmup)
+	}
 	var err error
 	if cfg.Settings, err = WithRAM(cfg.Settings, cfg.RAM); err != nil {
 		return nil, err

@@ -7,6 +7,7 @@ package bench
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/coli-moe/coli/internal/loghist"
 )
@@ -45,10 +46,22 @@ type Arm struct {
 	Fresh bool
 	// Open may say, by an error that wraps ErrSkip, that there is no measuring the arm here; the others are measured then.
 	Open func(context.Context) (Run, error)
+	// Resumed is told of each sample of the arm that an earlier run has kept, before any arm is opened; its error ends the run. It may be nil.
+	Resumed func(rep int, s *Sample) error
 }
 
 // ErrSkip marks an error that says why an arm cannot be measured on this machine. It is part of the arm's record.
 var ErrSkip = errors.New("skipped")
+
+// SettingError is the error of an experiment whose settings ask for what cannot be measured, on whatever machine.
+type SettingError struct{ Err error }
+
+func (e *SettingError) Error() string { return e.Err.Error() }
+
+func (e *SettingError) Unwrap() error { return e.Err }
+
+// badSetting is fmt.Errorf for a SettingError.
+func badSetting(format string, args ...any) error { return &SettingError{fmt.Errorf(format, args...)} }
 
 // Reader is an experiment that reads files: a model's, or those a drive is measured with. They are part of every record, a run is
 // resumed with the same ones only, and state Cold evicts them from the page cache.
@@ -80,8 +93,12 @@ type Run interface {
 type Sample struct {
 	Values     map[string]float64      `json:"values"` // by Metric.Name
 	Histograms map[string]loghist.Hist `json:"histograms,omitempty"`
+	// Answer is a digest of what was computed, of experiments whose arms have to agree on it.
+	Answer string `json:"answer,omitempty"`
 	// Parts are the seconds a token (or what else Test counts) took, by what they were spent on; they sum up to the whole.
 	Parts []Part `json:"parts,omitempty"`
+	// Stayed is how many bytes of the files could not be evicted from the page cache before, in state Cold. Execute sets it.
+	Stayed int64 `json:"stayed,omitempty"`
 	// Notes are lines about the repetition: what a policy decided, and why.
 	Notes []string `json:"notes,omitempty"`
 }

@@ -50,13 +50,16 @@ type decode struct {
 func newDecode(name string, cfg DecodeConfig) (*decode, error) {
 	x := &decode{DecodeConfig: cfg, name: name, metrics: decodeMetrics()}
 	x.warmup = func(int) int { return x.Warmup }
+	if cfg.Warmup < 0 {
+		return nil, badSetting("--n-warmup %d: want 0 or more", cfg.Warmup)
+	}
 	var err error
 	if x.models, err = newModels(cfg.ModelConfig); err != nil {
 		return nil, err
 	}
 	for _, n := range cfg.Gen {
 		if n < 1 {
-			return nil, fmt.Errorf("--n-gen %d: want 1 or more", n)
+			return nil, badSetting("--n-gen %d: want 1 or more", n)
 		}
 		for _, depth := range x.models.Depths {
 			if err := x.fits(test("tg", n, depth), depth+n); err != nil {

@@ -50,7 +50,7 @@ func NewIO(cfg IOConfig) (Experiment, error) {
 	}
 	for _, size := range cfg.Sizes {
 		if size > largest {
-			return nil, fmt.Errorf("requests of %s, and no file has more than %s: read a larger file or smaller requests",
+			return nil, badSetting("requests of %s, and no file has more than %s: read a larger file or smaller requests",
 				ledger.FormatSize(size), ledger.FormatSize(largest))
 		}
 	}
@@ -61,12 +61,12 @@ func NewIO(cfg IOConfig) (Experiment, error) {
 func (c *IOConfig) Check() error {
 	for _, size := range c.Sizes {
 		if size < ioAlign || size%ioAlign != 0 {
-			return fmt.Errorf("requests of %d bytes: want a multiple of 4 KiB, as drives are read past the page cache", size)
+			return badSetting("requests of %d bytes: want a multiple of 4 KiB, as drives are read past the page cache", size)
 		}
 	}
 	for _, n := range c.Readers {
 		if n < 1 || n > prefetcher.MaxReaders {
-			return fmt.Errorf("%d readers: want 1 to %d", n, prefetcher.MaxReaders)
+			return badSetting("%d readers: want 1 to %d", n, prefetcher.MaxReaders)
 		}
 	}
 	return nil

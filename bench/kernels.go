@@ -34,11 +34,11 @@ type KernelsConfig struct {
 func NewKernels(cfg KernelsConfig) (Experiment, error) {
 	for _, f := range cfg.Formats {
 		if _, err := f.RowBytes(cfg.Cols); err != nil {
-			return nil, fmt.Errorf("matrices of %d columns: %w; try a multiple of 256", cfg.Cols, err)
+			return nil, badSetting("matrices of %d columns: %w; try a multiple of 256", cfg.Cols, err)
 		}
 	}
 	if cfg.MatrixRows < 1 {
-		return nil, fmt.Errorf("matrices of %d rows", cfg.MatrixRows)
+		return nil, badSetting("matrices of %d rows", cfg.MatrixRows)
 	}
 	if cfg.Bytes <= 0 {
 		cfg.Bytes = kernels.BeyondCaches()

@@ -136,6 +136,9 @@ func sizeRange(item string) ([]string, error) {
 	}
 	low, unit := number(first)
 	high, unit2 := number(last)
+	if low == "" || high == "" {
+		return nil, fmt.Errorf("the range %s lacks one of its ends; a range is 1MiB-16MiB*2 or 10%%-50%%+10%%", item)
+	}
 	by, unit3 := number(step)
 	if unit != unit2 || unit3 != "" && (unit3 != unit || strings.HasPrefix(by, "*")) {
 		return nil, fmt.Errorf("the range %s mixes units; write it in one, as in 1GiB-8GiB*2 or 10%%-50%%+10%%", item)

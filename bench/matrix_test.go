@@ -79,7 +79,9 @@ func TestParseSizes(t *testing.T) {
 		"1GiB-8GiB+1MiB": "mixes units",
 		"8GiB-1GiB":      "ends before it begins",
 		"1.5GiB-8GiB":    `"1.5" is no whole number`,
-		"-":              "is no whole number",
+		"-":              "lacks one of its ends",
+		"1MiB-":          "lacks one of its ends",
+		"-1MiB":          "lacks one of its ends",
 	} {
 		if got, err := ParseSizes(text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %q, %v; want %q", text, got, err, want)

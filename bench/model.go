@@ -168,7 +168,7 @@ func (x *models) Describe(env *Env) {
 func (x *models) fits(test string, tokens int) error {
 	for i, info := range x.info {
 		if info.limit > 0 && tokens > info.limit {
-			return fmt.Errorf("%s needs a context of %d tokens, and %s was trained for %d; use a smaller --n-depth or fewer tokens",
+			return badSetting("%s needs a context of %d tokens, and %s was trained for %d; use a smaller --n-depth or fewer tokens",
 				test, tokens, x.Settings[i].Path, info.limit)
 		}
 	}

@@ -57,11 +57,11 @@ func WithRAM(settings []Setting, amounts []string) (all []Setting, err error) {
 			with := s
 			with.Params = append(slices.Clone(s.Params), Param{"ram", amount})
 			if with.Options.RAM, err = ledger.ParseSize(amount, experts); err != nil {
-				return nil, fmt.Errorf("--ram %s: %w", amount, err)
+				return nil, badSetting("--ram %s: %w", amount, err)
 			}
 			switch ram := &with.Options.RAM; {
 			case *ram <= 0:
-				return nil, fmt.Errorf("--ram %s: no memory at all leaves no expert to compute", amount)
+				return nil, badSetting("--ram %s: no memory at all leaves no expert to compute", amount)
 			case *ram >= experts:
 				*ram = plenty
 			}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
 	"slices"
 	"strings"
 	"syscall"
@@ -55,7 +56,7 @@ type experimentCmd struct {
 	name, short, long, example string
 	states                     []bench.State // that --state may take, the default first; with none there is no such flag
 	define                     func(*cobra.Command)
-	// build turns flags into an experiment. An error about what was asked for is a usageError.
+	// build turns flags into an experiment. An error about what was asked for is a usageError or a bench.SettingError.
 	build func(context.Context, *benchRun) (bench.Experiment, error)
 }
 
@@ -159,12 +160,15 @@ func (b *benchRun) run(build func(context.Context, *benchRun) (bench.Experiment,
 	if err := b.check(); err != nil {
 		return usageError{err}
 	}
+	signal.Ignore(syscall.SIGPIPE) // a reader that has gone is an error of writing then, and what an experiment has made is removed
 	ctx, stop := endable(b.cmd.Context())
 	defer stop()
 	ctx, b.cancel = context.WithCancel(ctx)
 	defer b.cancel()
 	e, err := build(ctx, b)
-	if err != nil {
+	if setting := (*bench.SettingError)(nil); errors.As(err, &setting) {
+		return usageError{err}
+	} else if err != nil {
 		return err
 	}
 	var files []string

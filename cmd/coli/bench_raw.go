@@ -129,7 +129,7 @@ func (f *ioFlags) build(ctx context.Context, b *benchRun) (bench.Experiment, err
 	}
 	err := cfg.Check()
 	if err != nil {
-		return nil, usageError{err}
+		return nil, err
 	}
 	if cfg.Files, err = f.files(b); err != nil {
 		return nil, err
@@ -141,11 +141,7 @@ func (f *ioFlags) build(ctx context.Context, b *benchRun) (bench.Experiment, err
 		}
 		cfg.Files = []string{path}
 	}
-	e, err := bench.NewIO(cfg)
-	if err != nil {
-		return nil, usageError{err}
-	}
-	return e, nil
+	return bench.NewIO(cfg)
 }
 
 // files are those that the command line names, nil if it names none.
@@ -250,11 +246,7 @@ func newBenchKernelsCmd() *cobra.Command {
 				}
 				cfg.Formats = append(cfg.Formats, f)
 			}
-			e, err := bench.NewKernels(cfg)
-			if err != nil {
-				return nil, usageError{err}
-			}
-			return e, nil
+			return bench.NewKernels(cfg)
 		},
 	})
 }
