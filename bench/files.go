@@ -75,18 +75,15 @@ func identifyFile(path string) (f *File, err error) {
 	}, nil
 }
 
-// evict drops files from the page cache and returns a line for each thing that keeps them from being cold.
-func evict(files []File) (notes []string) {
+// evict drops files from the page cache. It returns how many bytes stayed, or a note on why that is not known.
+func evict(files []File) (stayed int64, notes []string) {
 	paths := make([]string, len(files))
 	for i, f := range files {
 		paths[i] = f.path
 	}
-	left, err := Evict(paths)
-	switch {
-	case err != nil:
-		return []string{"not known to be cold: " + err.Error()}
-	case left > 0:
-		return []string{fmt.Sprintf("not cold: %.1f MiB of the files stayed in the page cache", float64(left)/(1<<20))}
+	stayed, err := Evict(paths)
+	if err != nil {
+		return 0, []string{"not known to be cold: " + err.Error()}
 	}
-	return nil
+	return stayed, nil
 }

@@ -53,17 +53,32 @@ func Cached(paths []string) (bytes int64, err error) {
 	return bytes, nil
 }
 
-// cached asks cachestat, which Linux has since 6.5, and else mincore. Either tells of files that the caller owns or may write only.
+// errHidden is the error about a file of which the kernel does not tell everybody what is in the page cache.
+var errHidden = errors.New("only its owner, and who may write to it, is told what of it is in the page cache")
+
+// cached asks cachestat, which Linux has since 6.5, and else mincore.
 func cached(f *os.File) (int64, error) {
 	var stat unix.Cachestat_t
 	err := unix.Cachestat(uint(f.Fd()), &unix.CachestatRange{}, &stat, 0)
 	if err == nil {
 		return int64(stat.Cache) * int64(os.Getpagesize()), nil
 	}
-	if !errors.Is(err, unix.ENOSYS) && !errors.Is(err, unix.EPERM) { // EPERM: a sandbox's filter that is older than the call
+	switch {
+	case !errors.Is(err, unix.ENOSYS) && !errors.Is(err, unix.EPERM): // EPERM: a sandbox's filter that is older than the call, or another's file
 		return 0, fmt.Errorf("cachestat: %w", err)
+	case !told(f): // mincore would say that all is there
+		return 0, errHidden
 	}
 	return mincore(f)
+}
+
+// told says whether the kernel tells this process what of a file is in memory: can_do_mincore of mm/mincore.c.
+func told(f *os.File) bool {
+	var st unix.Stat_t
+	if os.Geteuid() == 0 || unix.Fstat(int(f.Fd()), &st) == nil && int(st.Uid) == os.Geteuid() {
+		return true
+	}
+	return unix.Faccessat(unix.AT_FDCWD, f.Name(), unix.W_OK, unix.AT_EACCESS) == nil
 }
 
 // mincore counts the pages of a mapping that are in memory. A page of a huge page counts by itself.

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/coli-moe/coli/internal/loghist"
+	"github.com/coli-moe/coli/ledger"
 )
 
 // State says what the caches hold when a repetition begins.
@@ -88,7 +89,12 @@ func (r *Record) Param(name string) string {
 func (r *Record) add(metrics []Metric, samples []Sample) {
 	r.Reps, r.Metrics = len(samples), map[string]Summary{}
 	values := map[string][]float64{}
+	var warm int
+	var stayed int64
 	for _, s := range samples {
+		if s.Stayed > 0 {
+			warm, stayed = warm+1, max(stayed, s.Stayed)
+		}
 		for name, v := range s.Values {
 			values[name] = append(values[name], v)
 		}
@@ -113,6 +119,10 @@ func (r *Record) add(metrics []Metric, samples []Sample) {
 				r.Notes = append(r.Notes, line)
 			}
 		}
+	}
+	if warm > 0 {
+		r.Notes = append(r.Notes, fmt.Sprintf("not cold: in %d of %d repetitions up to %s of the files stayed in the page cache",
+			warm, len(samples), ledger.FormatSize(stayed)))
 	}
 	for _, m := range metrics {
 		if v := values[m.Name]; v != nil {

@@ -3,6 +3,7 @@ package bench
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -165,61 +166,89 @@ func openJournal(dir string, run manifest) (j *journal, err error) {
 	if err := os.Mkdir(dir, 0o777); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, err
 	}
-	data, err := os.ReadFile(filepath.Join(dir, manifestName))
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		if entries, err := os.ReadDir(dir); err != nil {
-			return nil, err
-		} else if len(entries) > 0 {
-			return nil, fmt.Errorf("it has no %s, but holds %s; name a new or empty folder", manifestName, entries[0].Name())
-		}
-		data, err := json.MarshalIndent(run, "", "  ")
-		if err != nil {
-			return nil, err
-		}
-		err = atomicfile.Write(filepath.Join(dir, manifestName), 0o644, func(w io.Writer) error {
-			_, err := w.Write(append(data, '\n'))
-			return err
-		})
-		if err != nil {
-			return nil, err
-		}
-	case err != nil:
+	if err := ofRun(dir); err != nil {
 		return nil, err
-	default:
-		var m manifest
-		if err := json.Unmarshal(data, &m); err != nil {
-			return nil, fmt.Errorf("%s: %w", manifestName, err)
-		}
-		if why := m.differ(&run); why != "" {
-			return nil, fmt.Errorf("it is of another run: %s; name another folder, or give the flags of that run", why)
-		}
 	}
-	return openSamples(filepath.Join(dir, journalName), &run)
-}
-
-// openSamples opens the file of samples for more. What a crash has left of a line at its end is cut off.
-func openSamples(path string, m *manifest) (*journal, error) {
-	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o666)
+	file, err := os.OpenFile(filepath.Join(dir, journalName), os.O_RDWR|os.O_CREATE, 0o666)
 	if err != nil {
 		return nil, err
 	}
-	if err := lock(file); err != nil {
-		return nil, errors.Join(fmt.Errorf("%s: %w; is coli bench running with this folder already?", journalName, err), file.Close())
-	}
-	lines, whole, err := readJournal(file, m.Arms)
-	if err != nil {
-		err = fmt.Errorf("%s: %w", journalName, err)
+	if err = lock(file); err != nil { // before the manifest is looked at: it may be about to be written
+		err = fmt.Errorf("%s: %w; is coli bench running with this folder already?", journalName, err)
 	} else {
-		err = file.Truncate(whole)
+		err = pin(dir, &run)
 	}
+	var lines []journalLine
 	if err == nil {
-		_, err = file.Seek(whole, io.SeekStart)
+		lines, err = readSamples(file, run.Arms)
 	}
 	if err != nil {
 		return nil, errors.Join(err, file.Close())
 	}
 	return &journal{file, lines}, nil
+}
+
+// ofRun is an error if a folder holds something else than a run: without a manifest, there is at most what a run had begun with when it was
+// ended.
+func ofRun(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	var other string
+	for _, e := range entries {
+		info, err := e.Info()
+		switch {
+		case e.Name() == manifestName:
+			return nil
+		case err == nil && e.Name() == journalName && info.Size() == 0, strings.HasPrefix(e.Name(), "."+manifestName): // atomicfile's
+		default:
+			other = cmp.Or(other, e.Name())
+		}
+	}
+	if other != "" {
+		return fmt.Errorf("it has no %s, but holds %s; name a new or empty folder", manifestName, other)
+	}
+	return nil
+}
+
+// pin writes the manifest of a new folder; of another it is an error if the run differs from the manifest's.
+func pin(dir string, run *manifest) error {
+	path := filepath.Join(dir, manifestName)
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		if data, err = json.MarshalIndent(run, "", "  "); err != nil {
+			return err
+		}
+		return atomicfile.Write(path, 0o644, func(w io.Writer) error {
+			_, err := w.Write(append(data, '\n'))
+			return err
+		})
+	}
+	if err != nil {
+		return err
+	}
+	var m manifest
+	if err := json.Unmarshal(data, &m); err != nil {
+		return fmt.Errorf("%s: %w", manifestName, err)
+	}
+	if why := m.differ(run); why != "" {
+		return fmt.Errorf("it is of another run: %s; name another folder, or give the flags of that run", why)
+	}
+	return nil
+}
+
+// readSamples reads the file of samples and leaves it open for more. What a crash has left of a line at its end is cut off.
+func readSamples(file *os.File, arms []string) ([]journalLine, error) {
+	lines, whole, err := readJournal(file, arms)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", journalName, err)
+	}
+	if err := file.Truncate(whole); err != nil {
+		return nil, err
+	}
+	_, err = file.Seek(whole, io.SeekStart)
+	return lines, err
 }
 
 // readJournal reads samples of the given arms, and returns the length of the lines that are whole.

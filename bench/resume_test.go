@@ -169,10 +169,28 @@ func TestOtherRunsAreRefused(t *testing.T) {
 	}
 }
 
+// A run that was ended before its manifest was there begins anew.
+func TestFolderThatWasHardlyBegun(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{journalName, "." + manifestName + ".123"} {
+		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o666); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 2 {
+		if records, err := Execute(t.Context(), newFake(1, "A"), Options{Reps: 1, Dir: dir}); err != nil || len(records) != 1 {
+			t.Fatalf("%v, %v", records, err)
+		}
+	}
+}
+
 func TestUnusableFolders(t *testing.T) {
 	for want, prepare := range map[string]func(dir string) error{
 		"it has no manifest.json, but holds notes.txt": func(dir string) error {
 			return errors.Join(os.Mkdir(dir, 0o777), os.WriteFile(filepath.Join(dir, "notes.txt"), nil, 0o666))
+		},
+		"it has no manifest.json, but holds samples.jsonl": func(dir string) error {
+			return errors.Join(os.Mkdir(dir, 0o777), os.WriteFile(filepath.Join(dir, journalName), []byte("{}\n"), 0o666))
 		},
 		"manifest.json: unexpected end": func(dir string) error {
 			return errors.Join(os.Mkdir(dir, 0o777), os.WriteFile(filepath.Join(dir, manifestName), nil, 0o666))
@@ -250,15 +268,12 @@ func TestFolderIsLocked(t *testing.T) {
 
 // A sample that cannot be kept ends the run: to go on would lose it.
 func TestJournalCannotBeWritten(t *testing.T) {
-	dir := t.TempDir()
-	if _, err := Execute(t.Context(), newFake(1, "A"), Options{Reps: 1, Dir: dir}); err != nil {
-		t.Fatal(err)
-	}
-	path := filepath.Join(dir, journalName)
-	j, err := openSamples(path, &manifest{Arms: []string{"A ram=A% threads=2"}})
+	path := filepath.Join(t.TempDir(), journalName)
+	file, err := os.Create(path)
 	if err != nil {
 		t.Fatal(err)
 	}
+	j := journal{file: file}
 	if err := j.Close(); err != nil {
 		t.Fatal(err)
 	}

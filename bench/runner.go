@@ -131,10 +131,17 @@ func (x *execution) prepare() error {
 		return err
 	}
 	for _, l := range x.journal.lines {
-		if arm := slices.IndexFunc(x.arms, func(a Arm) bool { return a.key() == l.Arm }); l.Rep < x.Reps && x.samples[arm][l.Rep] == nil {
-			x.samples[arm][l.Rep] = &l.Sample
-			x.done++
+		i := slices.IndexFunc(x.arms, func(a Arm) bool { return a.key() == l.Arm })
+		if l.Rep >= x.Reps || x.samples[i][l.Rep] != nil {
+			continue
 		}
+		if a := &x.arms[i]; a.Resumed != nil {
+			if err := a.Resumed(l.Rep, &l.Sample); err != nil {
+				return errors.Join(fmt.Errorf("%s: %w", x.Dir, err), x.journal.Close())
+			}
+		}
+		x.samples[i][l.Rep] = &l.Sample
+		x.done++
 	}
 	return nil
 }
@@ -171,9 +178,10 @@ func (x *execution) run(ctx context.Context) (err error) {
 // measure makes a repetition of arm i.
 func (x *execution) measure(ctx context.Context, i, rep int) (err error) {
 	a := &x.arms[i]
+	var stayed int64
 	var notes []string
 	if x.State == Cold {
-		notes = evict(x.files)
+		stayed, notes = evict(x.files)
 	}
 	if x.open[i] == nil {
 		x.tell(Event{Phase: Opening, Arm: a, Rep: rep})
@@ -203,7 +211,7 @@ func (x *execution) measure(ctx context.Context, i, rep int) (err error) {
 	if err != nil {
 		return fmt.Errorf("repetition %d: %w", rep+1, err)
 	}
-	s.Notes = append(notes, s.Notes...)
+	s.Stayed, s.Notes = stayed, append(notes, s.Notes...)
 	if x.journal != nil {
 		if err := x.journal.append(journalLine{Arm: a.key(), Rep: rep, Sample: s}); err != nil {
 			return err
@@ -246,7 +254,7 @@ func (x *execution) tell(e Event) {
 func (x *execution) records() (all []Record) {
 	for i, a := range x.arms {
 		r := Record{
-			Experiment: x.experiment.Name(), Test: a.Test, Params: a.Params, State: x.State, Warmup: x.warms(), Kept: x.kept(i), Seed: x.Seed,
+			Experiment: x.experiment.Name(), Test: a.Test, Params: append([]Param{}, a.Params...), State: x.State, Warmup: x.warms(), Kept: x.kept(i), Seed: x.Seed,
 			Files: x.files, Env: x.Env,
 		}
 		var samples []Sample

@@ -5,12 +5,15 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/coli-moe/coli/ledger"
 )
 
 // Format is how records are written.
@@ -208,19 +211,7 @@ func fileNames(files []File) string {
 	if len(files) > 1 {
 		name = fmt.Sprintf("%s and %d more", name, len(files)-1)
 	}
-	return fmt.Sprintf("%s (%s)", name, size(bytes))
-}
-
-// size is a number of bytes for people.
-func size(n int64) string {
-	v, unit := float64(n), 0
-	for v >= 1024 && unit < 4 {
-		v, unit = v/1024, unit+1
-	}
-	if unit == 0 {
-		return fmt.Sprintf("%d B", n)
-	}
-	return fmt.Sprintf("%.*f %s", max(0, min(1, 3-len(strconv.Itoa(int(v))))), v, [...]string{"", "KiB", "MiB", "GiB", "TiB"}[unit])
+	return fmt.Sprintf("%s (%s)", name, ledger.FormatSize(bytes))
 }
 
 func repetitions(records []Record) string {
@@ -280,10 +271,10 @@ func (e *Env) lines() (lines []string) {
 	}
 	ram := ""
 	if e.RAM > 0 {
-		ram = size(e.RAM) + " RAM"
+		ram = ledger.FormatSize(e.RAM) + " RAM"
 	}
 	if e.RAMLimit > 0 {
-		ram += " of which a control group allows " + size(e.RAMLimit)
+		ram += " of which a control group allows " + ledger.FormatSize(e.RAMLimit)
 	}
 	add(e.CPU, fmt.Sprintf("%d %s", e.Cores, "cores"), e.ISA, if1("governor ", e.Governor), if1("turbo ", e.Turbo), ram)
 	add(if1("device ", e.GPU), if1("drive ", strings.Join(slices.DeleteFunc([]string{e.Drive, e.DriveIs}, func(s string) bool { return s == "" }), " ")), e.FS)
@@ -309,11 +300,16 @@ func (m *Metric) withUnit(between string) string {
 func writeCSV(w io.Writer, metrics []Metric, records []Record) error {
 	out := csv.NewWriter(w)
 	params := paramNames(records)
-	env := []string{"coli", "commit", "go", "os", "arch", "kernel", "cpu", "cores", "isa", "ram", "ram_limit", "gpu", "drive", "fs", "date"}
+	var env []string
+	for f := range reflect.TypeFor[Env]().Fields() {
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		env = append(env, name)
+	}
 	head := append([]string{"experiment", "test"}, params...)
 	head = append(head, "state", "warmup", "kept", "reps", "seed")
 	for _, m := range metrics {
-		head = append(head, m.Name, m.Name+" sd", m.Name+" median", m.Name+" min", m.Name+" max", m.Name+" samples")
+		name := m.withUnit(" ")
+		head = append(head, name, name+" sd", name+" median", name+" min", name+" max", name+" samples")
 	}
 	head = append(head, "skipped", "files")
 	for _, name := range env {
@@ -345,9 +341,12 @@ func writeCSV(w io.Writer, metrics []Metric, records []Record) error {
 		}
 		row = append(row, r.Skipped, strings.Join(files, " "))
 		fields := flatten(r.Env)
-		fields["date"], _ = json.Marshal(r.Env.Date) //nolint:errcheck // a time
 		for _, name := range env {
-			row = append(row, strings.Trim(string(fields[name]), `"`))
+			var text string
+			if json.Unmarshal(fields[name], &text) != nil { // a number
+				text = string(fields[name])
+			}
+			row = append(row, text)
 		}
 		out.Write(row) //nolint:errcheck // out.Error tells
 	}
@@ -383,13 +382,7 @@ func writeGoBench(w io.Writer, metrics []Metric, records []Record) error {
 		config("files", fileNames(first.Files))
 	}
 	blanks := strings.NewReplacer(" ", "_").Replace
-	unit := func(m Metric) string { // of two metrics with one unit, benchstat would take one for the other
-		shared := func(o Metric) bool { return o.Name != m.Name && o.Unit == m.Unit }
-		if m.Unit != "" && !slices.ContainsFunc(metrics, shared) {
-			return blanks(m.Unit)
-		}
-		return blanks(m.withUnit("_"))
-	}
+	unit := func(m Metric) string { return blanks(m.withUnit("_")) } // by their units alone, metrics could not be told apart
 	for _, m := range metrics {
 		switch m.Better {
 		case 1:

@@ -129,7 +129,8 @@ func TestCSV(t *testing.T) {
 	}
 	for name, want := range map[string]string{
 		"experiment": "fake", "test": "B", "ram": "B%", "threads": "2", "reps": "2", "seed": "3", "tok/s": "10.5", "tok/s sd": "0.7071067811865476",
-		"tok/s samples": "10 11", "recall": "", "env_cpu": "A Processor", "env_commit": "abc", "env_date": "2026-01-02T03:04:05Z", "env_ram": "17179869184", "env_gpu": "a card",
+		"tok/s samples": "10 11", "recall %": "", "env_cpu": "A Processor", "env_commit": "abc", "env_date": "2026-01-02T03:04:05Z", "env_ram": "17179869184", "env_gpu": "a card",
+		"env_dirty": "true", "env_drive_is": "rotating", "env_turbo": "",
 	} {
 		if got, ok := row[name]; !ok || got != want {
 			t.Errorf("%s is %q (%v), want %q", name, got, ok, want)
@@ -223,14 +224,6 @@ func TestFullDisk(t *testing.T) {
 			if err := Write(&room, f, metrics, records); !errors.Is(err, errBroken) {
 				t.Errorf("%s: %v", f, err)
 			}
-		}
-	}
-}
-
-func TestSize(t *testing.T) {
-	for n, want := range map[int64]string{0: "0 B", 1023: "1023 B", 1024: "1.0 KiB", 10 << 20: "10.0 MiB", 500 << 30: "500 GiB", 3 << 50: "3072 TiB"} {
-		if got := size(n); got != want {
-			t.Errorf("size(%d) = %q, want %q", n, got, want)
 		}
 	}
 }
