@@ -19,6 +19,7 @@ import (
 
 	"github.com/coli-moe/coli/engine"
 	"github.com/coli-moe/coli/engine/perplexity"
+	"github.com/coli-moe/coli/internal/disk"
 	"github.com/coli-moe/coli/internal/embedded"
 	"github.com/coli-moe/coli/internal/sharedtest"
 	"github.com/coli-moe/coli/weights"
@@ -585,7 +586,7 @@ func TestRunRefuses(t *testing.T) {
 }
 
 func TestRefusesWhatTheDiskCannotHold(t *testing.T) {
-	free, ok := freeSpace(t.TempDir())
+	free, ok := disk.Free(t.TempDir())
 	if !ok {
 		t.Skip("this system does not tell how much space is free")
 	}

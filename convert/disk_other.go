@@ -4,8 +4,6 @@ package convert
 
 import "os"
 
-func freeSpace(string) (int64, bool) { return 0, false }
-
 func allocated(string) int64 { return 0 }
 
 func lock(*os.File) error { return nil }

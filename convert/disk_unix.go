@@ -9,15 +9,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// freeSpace returns the bytes that this user may still write to the file system of dir.
-func freeSpace(dir string) (int64, bool) {
-	var st unix.Statfs_t
-	if err := unix.Statfs(dir, &st); err != nil {
-		return 0, false
-	}
-	return int64(st.Bavail) * int64(st.Bsize), true
-}
-
 // allocated returns the bytes the file at path takes on disk.
 func allocated(path string) int64 {
 	if st, err := os.Stat(path); err == nil {

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"sync"
 
+	"github.com/coli-moe/coli/internal/disk"
 	"github.com/coli-moe/coli/weights/container"
 )
 
@@ -214,7 +215,7 @@ func copyFile(to, from string) (err error) {
 func checkSpace(out *partial, size int64) error {
 	need := size - allocated(filepath.Join(out.dir, container.Name))
 	parent := filepath.Dir(out.final)
-	if free, ok := freeSpace(parent); ok && need > free {
+	if free, ok := disk.Free(parent); ok && need > free {
 		return fmt.Errorf("%s: %s are needed, %s are free; free some space or choose a folder on another disk", out.final, gb(need), gb(free))
 	}
 	return nil

@@ -50,7 +50,7 @@ type System struct {
 	MemoryRate func(ctx context.Context, threads int) (bytesPerSecond float64, err error)
 	CacheDir   func() (string, error)               // where the built-in model and the history go; it need not be there yet
 	Writable   func(dir string) error               // whether files can be made there, or it can be made
-	Free       func(dir string) (int64, error)      // bytes of the file system that a user may take
+	Free       func(dir string) (n int64, ok bool)  // bytes of the file system that a user may take
 	Files      func(model string) ([]string, error) // that a model is made of
 	Drive      func(path string) (probe.Location, error)
 	DriveRate  func(ctx context.Context, files []string, size int64, readers int) (float64, error)

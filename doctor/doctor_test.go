@@ -62,7 +62,7 @@ func desktop() *System {
 		MemoryRate: func(context.Context, int) (float64, error) { return 60e9, nil },
 		CacheDir:   func() (string, error) { return "/home/u/.cache/coli", nil },
 		Writable:   func(string) error { return nil },
-		Free:       func(string) (int64, error) { return 100 << 30, nil },
+		Free:       func(string) (int64, bool) { return 100 << 30, true },
 		Files:      func(string) ([]string, error) { return []string{"model.gguf"}, nil },
 		Drive: func(string) (probe.Location, error) {
 			d := probe.Disk{Name: "nvme0n1", Model: "Fast 1TB"}
@@ -174,7 +174,7 @@ func TestRules(t *testing.T) {
 		{"a model", func(s *System) { s.Model = "m.gguf" }, "model", OK, "m.gguf: 1 file(s)", "", false},
 		{"no home", func(s *System) { s.CacheDir = func() (string, error) { return "", errors.New("no $HOME") } }, "cache folder", No, "no $HOME", "COLI_CACHE_DIR", false},
 		{"a folder that may not be written to", func(s *System) { s.Writable = func(string) error { return fs.ErrPermission } }, "cache folder", No, "permission", "COLI_CACHE_DIR", false},
-		{"a full drive", func(s *System) { s.Free = func(string) (int64, error) { return 1 << 20, nil } }, "cache folder", No, "1.0 MiB free", "free some space", false},
+		{"a full drive", func(s *System) { s.Free = func(string) (int64, bool) { return 1 << 20, true } }, "cache folder", No, "1.0 MiB free", "free some space", false},
 
 		{"drive", func(*System) {}, "drive", OK, "below the cache folder: nvme0n1 (Fast 1TB), scheduler none, read-ahead 128 KiB, file system ext4", "", false},
 		{"a drive that rotates", func(s *System) {

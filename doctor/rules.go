@@ -274,7 +274,7 @@ func (s *System) files() []Check {
 	}
 	found := dir
 	if s.Free != nil {
-		if free, err := s.Free(dir); err == nil {
+		if free, told := s.Free(dir); told {
 			found += ", " + size(free) + " free"
 			if free < 64<<20 {
 				return append(out, no(name, "free some space, or "+todo, "%s", found))

@@ -14,6 +14,7 @@ import (
 
 	"github.com/coli-moe/coli/device"
 	"github.com/coli-moe/coli/engine"
+	"github.com/coli-moe/coli/internal/disk"
 	"github.com/coli-moe/coli/internal/embedded"
 	"github.com/coli-moe/coli/kernels"
 	"github.com/coli-moe/coli/prefetcher"
@@ -39,6 +40,7 @@ func Machine(model string) *System {
 		},
 		CacheDir: embedded.CacheDir,
 		Writable: writable,
+		Free:     func(dir string) (int64, bool) { return disk.Free(existing(dir)) },
 		Files:    files,
 		Drive: func(path string) (probe.Location, error) {
 			if path != model { // a folder that is made when it is needed

@@ -21,11 +21,6 @@ func (s *System) fill() {
 		}
 		return cpus, nil
 	}
-	s.Free = func(dir string) (int64, error) {
-		var st unix.Statfs_t
-		err := unix.Statfs(existing(dir), &st)
-		return int64(st.Bavail) * st.Bsize, err //nolint:unconvert // the types differ between architectures
-	}
 	limit := func(resource int) func() (uint64, error) {
 		return func() (uint64, error) {
 			var r unix.Rlimit
