@@ -58,79 +58,73 @@ group:
 	PREFETCHT0      4224(R11)
 	PREFETCHT0      4288(R11)
 	PREFETCHT0      4352(R11)
-	VBROADCASTI64X4 4(R11), Z6
-	VPSRLVD         Z2, Z6, Z6
-	VPANDD          Z3, Z6, Z6
-	VPXORD          Z7, Z7, Z7
-	VPDPBUSD        (DI)(R10*8), Z6, Z7
-	VBROADCASTI64X4 40(R11), Z6
-	VPSRLVD         Z2, Z6, Z6
-	VPANDD          Z3, Z6, Z6
+	VBROADCASTI64X4 4(R11), Z7
+	VPSRLVD         Z2, Z7, Z7
+	VPANDD          Z3, Z7, Z7
 	VPXORD          Z8, Z8, Z8
-	VPDPBUSD        64(DI)(R10*8), Z6, Z8
-	VPUNPCKLDQ      Z8, Z7, Z6
-	VPUNPCKHDQ      Z8, Z7, Z7
-	VPADDD          Z6, Z7, Z7
-	VBROADCASTI64X4 76(R11), Z6
-	VPSRLVD         Z2, Z6, Z6
-	VPANDD          Z3, Z6, Z6
-	VPXORD          Z8, Z8, Z8
-	VPDPBUSD        128(DI)(R10*8), Z6, Z8
-	VBROADCASTI64X4 112(R11), Z6
-	VPSRLVD         Z2, Z6, Z6
-	VPANDD          Z3, Z6, Z6
+	VPDPBUSD        (DI)(R10*8), Z7, Z8
+	VBROADCASTI64X4 40(R11), Z7
+	VPSRLVD         Z2, Z7, Z7
+	VPANDD          Z3, Z7, Z7
 	VPXORD          Z9, Z9, Z9
-	VPDPBUSD        192(DI)(R10*8), Z6, Z9
-	VPUNPCKLDQ      Z9, Z8, Z6
-	VPUNPCKHDQ      Z9, Z8, Z8
-	VPADDD          Z6, Z8, Z8
-	VPUNPCKLQDQ     Z8, Z7, Z6
-	VPUNPCKHQDQ     Z8, Z7, Z7
-	VPADDD          Z6, Z7, Z7
-	VBROADCASTI64X4 148(R11), Z6
-	VPSRLVD         Z2, Z6, Z6
-	VPANDD          Z3, Z6, Z6
-	VPXORD          Z8, Z8, Z8
-	VPDPBUSD        256(DI)(R10*8), Z6, Z8
-	VBROADCASTI64X4 184(R11), Z6
-	VPSRLVD         Z2, Z6, Z6
-	VPANDD          Z3, Z6, Z6
+	VPDPBUSD        64(DI)(R10*8), Z7, Z9
+	VPACKSSDW       Z9, Z8, Z7
+	VPMADDWD        Z4, Z7, Z7
+	VBROADCASTI64X4 76(R11), Z8
+	VPSRLVD         Z2, Z8, Z8
+	VPANDD          Z3, Z8, Z8
 	VPXORD          Z9, Z9, Z9
-	VPDPBUSD        320(DI)(R10*8), Z6, Z9
-	VPUNPCKLDQ      Z9, Z8, Z6
-	VPUNPCKHDQ      Z9, Z8, Z8
-	VPADDD          Z6, Z8, Z8
-	VBROADCASTI64X4 220(R11), Z6
-	VPSRLVD         Z2, Z6, Z6
-	VPANDD          Z3, Z6, Z6
-	VPXORD          Z9, Z9, Z9
-	VPDPBUSD        384(DI)(R10*8), Z6, Z9
-	VBROADCASTI64X4 256(R11), Z6
-	VPSRLVD         Z2, Z6, Z6
-	VPANDD          Z3, Z6, Z6
+	VPDPBUSD        128(DI)(R10*8), Z8, Z9
+	VBROADCASTI64X4 112(R11), Z8
+	VPSRLVD         Z2, Z8, Z8
+	VPANDD          Z3, Z8, Z8
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        448(DI)(R10*8), Z6, Z10
-	VPUNPCKLDQ      Z10, Z9, Z6
-	VPUNPCKHDQ      Z10, Z9, Z9
-	VPADDD          Z6, Z9, Z9
-	VPUNPCKLQDQ     Z9, Z8, Z6
-	VPUNPCKHQDQ     Z9, Z8, Z8
-	VPADDD          Z6, Z8, Z8
-	VSHUFI32X4      $0x88, Z8, Z7, Z6
+	VPDPBUSD        192(DI)(R10*8), Z8, Z10
+	VPACKSSDW       Z10, Z9, Z8
+	VPMADDWD        Z4, Z8, Z8
+	VPACKSSDW       Z8, Z7, Z7
+	VPMADDWD        Z4, Z7, Z7
+	VBROADCASTI64X4 148(R11), Z8
+	VPSRLVD         Z2, Z8, Z8
+	VPANDD          Z3, Z8, Z8
+	VPXORD          Z9, Z9, Z9
+	VPDPBUSD        256(DI)(R10*8), Z8, Z9
+	VBROADCASTI64X4 184(R11), Z8
+	VPSRLVD         Z2, Z8, Z8
+	VPANDD          Z3, Z8, Z8
+	VPXORD          Z10, Z10, Z10
+	VPDPBUSD        320(DI)(R10*8), Z8, Z10
+	VPACKSSDW       Z10, Z9, Z8
+	VPMADDWD        Z4, Z8, Z8
+	VBROADCASTI64X4 220(R11), Z9
+	VPSRLVD         Z2, Z9, Z9
+	VPANDD          Z3, Z9, Z9
+	VPXORD          Z10, Z10, Z10
+	VPDPBUSD        384(DI)(R10*8), Z9, Z10
+	VBROADCASTI64X4 256(R11), Z9
+	VPSRLVD         Z2, Z9, Z9
+	VPANDD          Z3, Z9, Z9
+	VPXORD          Z11, Z11, Z11
+	VPDPBUSD        448(DI)(R10*8), Z9, Z11
+	VPACKSSDW       Z11, Z10, Z9
+	VPMADDWD        Z4, Z9, Z9
+	VPACKSSDW       Z9, Z8, Z8
+	VPMADDWD        Z4, Z8, Z8
+	VSHUFI32X4      $0x88, Z8, Z7, Z9
 	VSHUFI32X4      $0xdd, Z8, Z7, Z7
-	VPADDD          Z7, Z6, Z6
-	VPERMD          Z6, Z4, Z6
+	VPADDD          Z7, Z9, Z9
+	VPERMD          Z9, Z5, Z9
 	VMOVDQU32       (R9)(R10*1), Z7
 	VPSLLD          $0x03, Z7, Z7
-	VPSUBD          Z7, Z6, Z6
-	VPERMPS         (R11), Z5, Z7
-	VPERMPS         72(R11), Z5, K1, Z7
-	VPERMPS         144(R11), Z5, K2, Z7
-	VPERMPS         216(R11), Z5, K3, Z7
+	VPSUBD          Z7, Z9, Z9
+	VPERMPS         (R11), Z6, Z7
+	VPERMPS         72(R11), Z6, K1, Z7
+	VPERMPS         144(R11), Z6, K2, Z7
+	VPERMPS         216(R11), Z6, K3, Z7
 	VMOVDQU32       (R8)(R10*1), Z8
-	VCVTDQ2PS       Z6, Z6
+	VCVTDQ2PS       Z9, Z9
 	VMULPS          Z8, Z7, Z7
-	VFMADD231PS     Z7, Z6, Z1
+	VFMADD231PS     Z7, Z9, Z1
 	ADDQ            $+288, R11
 	ADDQ            $+64, R10
 	JMP             group
@@ -148,8 +142,8 @@ copy:
 	MOVL      R15, (R14)
 	ADDQ      $+4, R11
 	ADDQ      $+4, R14
-	VMOVDQU32 (R11), Y6
-	VMOVDQU32 Y6, (R14)
+	VMOVDQU32 (R11), Y7
+	VMOVDQU32 Y7, (R14)
 	ADDQ      $+32, R11
 	ADDQ      $+32, R14
 	SUBQ      $+2, R13
@@ -157,91 +151,85 @@ copy:
 	LEAQ      8(SP), R11
 
 inPlace:
-	VBROADCASTI64X4 4(R11), Z6
-	VPSRLVD         Z2, Z6, Z6
-	VPANDD          Z3, Z6, Z6
-	VPXORD          Z7, Z7, Z7
-	VPDPBUSD        (DI)(R10*8), Z6, Z7
-	VBROADCASTI64X4 40(R11), Z6
-	VPSRLVD         Z2, Z6, Z6
-	VPANDD          Z3, Z6, Z6
+	VBROADCASTI64X4 4(R11), Z7
+	VPSRLVD         Z2, Z7, Z7
+	VPANDD          Z3, Z7, Z7
 	VPXORD          Z8, Z8, Z8
-	VPDPBUSD        64(DI)(R10*8), Z6, Z8
-	VPUNPCKLDQ      Z8, Z7, Z6
-	VPUNPCKHDQ      Z8, Z7, Z7
-	VPADDD          Z6, Z7, Z7
-	VBROADCASTI64X4 76(R11), Z6
-	VPSRLVD         Z2, Z6, Z6
-	VPANDD          Z3, Z6, Z6
-	VPXORD          Z8, Z8, Z8
-	VPDPBUSD        128(DI)(R10*8), Z6, Z8
-	VBROADCASTI64X4 112(R11), Z6
-	VPSRLVD         Z2, Z6, Z6
-	VPANDD          Z3, Z6, Z6
+	VPDPBUSD        (DI)(R10*8), Z7, Z8
+	VBROADCASTI64X4 40(R11), Z7
+	VPSRLVD         Z2, Z7, Z7
+	VPANDD          Z3, Z7, Z7
 	VPXORD          Z9, Z9, Z9
-	VPDPBUSD        192(DI)(R10*8), Z6, Z9
-	VPUNPCKLDQ      Z9, Z8, Z6
-	VPUNPCKHDQ      Z9, Z8, Z8
-	VPADDD          Z6, Z8, Z8
-	VPUNPCKLQDQ     Z8, Z7, Z6
-	VPUNPCKHQDQ     Z8, Z7, Z7
-	VPADDD          Z6, Z7, Z7
-	VBROADCASTI64X4 148(R11), Z6
-	VPSRLVD         Z2, Z6, Z6
-	VPANDD          Z3, Z6, Z6
-	VPXORD          Z8, Z8, Z8
-	VPDPBUSD        256(DI)(R10*8), Z6, Z8
-	VBROADCASTI64X4 184(R11), Z6
-	VPSRLVD         Z2, Z6, Z6
-	VPANDD          Z3, Z6, Z6
+	VPDPBUSD        64(DI)(R10*8), Z7, Z9
+	VPACKSSDW       Z9, Z8, Z7
+	VPMADDWD        Z4, Z7, Z7
+	VBROADCASTI64X4 76(R11), Z8
+	VPSRLVD         Z2, Z8, Z8
+	VPANDD          Z3, Z8, Z8
 	VPXORD          Z9, Z9, Z9
-	VPDPBUSD        320(DI)(R10*8), Z6, Z9
-	VPUNPCKLDQ      Z9, Z8, Z6
-	VPUNPCKHDQ      Z9, Z8, Z8
-	VPADDD          Z6, Z8, Z8
-	VBROADCASTI64X4 220(R11), Z6
-	VPSRLVD         Z2, Z6, Z6
-	VPANDD          Z3, Z6, Z6
-	VPXORD          Z9, Z9, Z9
-	VPDPBUSD        384(DI)(R10*8), Z6, Z9
-	VBROADCASTI64X4 256(R11), Z6
-	VPSRLVD         Z2, Z6, Z6
-	VPANDD          Z3, Z6, Z6
+	VPDPBUSD        128(DI)(R10*8), Z8, Z9
+	VBROADCASTI64X4 112(R11), Z8
+	VPSRLVD         Z2, Z8, Z8
+	VPANDD          Z3, Z8, Z8
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        448(DI)(R10*8), Z6, Z10
-	VPUNPCKLDQ      Z10, Z9, Z6
-	VPUNPCKHDQ      Z10, Z9, Z9
-	VPADDD          Z6, Z9, Z9
-	VPUNPCKLQDQ     Z9, Z8, Z6
-	VPUNPCKHQDQ     Z9, Z8, Z8
-	VPADDD          Z6, Z8, Z8
-	VSHUFI32X4      $0x88, Z8, Z7, Z6
+	VPDPBUSD        192(DI)(R10*8), Z8, Z10
+	VPACKSSDW       Z10, Z9, Z8
+	VPMADDWD        Z4, Z8, Z8
+	VPACKSSDW       Z8, Z7, Z7
+	VPMADDWD        Z4, Z7, Z7
+	VBROADCASTI64X4 148(R11), Z8
+	VPSRLVD         Z2, Z8, Z8
+	VPANDD          Z3, Z8, Z8
+	VPXORD          Z9, Z9, Z9
+	VPDPBUSD        256(DI)(R10*8), Z8, Z9
+	VBROADCASTI64X4 184(R11), Z8
+	VPSRLVD         Z2, Z8, Z8
+	VPANDD          Z3, Z8, Z8
+	VPXORD          Z10, Z10, Z10
+	VPDPBUSD        320(DI)(R10*8), Z8, Z10
+	VPACKSSDW       Z10, Z9, Z8
+	VPMADDWD        Z4, Z8, Z8
+	VBROADCASTI64X4 220(R11), Z9
+	VPSRLVD         Z2, Z9, Z9
+	VPANDD          Z3, Z9, Z9
+	VPXORD          Z10, Z10, Z10
+	VPDPBUSD        384(DI)(R10*8), Z9, Z10
+	VBROADCASTI64X4 256(R11), Z9
+	VPSRLVD         Z2, Z9, Z9
+	VPANDD          Z3, Z9, Z9
+	VPXORD          Z11, Z11, Z11
+	VPDPBUSD        448(DI)(R10*8), Z9, Z11
+	VPACKSSDW       Z11, Z10, Z9
+	VPMADDWD        Z4, Z9, Z9
+	VPACKSSDW       Z9, Z8, Z8
+	VPMADDWD        Z4, Z8, Z8
+	VSHUFI32X4      $0x88, Z8, Z7, Z9
 	VSHUFI32X4      $0xdd, Z8, Z7, Z7
-	VPADDD          Z7, Z6, Z6
-	VPERMD          Z6, Z4, Z6
+	VPADDD          Z7, Z9, Z9
+	VPERMD          Z9, Z5, Z9
 	VMOVDQU32       (R9)(R10*1), Z7
 	VPSLLD          $0x03, Z7, Z7
-	VPSUBD          Z7, Z6, Z6
-	VPERMPS         (R11), Z5, Z7
-	VPERMPS         72(R11), Z5, K1, Z7
-	VPERMPS         144(R11), Z5, K2, Z7
-	VPERMPS         216(R11), Z5, K3, Z7
+	VPSUBD          Z7, Z9, Z9
+	VPERMPS         (R11), Z6, Z7
+	VPERMPS         72(R11), Z6, K1, Z7
+	VPERMPS         144(R11), Z6, K2, Z7
+	VPERMPS         216(R11), Z6, K3, Z7
 	VPANDD          Z0, Z7, Z7
 	VMOVDQU32       (R8)(R10*1), Z8
-	VCVTDQ2PS       Z6, Z6
+	VCVTDQ2PS       Z9, Z9
 	VMULPS          Z8, Z7, Z7
-	VFMADD231PS     Z7, Z6, Z1
+	VFMADD231PS     Z7, Z9, Z1
 
 done:
-	VPERMILPS     $0x4e, Z1, Z6
-	VADDPS        Z1, Z6, Z6
-	VPERMILPS     $0xb1, Z6, Z1
-	VADDPS        Z1, Z6, Z6
-	VSHUFF32X4    $0xb1, Z6, Z6, Z1
-	VADDPS        Z6, Z1, Z1
-	VEXTRACTI32X4 $0x02, Z1, X6
-	VADDPS        X1, X6, X6
-	VMOVSS        X6, (AX)
+	VPERMILPS     $0x4e, Z1, Z7
+	VADDPS        Z1, Z7, Z7
+	VPERMILPS     $0xb1, Z7, Z1
+	VADDPS        Z1, Z7, Z7
+	VSHUFF32X4    $0xb1, Z7, Z7, Z1
+	VADDPS        Z7, Z1, Z1
+	VEXTRACTI32X4 $0x02, Z1, X7
+	VADDPS        X1, X7, X7
+	VMOVSS        X7, (AX)
 	ADDQ          $0x04, AX
 	ADDQ          DX, CX
 	DECQ          BX
@@ -251,9 +239,10 @@ done:
 
 constants:
 	VMOVDQU32 constant2<>+0(SB), Z2
-	VMOVDQU32 constant3<>+0(SB), Z5
-	VMOVDQU32 constant4<>+0(SB), Z4
-	VMOVDQU32 constant5<>+0(SB), Z3
+	VMOVDQU32 constant3<>+0(SB), Z6
+	VMOVDQU32 constant4<>+0(SB), Z5
+	VMOVDQU32 constant5<>+0(SB), Z4
+	VMOVDQU32 constant6<>+0(SB), Z3
 	MOVL      $0x000000f0, R10
 	KMOVD     R10, K1
 	MOVL      $0x00000f00, R10
@@ -316,15 +305,25 @@ DATA constant4<>+48(SB)/8, $0x0000000e0000000a
 DATA constant4<>+56(SB)/8, $0x0000000f0000000b
 GLOBL constant4<>(SB), RODATA|NOPTR, $64
 
-DATA constant5<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant5<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant5<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant5<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant5<>+32(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant5<>+40(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant5<>+48(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant5<>+56(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant5<>+0(SB)/8, $0x0001000100010001
+DATA constant5<>+8(SB)/8, $0x0001000100010001
+DATA constant5<>+16(SB)/8, $0x0001000100010001
+DATA constant5<>+24(SB)/8, $0x0001000100010001
+DATA constant5<>+32(SB)/8, $0x0001000100010001
+DATA constant5<>+40(SB)/8, $0x0001000100010001
+DATA constant5<>+48(SB)/8, $0x0001000100010001
+DATA constant5<>+56(SB)/8, $0x0001000100010001
 GLOBL constant5<>(SB), RODATA|NOPTR, $64
+
+DATA constant6<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant6<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant6<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant6<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant6<>+32(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant6<>+40(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant6<>+48(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant6<>+56(SB)/8, $0x0f0f0f0f0f0f0f0f
+GLOBL constant6<>(SB), RODATA|NOPTR, $64
 
 // func i4g64PackAVX512(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX512BW, AVX512F
@@ -422,8 +421,8 @@ tile:
 
 constants:
 	VMOVDQU32 constant3<>+0(SB), Z5
-	VMOVDQU32 constant6<>+0(SB), Z3
-	VMOVDQU32 constant5<>+0(SB), Z4
+	VMOVDQU32 constant7<>+0(SB), Z3
+	VMOVDQU32 constant6<>+0(SB), Z4
 	MOVL      $0x000000f0, R9
 	KMOVD     R9, K1
 	MOVL      $0x00000f00, R9
@@ -432,15 +431,15 @@ constants:
 	KMOVD     R9, K3
 	JMP       begin
 
-DATA constant6<>+0(SB)/8, $0x0000000400000000
-DATA constant6<>+8(SB)/8, $0x0000000400000000
-DATA constant6<>+16(SB)/8, $0x0000000400000000
-DATA constant6<>+24(SB)/8, $0x0000000400000000
-DATA constant6<>+32(SB)/8, $0x0000000400000000
-DATA constant6<>+40(SB)/8, $0x0000000400000000
-DATA constant6<>+48(SB)/8, $0x0000000400000000
-DATA constant6<>+56(SB)/8, $0x0000000400000000
-GLOBL constant6<>(SB), RODATA|NOPTR, $64
+DATA constant7<>+0(SB)/8, $0x0000000400000000
+DATA constant7<>+8(SB)/8, $0x0000000400000000
+DATA constant7<>+16(SB)/8, $0x0000000400000000
+DATA constant7<>+24(SB)/8, $0x0000000400000000
+DATA constant7<>+32(SB)/8, $0x0000000400000000
+DATA constant7<>+40(SB)/8, $0x0000000400000000
+DATA constant7<>+48(SB)/8, $0x0000000400000000
+DATA constant7<>+56(SB)/8, $0x0000000400000000
+GLOBL constant7<>(SB), RODATA|NOPTR, $64
 
 // func i4g64RowAVX2(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 // Requires: AVX, AVX2, FMA3, MMX+
@@ -462,7 +461,7 @@ TEXT ·i4g64RowAVX2(SB), NOSPLIT, $168-72
 	MOVQ    R10, (SP)
 	MOVQ    SI, R12
 	ANDQ    $+7, R12
-	LEAQ    constant7<>+0(SB), R10
+	LEAQ    constant8<>+0(SB), R10
 	SHLQ    $0x02, R12
 	SUBQ    R12, R10
 	VMOVDQU 32(R10), Y0
@@ -489,8 +488,8 @@ group:
 	PREFETCHT0   4224(R11)
 	VMOVDQU      4(R11), Y2
 	VPSRLD       $0x04, Y2, Y3
-	VPAND        constant8<>+0(SB), Y2, Y2
-	VPAND        constant8<>+0(SB), Y3, Y3
+	VPAND        constant9<>+0(SB), Y2, Y2
+	VPAND        constant9<>+0(SB), Y3, Y3
 	VPMADDUBSW   (DI)(R10*8), Y2, Y2
 	VPMADDUBSW   32(DI)(R10*8), Y3, Y3
 	VPUNPCKLWD   Y3, Y2, Y4
@@ -498,8 +497,8 @@ group:
 	VPADDW       Y4, Y2, Y2
 	VMOVDQU      40(R11), Y3
 	VPSRLD       $0x04, Y3, Y4
-	VPAND        constant8<>+0(SB), Y3, Y3
-	VPAND        constant8<>+0(SB), Y4, Y4
+	VPAND        constant9<>+0(SB), Y3, Y3
+	VPAND        constant9<>+0(SB), Y4, Y4
 	VPMADDUBSW   64(DI)(R10*8), Y3, Y3
 	VPMADDUBSW   96(DI)(R10*8), Y4, Y4
 	VPUNPCKLWD   Y4, Y3, Y5
@@ -510,8 +509,8 @@ group:
 	VPADDW       Y4, Y2, Y2
 	VMOVDQU      76(R11), Y3
 	VPSRLD       $0x04, Y3, Y4
-	VPAND        constant8<>+0(SB), Y3, Y3
-	VPAND        constant8<>+0(SB), Y4, Y4
+	VPAND        constant9<>+0(SB), Y3, Y3
+	VPAND        constant9<>+0(SB), Y4, Y4
 	VPMADDUBSW   128(DI)(R10*8), Y3, Y3
 	VPMADDUBSW   160(DI)(R10*8), Y4, Y4
 	VPUNPCKLWD   Y4, Y3, Y5
@@ -519,8 +518,8 @@ group:
 	VPADDW       Y5, Y3, Y3
 	VMOVDQU      112(R11), Y4
 	VPSRLD       $0x04, Y4, Y5
-	VPAND        constant8<>+0(SB), Y4, Y4
-	VPAND        constant8<>+0(SB), Y5, Y5
+	VPAND        constant9<>+0(SB), Y4, Y4
+	VPAND        constant9<>+0(SB), Y5, Y5
 	VPMADDUBSW   192(DI)(R10*8), Y4, Y4
 	VPMADDUBSW   224(DI)(R10*8), Y5, Y5
 	VPUNPCKLWD   Y5, Y4, Y6
@@ -578,8 +577,8 @@ copy:
 inPlace:
 	VMOVDQU      4(R11), Y2
 	VPSRLD       $0x04, Y2, Y3
-	VPAND        constant8<>+0(SB), Y2, Y2
-	VPAND        constant8<>+0(SB), Y3, Y3
+	VPAND        constant9<>+0(SB), Y2, Y2
+	VPAND        constant9<>+0(SB), Y3, Y3
 	VPMADDUBSW   (DI)(R10*8), Y2, Y2
 	VPMADDUBSW   32(DI)(R10*8), Y3, Y3
 	VPUNPCKLWD   Y3, Y2, Y4
@@ -587,8 +586,8 @@ inPlace:
 	VPADDW       Y4, Y2, Y2
 	VMOVDQU      40(R11), Y3
 	VPSRLD       $0x04, Y3, Y4
-	VPAND        constant8<>+0(SB), Y3, Y3
-	VPAND        constant8<>+0(SB), Y4, Y4
+	VPAND        constant9<>+0(SB), Y3, Y3
+	VPAND        constant9<>+0(SB), Y4, Y4
 	VPMADDUBSW   64(DI)(R10*8), Y3, Y3
 	VPMADDUBSW   96(DI)(R10*8), Y4, Y4
 	VPUNPCKLWD   Y4, Y3, Y5
@@ -599,8 +598,8 @@ inPlace:
 	VPADDW       Y4, Y2, Y2
 	VMOVDQU      76(R11), Y3
 	VPSRLD       $0x04, Y3, Y4
-	VPAND        constant8<>+0(SB), Y3, Y3
-	VPAND        constant8<>+0(SB), Y4, Y4
+	VPAND        constant9<>+0(SB), Y3, Y3
+	VPAND        constant9<>+0(SB), Y4, Y4
 	VPMADDUBSW   128(DI)(R10*8), Y3, Y3
 	VPMADDUBSW   160(DI)(R10*8), Y4, Y4
 	VPUNPCKLWD   Y4, Y3, Y5
@@ -608,8 +607,8 @@ inPlace:
 	VPADDW       Y5, Y3, Y3
 	VMOVDQU      112(R11), Y4
 	VPSRLD       $0x04, Y4, Y5
-	VPAND        constant8<>+0(SB), Y4, Y4
-	VPAND        constant8<>+0(SB), Y5, Y5
+	VPAND        constant9<>+0(SB), Y4, Y4
+	VPAND        constant9<>+0(SB), Y5, Y5
 	VPMADDUBSW   192(DI)(R10*8), Y4, Y4
 	VPMADDUBSW   224(DI)(R10*8), Y5, Y5
 	VPUNPCKLWD   Y5, Y4, Y6
@@ -656,21 +655,21 @@ done:
 	VZEROUPPER
 	RET
 
-DATA constant7<>+0(SB)/8, $0xffffffffffffffff
-DATA constant7<>+8(SB)/8, $0xffffffffffffffff
-DATA constant7<>+16(SB)/8, $0xffffffffffffffff
-DATA constant7<>+24(SB)/8, $0xffffffffffffffff
-DATA constant7<>+32(SB)/8, $0x0000000000000000
-DATA constant7<>+40(SB)/8, $0x0000000000000000
-DATA constant7<>+48(SB)/8, $0x0000000000000000
-DATA constant7<>+56(SB)/8, $0x0000000000000000
-GLOBL constant7<>(SB), RODATA|NOPTR, $64
+DATA constant8<>+0(SB)/8, $0xffffffffffffffff
+DATA constant8<>+8(SB)/8, $0xffffffffffffffff
+DATA constant8<>+16(SB)/8, $0xffffffffffffffff
+DATA constant8<>+24(SB)/8, $0xffffffffffffffff
+DATA constant8<>+32(SB)/8, $0x0000000000000000
+DATA constant8<>+40(SB)/8, $0x0000000000000000
+DATA constant8<>+48(SB)/8, $0x0000000000000000
+DATA constant8<>+56(SB)/8, $0x0000000000000000
+GLOBL constant8<>(SB), RODATA|NOPTR, $64
 
-DATA constant8<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant8<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant8<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant8<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
-GLOBL constant8<>(SB), RODATA|NOPTR, $32
+DATA constant9<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant9<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant9<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant9<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
+GLOBL constant9<>(SB), RODATA|NOPTR, $32
 
 // func i4g64PackAVX2(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX2
@@ -702,17 +701,17 @@ tile:
 	VPUNPCKHQDQ    Y3, Y2, Y2
 	VPUNPCKLQDQ    Y1, Y0, Y3
 	VPUNPCKHQDQ    Y1, Y0, Y0
-	VPSRLVD        constant9<>+0(SB), Y4, Y1
-	VPAND          constant8<>+0(SB), Y1, Y1
+	VPSRLVD        constant10<>+0(SB), Y4, Y1
+	VPAND          constant9<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, (AX)(R9*8)
-	VPSRLVD        constant9<>+0(SB), Y2, Y1
-	VPAND          constant8<>+0(SB), Y1, Y1
+	VPSRLVD        constant10<>+0(SB), Y2, Y1
+	VPAND          constant9<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 64(AX)(R9*8)
-	VPSRLVD        constant9<>+0(SB), Y3, Y1
-	VPAND          constant8<>+0(SB), Y1, Y1
+	VPSRLVD        constant10<>+0(SB), Y3, Y1
+	VPAND          constant9<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 128(AX)(R9*8)
-	VPSRLVD        constant9<>+0(SB), Y0, Y0
-	VPAND          constant8<>+0(SB), Y0, Y0
+	VPSRLVD        constant10<>+0(SB), Y0, Y0
+	VPAND          constant9<>+0(SB), Y0, Y0
 	VMOVDQU        Y0, 192(AX)(R9*8)
 	VBROADCASTI128 20(R10), Y0
 	VINSERTI128    $0x01, 92(R10), Y0, Y0
@@ -726,17 +725,17 @@ tile:
 	VPUNPCKHQDQ    Y3, Y2, Y2
 	VPUNPCKLQDQ    Y1, Y0, Y3
 	VPUNPCKHQDQ    Y1, Y0, Y0
-	VPSRLVD        constant9<>+0(SB), Y4, Y1
-	VPAND          constant8<>+0(SB), Y1, Y1
+	VPSRLVD        constant10<>+0(SB), Y4, Y1
+	VPAND          constant9<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 256(AX)(R9*8)
-	VPSRLVD        constant9<>+0(SB), Y2, Y1
-	VPAND          constant8<>+0(SB), Y1, Y1
+	VPSRLVD        constant10<>+0(SB), Y2, Y1
+	VPAND          constant9<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 320(AX)(R9*8)
-	VPSRLVD        constant9<>+0(SB), Y3, Y1
-	VPAND          constant8<>+0(SB), Y1, Y1
+	VPSRLVD        constant10<>+0(SB), Y3, Y1
+	VPAND          constant9<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 384(AX)(R9*8)
-	VPSRLVD        constant9<>+0(SB), Y0, Y0
-	VPAND          constant8<>+0(SB), Y0, Y0
+	VPSRLVD        constant10<>+0(SB), Y0, Y0
+	VPAND          constant9<>+0(SB), Y0, Y0
 	VMOVDQU        Y0, 448(AX)(R9*8)
 	VBROADCASTSS   (R10), Y0
 	VBROADCASTSS   36(R10), Y1
@@ -759,17 +758,17 @@ tile:
 	VPUNPCKHQDQ    Y3, Y2, Y2
 	VPUNPCKLQDQ    Y1, Y0, Y3
 	VPUNPCKHQDQ    Y1, Y0, Y0
-	VPSRLVD        constant9<>+0(SB), Y4, Y1
-	VPAND          constant8<>+0(SB), Y1, Y1
+	VPSRLVD        constant10<>+0(SB), Y4, Y1
+	VPAND          constant9<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 32(AX)(R9*8)
-	VPSRLVD        constant9<>+0(SB), Y2, Y1
-	VPAND          constant8<>+0(SB), Y1, Y1
+	VPSRLVD        constant10<>+0(SB), Y2, Y1
+	VPAND          constant9<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 96(AX)(R9*8)
-	VPSRLVD        constant9<>+0(SB), Y3, Y1
-	VPAND          constant8<>+0(SB), Y1, Y1
+	VPSRLVD        constant10<>+0(SB), Y3, Y1
+	VPAND          constant9<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 160(AX)(R9*8)
-	VPSRLVD        constant9<>+0(SB), Y0, Y0
-	VPAND          constant8<>+0(SB), Y0, Y0
+	VPSRLVD        constant10<>+0(SB), Y0, Y0
+	VPAND          constant9<>+0(SB), Y0, Y0
 	VMOVDQU        Y0, 224(AX)(R9*8)
 	VBROADCASTI128 20(R10), Y0
 	VINSERTI128    $0x01, 92(R10), Y0, Y0
@@ -783,17 +782,17 @@ tile:
 	VPUNPCKHQDQ    Y3, Y2, Y2
 	VPUNPCKLQDQ    Y1, Y0, Y3
 	VPUNPCKHQDQ    Y1, Y0, Y0
-	VPSRLVD        constant9<>+0(SB), Y4, Y1
-	VPAND          constant8<>+0(SB), Y1, Y1
+	VPSRLVD        constant10<>+0(SB), Y4, Y1
+	VPAND          constant9<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 288(AX)(R9*8)
-	VPSRLVD        constant9<>+0(SB), Y2, Y1
-	VPAND          constant8<>+0(SB), Y1, Y1
+	VPSRLVD        constant10<>+0(SB), Y2, Y1
+	VPAND          constant9<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 352(AX)(R9*8)
-	VPSRLVD        constant9<>+0(SB), Y3, Y1
-	VPAND          constant8<>+0(SB), Y1, Y1
+	VPSRLVD        constant10<>+0(SB), Y3, Y1
+	VPAND          constant9<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 416(AX)(R9*8)
-	VPSRLVD        constant9<>+0(SB), Y0, Y0
-	VPAND          constant8<>+0(SB), Y0, Y0
+	VPSRLVD        constant10<>+0(SB), Y0, Y0
+	VPAND          constant9<>+0(SB), Y0, Y0
 	VMOVDQU        Y0, 480(AX)(R9*8)
 	VBROADCASTSS   (R10), Y0
 	VBROADCASTSS   36(R10), Y1
@@ -815,8 +814,8 @@ tile:
 	VZEROUPPER
 	RET
 
-DATA constant9<>+0(SB)/8, $0x0000000400000000
-DATA constant9<>+8(SB)/8, $0x0000000400000000
-DATA constant9<>+16(SB)/8, $0x0000000400000000
-DATA constant9<>+24(SB)/8, $0x0000000400000000
-GLOBL constant9<>(SB), RODATA|NOPTR, $32
+DATA constant10<>+0(SB)/8, $0x0000000400000000
+DATA constant10<>+8(SB)/8, $0x0000000400000000
+DATA constant10<>+16(SB)/8, $0x0000000400000000
+DATA constant10<>+24(SB)/8, $0x0000000400000000
+GLOBL constant10<>(SB), RODATA|NOPTR, $32

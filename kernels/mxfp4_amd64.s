@@ -58,100 +58,94 @@ group:
 	PREFETCHT0      4224(R11)
 	PREFETCHT0      4288(R11)
 	PREFETCHT0      4352(R11)
-	VBROADCASTI32X4 1(R11), Z11
-	VBROADCASTI32X4 18(R11), K1, Z11
-	VPSRLVD         Z2, Z11, Z11
-	VPANDD          Z3, Z11, Z11
-	VPSHUFB         Z11, Z4, Z11
-	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        (DI)(R10*8), Z11, Z12
-	VBROADCASTI32X4 35(R11), Z11
-	VBROADCASTI32X4 52(R11), K1, Z11
-	VPSRLVD         Z2, Z11, Z11
-	VPANDD          Z3, Z11, Z11
-	VPSHUFB         Z11, Z4, Z11
+	VBROADCASTI32X4 1(R11), Z12
+	VBROADCASTI32X4 18(R11), K1, Z12
+	VPSRLVD         Z2, Z12, Z12
+	VPANDD          Z3, Z12, Z12
+	VPSHUFB         Z12, Z4, Z12
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        64(DI)(R10*8), Z11, Z13
-	VPUNPCKLDQ      Z13, Z12, Z11
-	VPUNPCKHDQ      Z13, Z12, Z12
-	VPADDD          Z11, Z12, Z12
-	VBROADCASTI32X4 69(R11), Z11
-	VBROADCASTI32X4 86(R11), K1, Z11
-	VPSRLVD         Z2, Z11, Z11
-	VPANDD          Z3, Z11, Z11
-	VPSHUFB         Z11, Z4, Z11
-	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        128(DI)(R10*8), Z11, Z13
-	VBROADCASTI32X4 103(R11), Z11
-	VBROADCASTI32X4 120(R11), K1, Z11
-	VPSRLVD         Z2, Z11, Z11
-	VPANDD          Z3, Z11, Z11
-	VPSHUFB         Z11, Z4, Z11
+	VPDPBUSD        (DI)(R10*8), Z12, Z13
+	VBROADCASTI32X4 35(R11), Z12
+	VBROADCASTI32X4 52(R11), K1, Z12
+	VPSRLVD         Z2, Z12, Z12
+	VPANDD          Z3, Z12, Z12
+	VPSHUFB         Z12, Z4, Z12
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        192(DI)(R10*8), Z11, Z14
-	VPUNPCKLDQ      Z14, Z13, Z11
-	VPUNPCKHDQ      Z14, Z13, Z13
-	VPADDD          Z11, Z13, Z13
-	VPUNPCKLQDQ     Z13, Z12, Z11
-	VPUNPCKHQDQ     Z13, Z12, Z12
-	VPADDD          Z11, Z12, Z12
-	VBROADCASTI32X4 137(R11), Z11
-	VBROADCASTI32X4 154(R11), K1, Z11
-	VPSRLVD         Z2, Z11, Z11
-	VPANDD          Z3, Z11, Z11
-	VPSHUFB         Z11, Z4, Z11
-	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        256(DI)(R10*8), Z11, Z13
-	VBROADCASTI32X4 171(R11), Z11
-	VBROADCASTI32X4 188(R11), K1, Z11
-	VPSRLVD         Z2, Z11, Z11
-	VPANDD          Z3, Z11, Z11
-	VPSHUFB         Z11, Z4, Z11
+	VPDPBUSD        64(DI)(R10*8), Z12, Z14
+	VPACKSSDW       Z14, Z13, Z12
+	VPMADDWD        Z5, Z12, Z12
+	VBROADCASTI32X4 69(R11), Z13
+	VBROADCASTI32X4 86(R11), K1, Z13
+	VPSRLVD         Z2, Z13, Z13
+	VPANDD          Z3, Z13, Z13
+	VPSHUFB         Z13, Z4, Z13
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        320(DI)(R10*8), Z11, Z14
-	VPUNPCKLDQ      Z14, Z13, Z11
-	VPUNPCKHDQ      Z14, Z13, Z13
-	VPADDD          Z11, Z13, Z13
-	VBROADCASTI32X4 205(R11), Z11
-	VBROADCASTI32X4 222(R11), K1, Z11
-	VPSRLVD         Z2, Z11, Z11
-	VPANDD          Z3, Z11, Z11
-	VPSHUFB         Z11, Z4, Z11
-	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        384(DI)(R10*8), Z11, Z14
-	VBROADCASTI32X4 239(R11), Z11
-	VBROADCASTI32X4 256(R11), K1, Z11
-	VPSRLVD         Z2, Z11, Z11
-	VPANDD          Z3, Z11, Z11
-	VPSHUFB         Z11, Z4, Z11
+	VPDPBUSD        128(DI)(R10*8), Z13, Z14
+	VBROADCASTI32X4 103(R11), Z13
+	VBROADCASTI32X4 120(R11), K1, Z13
+	VPSRLVD         Z2, Z13, Z13
+	VPANDD          Z3, Z13, Z13
+	VPSHUFB         Z13, Z4, Z13
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        448(DI)(R10*8), Z11, Z15
-	VPUNPCKLDQ      Z15, Z14, Z11
-	VPUNPCKHDQ      Z15, Z14, Z14
-	VPADDD          Z11, Z14, Z14
-	VPUNPCKLQDQ     Z14, Z13, Z11
-	VPUNPCKHQDQ     Z14, Z13, Z13
-	VPADDD          Z11, Z13, Z13
-	VSHUFI32X4      $0x88, Z13, Z12, Z11
+	VPDPBUSD        192(DI)(R10*8), Z13, Z15
+	VPACKSSDW       Z15, Z14, Z13
+	VPMADDWD        Z5, Z13, Z13
+	VPACKSSDW       Z13, Z12, Z12
+	VPMADDWD        Z5, Z12, Z12
+	VBROADCASTI32X4 137(R11), Z13
+	VBROADCASTI32X4 154(R11), K1, Z13
+	VPSRLVD         Z2, Z13, Z13
+	VPANDD          Z3, Z13, Z13
+	VPSHUFB         Z13, Z4, Z13
+	VPXORD          Z14, Z14, Z14
+	VPDPBUSD        256(DI)(R10*8), Z13, Z14
+	VBROADCASTI32X4 171(R11), Z13
+	VBROADCASTI32X4 188(R11), K1, Z13
+	VPSRLVD         Z2, Z13, Z13
+	VPANDD          Z3, Z13, Z13
+	VPSHUFB         Z13, Z4, Z13
+	VPXORD          Z15, Z15, Z15
+	VPDPBUSD        320(DI)(R10*8), Z13, Z15
+	VPACKSSDW       Z15, Z14, Z13
+	VPMADDWD        Z5, Z13, Z13
+	VBROADCASTI32X4 205(R11), Z14
+	VBROADCASTI32X4 222(R11), K1, Z14
+	VPSRLVD         Z2, Z14, Z14
+	VPANDD          Z3, Z14, Z14
+	VPSHUFB         Z14, Z4, Z14
+	VPXORD          Z15, Z15, Z15
+	VPDPBUSD        384(DI)(R10*8), Z14, Z15
+	VBROADCASTI32X4 239(R11), Z14
+	VBROADCASTI32X4 256(R11), K1, Z14
+	VPSRLVD         Z2, Z14, Z14
+	VPANDD          Z3, Z14, Z14
+	VPSHUFB         Z14, Z4, Z14
+	VPXORD          Z16, Z16, Z16
+	VPDPBUSD        448(DI)(R10*8), Z14, Z16
+	VPACKSSDW       Z16, Z15, Z14
+	VPMADDWD        Z5, Z14, Z14
+	VPACKSSDW       Z14, Z13, Z13
+	VPMADDWD        Z5, Z13, Z13
+	VSHUFI32X4      $0x88, Z13, Z12, Z14
 	VSHUFI32X4      $0xdd, Z13, Z12, Z12
-	VPADDD          Z12, Z11, Z11
-	VPERMD          Z11, Z5, Z11
+	VPADDD          Z12, Z14, Z14
+	VPERMD          Z14, Z6, Z14
 	VMOVDQU32       (R9)(R10*1), Z12
 	VPSLLD          $0x04, Z12, Z12
-	VPSUBD          Z12, Z11, Z11
-	VPERMW          (R11), Z6, Z12
-	VPERMW          68(R11), Z6, K2, Z12
-	VPERMW          136(R11), Z6, K3, Z12
-	VPERMW          204(R11), Z6, K4, Z12
+	VPSUBD          Z12, Z14, Z14
+	VPERMW          (R11), Z7, Z12
+	VPERMW          68(R11), Z7, K2, Z12
+	VPERMW          136(R11), Z7, K3, Z12
+	VPERMW          204(R11), Z7, K4, Z12
 	VPMOVZXWD       Y12, Z12
-	VPSLLVD         Z7, Z12, Z12
-	VPANDD          Z8, Z12, Z12
-	VPMAXUD         Z9, Z12, Z12
-	VMULPS          Z10, Z12, Z12
+	VPSLLVD         Z8, Z12, Z12
+	VPANDD          Z9, Z12, Z12
+	VPMAXUD         Z10, Z12, Z12
+	VMULPS          Z11, Z12, Z12
 	VMOVDQU32       (R8)(R10*1), Z13
-	VCVTDQ2PS       Z11, Z11
+	VCVTDQ2PS       Z14, Z14
 	VMULPS          Z13, Z12, Z12
-	VFMADD231PS     Z12, Z11, Z1
+	VFMADD231PS     Z12, Z14, Z1
 	ADDQ            $+272, R11
 	ADDQ            $+64, R10
 	JMP             group
@@ -169,8 +163,8 @@ copy:
 	MOVB      R15, (R14)
 	ADDQ      $+1, R11
 	ADDQ      $+1, R14
-	VMOVDQU32 (R11), X11
-	VMOVDQU32 X11, (R14)
+	VMOVDQU32 (R11), X12
+	VMOVDQU32 X12, (R14)
 	ADDQ      $+16, R11
 	ADDQ      $+16, R14
 	SUBQ      $+1, R13
@@ -178,112 +172,106 @@ copy:
 	LEAQ      8(SP), R11
 
 inPlace:
-	VBROADCASTI32X4 1(R11), Z11
-	VBROADCASTI32X4 18(R11), K1, Z11
-	VPSRLVD         Z2, Z11, Z11
-	VPANDD          Z3, Z11, Z11
-	VPSHUFB         Z11, Z4, Z11
-	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        (DI)(R10*8), Z11, Z12
-	VBROADCASTI32X4 35(R11), Z11
-	VBROADCASTI32X4 52(R11), K1, Z11
-	VPSRLVD         Z2, Z11, Z11
-	VPANDD          Z3, Z11, Z11
-	VPSHUFB         Z11, Z4, Z11
+	VBROADCASTI32X4 1(R11), Z12
+	VBROADCASTI32X4 18(R11), K1, Z12
+	VPSRLVD         Z2, Z12, Z12
+	VPANDD          Z3, Z12, Z12
+	VPSHUFB         Z12, Z4, Z12
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        64(DI)(R10*8), Z11, Z13
-	VPUNPCKLDQ      Z13, Z12, Z11
-	VPUNPCKHDQ      Z13, Z12, Z12
-	VPADDD          Z11, Z12, Z12
-	VBROADCASTI32X4 69(R11), Z11
-	VBROADCASTI32X4 86(R11), K1, Z11
-	VPSRLVD         Z2, Z11, Z11
-	VPANDD          Z3, Z11, Z11
-	VPSHUFB         Z11, Z4, Z11
-	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        128(DI)(R10*8), Z11, Z13
-	VBROADCASTI32X4 103(R11), Z11
-	VBROADCASTI32X4 120(R11), K1, Z11
-	VPSRLVD         Z2, Z11, Z11
-	VPANDD          Z3, Z11, Z11
-	VPSHUFB         Z11, Z4, Z11
+	VPDPBUSD        (DI)(R10*8), Z12, Z13
+	VBROADCASTI32X4 35(R11), Z12
+	VBROADCASTI32X4 52(R11), K1, Z12
+	VPSRLVD         Z2, Z12, Z12
+	VPANDD          Z3, Z12, Z12
+	VPSHUFB         Z12, Z4, Z12
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        192(DI)(R10*8), Z11, Z14
-	VPUNPCKLDQ      Z14, Z13, Z11
-	VPUNPCKHDQ      Z14, Z13, Z13
-	VPADDD          Z11, Z13, Z13
-	VPUNPCKLQDQ     Z13, Z12, Z11
-	VPUNPCKHQDQ     Z13, Z12, Z12
-	VPADDD          Z11, Z12, Z12
-	VBROADCASTI32X4 137(R11), Z11
-	VBROADCASTI32X4 154(R11), K1, Z11
-	VPSRLVD         Z2, Z11, Z11
-	VPANDD          Z3, Z11, Z11
-	VPSHUFB         Z11, Z4, Z11
-	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        256(DI)(R10*8), Z11, Z13
-	VBROADCASTI32X4 171(R11), Z11
-	VBROADCASTI32X4 188(R11), K1, Z11
-	VPSRLVD         Z2, Z11, Z11
-	VPANDD          Z3, Z11, Z11
-	VPSHUFB         Z11, Z4, Z11
+	VPDPBUSD        64(DI)(R10*8), Z12, Z14
+	VPACKSSDW       Z14, Z13, Z12
+	VPMADDWD        Z5, Z12, Z12
+	VBROADCASTI32X4 69(R11), Z13
+	VBROADCASTI32X4 86(R11), K1, Z13
+	VPSRLVD         Z2, Z13, Z13
+	VPANDD          Z3, Z13, Z13
+	VPSHUFB         Z13, Z4, Z13
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        320(DI)(R10*8), Z11, Z14
-	VPUNPCKLDQ      Z14, Z13, Z11
-	VPUNPCKHDQ      Z14, Z13, Z13
-	VPADDD          Z11, Z13, Z13
-	VBROADCASTI32X4 205(R11), Z11
-	VBROADCASTI32X4 222(R11), K1, Z11
-	VPSRLVD         Z2, Z11, Z11
-	VPANDD          Z3, Z11, Z11
-	VPSHUFB         Z11, Z4, Z11
-	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        384(DI)(R10*8), Z11, Z14
-	VBROADCASTI32X4 239(R11), Z11
-	VBROADCASTI32X4 256(R11), K1, Z11
-	VPSRLVD         Z2, Z11, Z11
-	VPANDD          Z3, Z11, Z11
-	VPSHUFB         Z11, Z4, Z11
+	VPDPBUSD        128(DI)(R10*8), Z13, Z14
+	VBROADCASTI32X4 103(R11), Z13
+	VBROADCASTI32X4 120(R11), K1, Z13
+	VPSRLVD         Z2, Z13, Z13
+	VPANDD          Z3, Z13, Z13
+	VPSHUFB         Z13, Z4, Z13
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        448(DI)(R10*8), Z11, Z15
-	VPUNPCKLDQ      Z15, Z14, Z11
-	VPUNPCKHDQ      Z15, Z14, Z14
-	VPADDD          Z11, Z14, Z14
-	VPUNPCKLQDQ     Z14, Z13, Z11
-	VPUNPCKHQDQ     Z14, Z13, Z13
-	VPADDD          Z11, Z13, Z13
-	VSHUFI32X4      $0x88, Z13, Z12, Z11
+	VPDPBUSD        192(DI)(R10*8), Z13, Z15
+	VPACKSSDW       Z15, Z14, Z13
+	VPMADDWD        Z5, Z13, Z13
+	VPACKSSDW       Z13, Z12, Z12
+	VPMADDWD        Z5, Z12, Z12
+	VBROADCASTI32X4 137(R11), Z13
+	VBROADCASTI32X4 154(R11), K1, Z13
+	VPSRLVD         Z2, Z13, Z13
+	VPANDD          Z3, Z13, Z13
+	VPSHUFB         Z13, Z4, Z13
+	VPXORD          Z14, Z14, Z14
+	VPDPBUSD        256(DI)(R10*8), Z13, Z14
+	VBROADCASTI32X4 171(R11), Z13
+	VBROADCASTI32X4 188(R11), K1, Z13
+	VPSRLVD         Z2, Z13, Z13
+	VPANDD          Z3, Z13, Z13
+	VPSHUFB         Z13, Z4, Z13
+	VPXORD          Z15, Z15, Z15
+	VPDPBUSD        320(DI)(R10*8), Z13, Z15
+	VPACKSSDW       Z15, Z14, Z13
+	VPMADDWD        Z5, Z13, Z13
+	VBROADCASTI32X4 205(R11), Z14
+	VBROADCASTI32X4 222(R11), K1, Z14
+	VPSRLVD         Z2, Z14, Z14
+	VPANDD          Z3, Z14, Z14
+	VPSHUFB         Z14, Z4, Z14
+	VPXORD          Z15, Z15, Z15
+	VPDPBUSD        384(DI)(R10*8), Z14, Z15
+	VBROADCASTI32X4 239(R11), Z14
+	VBROADCASTI32X4 256(R11), K1, Z14
+	VPSRLVD         Z2, Z14, Z14
+	VPANDD          Z3, Z14, Z14
+	VPSHUFB         Z14, Z4, Z14
+	VPXORD          Z16, Z16, Z16
+	VPDPBUSD        448(DI)(R10*8), Z14, Z16
+	VPACKSSDW       Z16, Z15, Z14
+	VPMADDWD        Z5, Z14, Z14
+	VPACKSSDW       Z14, Z13, Z13
+	VPMADDWD        Z5, Z13, Z13
+	VSHUFI32X4      $0x88, Z13, Z12, Z14
 	VSHUFI32X4      $0xdd, Z13, Z12, Z12
-	VPADDD          Z12, Z11, Z11
-	VPERMD          Z11, Z5, Z11
+	VPADDD          Z12, Z14, Z14
+	VPERMD          Z14, Z6, Z14
 	VMOVDQU32       (R9)(R10*1), Z12
 	VPSLLD          $0x04, Z12, Z12
-	VPSUBD          Z12, Z11, Z11
-	VPERMW          (R11), Z6, Z12
-	VPERMW          68(R11), Z6, K2, Z12
-	VPERMW          136(R11), Z6, K3, Z12
-	VPERMW          204(R11), Z6, K4, Z12
+	VPSUBD          Z12, Z14, Z14
+	VPERMW          (R11), Z7, Z12
+	VPERMW          68(R11), Z7, K2, Z12
+	VPERMW          136(R11), Z7, K3, Z12
+	VPERMW          204(R11), Z7, K4, Z12
 	VPMOVZXWD       Y12, Z12
-	VPSLLVD         Z7, Z12, Z12
-	VPANDD          Z8, Z12, Z12
-	VPMAXUD         Z9, Z12, Z12
-	VMULPS          Z10, Z12, Z12
+	VPSLLVD         Z8, Z12, Z12
+	VPANDD          Z9, Z12, Z12
+	VPMAXUD         Z10, Z12, Z12
+	VMULPS          Z11, Z12, Z12
 	VPANDD          Z0, Z12, Z12
 	VMOVDQU32       (R8)(R10*1), Z13
-	VCVTDQ2PS       Z11, Z11
+	VCVTDQ2PS       Z14, Z14
 	VMULPS          Z13, Z12, Z12
-	VFMADD231PS     Z12, Z11, Z1
+	VFMADD231PS     Z12, Z14, Z1
 
 done:
-	VPERMILPS     $0x4e, Z1, Z11
-	VADDPS        Z1, Z11, Z11
-	VPERMILPS     $0xb1, Z11, Z1
-	VADDPS        Z1, Z11, Z11
-	VSHUFF32X4    $0xb1, Z11, Z11, Z1
-	VADDPS        Z11, Z1, Z1
-	VEXTRACTI32X4 $0x02, Z1, X11
-	VADDPS        X1, X11, X11
-	VMOVSS        X11, (AX)
+	VPERMILPS     $0x4e, Z1, Z12
+	VADDPS        Z1, Z12, Z12
+	VPERMILPS     $0xb1, Z12, Z1
+	VADDPS        Z1, Z12, Z12
+	VSHUFF32X4    $0xb1, Z12, Z12, Z1
+	VADDPS        Z12, Z1, Z1
+	VEXTRACTI32X4 $0x02, Z1, X12
+	VADDPS        X1, X12, X12
+	VMOVSS        X12, (AX)
 	ADDQ          $0x04, AX
 	ADDQ          DX, CX
 	DECQ          BX
@@ -293,14 +281,15 @@ done:
 
 constants:
 	VMOVDQU32 constant2<>+0(SB), Z2
-	VMOVDQU32 constant3<>+0(SB), Z5
-	VMOVDQU32 constant4<>+0(SB), Z10
-	VMOVDQU32 constant5<>+0(SB), Z6
-	VMOVDQU32 constant6<>+0(SB), Z9
-	VMOVDQU32 constant7<>+0(SB), Z8
-	VMOVDQU32 constant8<>+0(SB), Z3
-	VMOVDQU32 constant9<>+0(SB), Z4
-	VMOVDQU32 constant10<>+0(SB), Z7
+	VMOVDQU32 constant3<>+0(SB), Z6
+	VMOVDQU32 constant4<>+0(SB), Z11
+	VMOVDQU32 constant5<>+0(SB), Z7
+	VMOVDQU32 constant6<>+0(SB), Z10
+	VMOVDQU32 constant7<>+0(SB), Z9
+	VMOVDQU32 constant8<>+0(SB), Z5
+	VMOVDQU32 constant9<>+0(SB), Z3
+	VMOVDQU32 constant10<>+0(SB), Z4
+	VMOVDQU32 constant11<>+0(SB), Z8
 	MOVL      $0x000000f0, R10
 	KMOVD     R10, K2
 	MOVL      $0x00000f00, R10
@@ -395,35 +384,45 @@ DATA constant7<>+48(SB)/8, $0x7f8000007f800000
 DATA constant7<>+56(SB)/8, $0x7f8000007f800000
 GLOBL constant7<>(SB), RODATA|NOPTR, $64
 
-DATA constant8<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant8<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant8<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant8<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant8<>+32(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant8<>+40(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant8<>+48(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant8<>+56(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant8<>+0(SB)/8, $0x0001000100010001
+DATA constant8<>+8(SB)/8, $0x0001000100010001
+DATA constant8<>+16(SB)/8, $0x0001000100010001
+DATA constant8<>+24(SB)/8, $0x0001000100010001
+DATA constant8<>+32(SB)/8, $0x0001000100010001
+DATA constant8<>+40(SB)/8, $0x0001000100010001
+DATA constant8<>+48(SB)/8, $0x0001000100010001
+DATA constant8<>+56(SB)/8, $0x0001000100010001
 GLOBL constant8<>(SB), RODATA|NOPTR, $64
 
-DATA constant9<>+0(SB)/8, $0x1c18161413121110
-DATA constant9<>+8(SB)/8, $0x04080a0c0d0e0f10
-DATA constant9<>+16(SB)/8, $0x1c18161413121110
-DATA constant9<>+24(SB)/8, $0x04080a0c0d0e0f10
-DATA constant9<>+32(SB)/8, $0x1c18161413121110
-DATA constant9<>+40(SB)/8, $0x04080a0c0d0e0f10
-DATA constant9<>+48(SB)/8, $0x1c18161413121110
-DATA constant9<>+56(SB)/8, $0x04080a0c0d0e0f10
+DATA constant9<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant9<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant9<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant9<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant9<>+32(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant9<>+40(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant9<>+48(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant9<>+56(SB)/8, $0x0f0f0f0f0f0f0f0f
 GLOBL constant9<>(SB), RODATA|NOPTR, $64
 
-DATA constant10<>+0(SB)/8, $0x0000000f00000017
-DATA constant10<>+8(SB)/8, $0x0000000f00000017
-DATA constant10<>+16(SB)/8, $0x0000000f00000017
-DATA constant10<>+24(SB)/8, $0x0000000f00000017
-DATA constant10<>+32(SB)/8, $0x0000000f00000017
-DATA constant10<>+40(SB)/8, $0x0000000f00000017
-DATA constant10<>+48(SB)/8, $0x0000000f00000017
-DATA constant10<>+56(SB)/8, $0x0000000f00000017
+DATA constant10<>+0(SB)/8, $0x1c18161413121110
+DATA constant10<>+8(SB)/8, $0x04080a0c0d0e0f10
+DATA constant10<>+16(SB)/8, $0x1c18161413121110
+DATA constant10<>+24(SB)/8, $0x04080a0c0d0e0f10
+DATA constant10<>+32(SB)/8, $0x1c18161413121110
+DATA constant10<>+40(SB)/8, $0x04080a0c0d0e0f10
+DATA constant10<>+48(SB)/8, $0x1c18161413121110
+DATA constant10<>+56(SB)/8, $0x04080a0c0d0e0f10
 GLOBL constant10<>(SB), RODATA|NOPTR, $64
+
+DATA constant11<>+0(SB)/8, $0x0000000f00000017
+DATA constant11<>+8(SB)/8, $0x0000000f00000017
+DATA constant11<>+16(SB)/8, $0x0000000f00000017
+DATA constant11<>+24(SB)/8, $0x0000000f00000017
+DATA constant11<>+32(SB)/8, $0x0000000f00000017
+DATA constant11<>+40(SB)/8, $0x0000000f00000017
+DATA constant11<>+48(SB)/8, $0x0000000f00000017
+DATA constant11<>+56(SB)/8, $0x0000000f00000017
+GLOBL constant11<>(SB), RODATA|NOPTR, $64
 
 // func mxfp4PackAVX512(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX512BW, AVX512F
@@ -525,9 +524,9 @@ constants:
 	VMOVDQU32 constant5<>+0(SB), Z7
 	VMOVDQU32 constant6<>+0(SB), Z10
 	VMOVDQU32 constant7<>+0(SB), Z9
-	VMOVDQU32 constant8<>+0(SB), Z5
-	VMOVDQU32 constant9<>+0(SB), Z6
-	VMOVDQU32 constant10<>+0(SB), Z8
+	VMOVDQU32 constant9<>+0(SB), Z5
+	VMOVDQU32 constant10<>+0(SB), Z6
+	VMOVDQU32 constant11<>+0(SB), Z8
 	MOVL      $0x000000f0, R9
 	KMOVD     R9, K1
 	MOVL      $0x00000f00, R9
@@ -556,7 +555,7 @@ TEXT ·mxfp4RowAVX2(SB), NOSPLIT, $168-72
 	MOVQ    R10, (SP)
 	MOVQ    SI, R12
 	ANDQ    $+7, R12
-	LEAQ    constant11<>+0(SB), R10
+	LEAQ    constant12<>+0(SB), R10
 	SHLQ    $0x02, R12
 	SUBQ    R12, R10
 	VMOVDQU 32(R10), Y0
@@ -582,30 +581,30 @@ group:
 	PREFETCHT0     4160(R11)
 	PREFETCHT0     4224(R11)
 	VBROADCASTI128 1(R11), Y2
-	VPSRLVD        constant12<>+0(SB), Y2, Y2
-	VPAND          constant13<>+0(SB), Y2, Y2
-	VMOVDQU        constant14<>+0(SB), Y3
+	VPSRLVD        constant13<>+0(SB), Y2, Y2
+	VPAND          constant14<>+0(SB), Y2, Y2
+	VMOVDQU        constant15<>+0(SB), Y3
 	VPSHUFB        Y2, Y3, Y2
 	VPMADDUBSW     (DI)(R10*8), Y2, Y2
 	VBROADCASTI128 18(R11), Y3
-	VPSRLVD        constant12<>+0(SB), Y3, Y3
-	VPAND          constant13<>+0(SB), Y3, Y3
-	VMOVDQU        constant14<>+0(SB), Y4
+	VPSRLVD        constant13<>+0(SB), Y3, Y3
+	VPAND          constant14<>+0(SB), Y3, Y3
+	VMOVDQU        constant15<>+0(SB), Y4
 	VPSHUFB        Y3, Y4, Y3
 	VPMADDUBSW     32(DI)(R10*8), Y3, Y3
 	VPUNPCKLWD     Y3, Y2, Y4
 	VPUNPCKHWD     Y3, Y2, Y2
 	VPADDW         Y4, Y2, Y2
 	VBROADCASTI128 35(R11), Y3
-	VPSRLVD        constant12<>+0(SB), Y3, Y3
-	VPAND          constant13<>+0(SB), Y3, Y3
-	VMOVDQU        constant14<>+0(SB), Y4
+	VPSRLVD        constant13<>+0(SB), Y3, Y3
+	VPAND          constant14<>+0(SB), Y3, Y3
+	VMOVDQU        constant15<>+0(SB), Y4
 	VPSHUFB        Y3, Y4, Y3
 	VPMADDUBSW     64(DI)(R10*8), Y3, Y3
 	VBROADCASTI128 52(R11), Y4
-	VPSRLVD        constant12<>+0(SB), Y4, Y4
-	VPAND          constant13<>+0(SB), Y4, Y4
-	VMOVDQU        constant14<>+0(SB), Y5
+	VPSRLVD        constant13<>+0(SB), Y4, Y4
+	VPAND          constant14<>+0(SB), Y4, Y4
+	VMOVDQU        constant15<>+0(SB), Y5
 	VPSHUFB        Y4, Y5, Y4
 	VPMADDUBSW     96(DI)(R10*8), Y4, Y4
 	VPUNPCKLWD     Y4, Y3, Y5
@@ -615,30 +614,30 @@ group:
 	VPUNPCKHDQ     Y3, Y2, Y2
 	VPADDW         Y4, Y2, Y2
 	VBROADCASTI128 69(R11), Y3
-	VPSRLVD        constant12<>+0(SB), Y3, Y3
-	VPAND          constant13<>+0(SB), Y3, Y3
-	VMOVDQU        constant14<>+0(SB), Y4
+	VPSRLVD        constant13<>+0(SB), Y3, Y3
+	VPAND          constant14<>+0(SB), Y3, Y3
+	VMOVDQU        constant15<>+0(SB), Y4
 	VPSHUFB        Y3, Y4, Y3
 	VPMADDUBSW     128(DI)(R10*8), Y3, Y3
 	VBROADCASTI128 86(R11), Y4
-	VPSRLVD        constant12<>+0(SB), Y4, Y4
-	VPAND          constant13<>+0(SB), Y4, Y4
-	VMOVDQU        constant14<>+0(SB), Y5
+	VPSRLVD        constant13<>+0(SB), Y4, Y4
+	VPAND          constant14<>+0(SB), Y4, Y4
+	VMOVDQU        constant15<>+0(SB), Y5
 	VPSHUFB        Y4, Y5, Y4
 	VPMADDUBSW     160(DI)(R10*8), Y4, Y4
 	VPUNPCKLWD     Y4, Y3, Y5
 	VPUNPCKHWD     Y4, Y3, Y3
 	VPADDW         Y5, Y3, Y3
 	VBROADCASTI128 103(R11), Y4
-	VPSRLVD        constant12<>+0(SB), Y4, Y4
-	VPAND          constant13<>+0(SB), Y4, Y4
-	VMOVDQU        constant14<>+0(SB), Y5
+	VPSRLVD        constant13<>+0(SB), Y4, Y4
+	VPAND          constant14<>+0(SB), Y4, Y4
+	VMOVDQU        constant15<>+0(SB), Y5
 	VPSHUFB        Y4, Y5, Y4
 	VPMADDUBSW     192(DI)(R10*8), Y4, Y4
 	VBROADCASTI128 120(R11), Y5
-	VPSRLVD        constant12<>+0(SB), Y5, Y5
-	VPAND          constant13<>+0(SB), Y5, Y5
-	VMOVDQU        constant14<>+0(SB), Y6
+	VPSRLVD        constant13<>+0(SB), Y5, Y5
+	VPAND          constant14<>+0(SB), Y5, Y5
+	VMOVDQU        constant15<>+0(SB), Y6
 	VPSHUFB        Y5, Y6, Y5
 	VPMADDUBSW     224(DI)(R10*8), Y5, Y5
 	VPUNPCKLWD     Y5, Y4, Y6
@@ -672,8 +671,8 @@ group:
 	VPINSRB        $0x07, 119(R11), X2, X2
 	VPMOVZXBD      X2, Y2
 	VPSLLD         $0x17, Y2, Y2
-	VPMAXUD        constant15<>+0(SB), Y2, Y2
-	VMULPS         constant16<>+0(SB), Y2, Y2
+	VPMAXUD        constant16<>+0(SB), Y2, Y2
+	VMULPS         constant17<>+0(SB), Y2, Y2
 	VMOVDQU        (R8)(R10*1), Y3
 	VCVTDQ2PS      Y4, Y4
 	VMULPS         Y3, Y2, Y2
@@ -705,30 +704,30 @@ copy:
 
 inPlace:
 	VBROADCASTI128 1(R11), Y2
-	VPSRLVD        constant12<>+0(SB), Y2, Y2
-	VPAND          constant13<>+0(SB), Y2, Y2
-	VMOVDQU        constant14<>+0(SB), Y3
+	VPSRLVD        constant13<>+0(SB), Y2, Y2
+	VPAND          constant14<>+0(SB), Y2, Y2
+	VMOVDQU        constant15<>+0(SB), Y3
 	VPSHUFB        Y2, Y3, Y2
 	VPMADDUBSW     (DI)(R10*8), Y2, Y2
 	VBROADCASTI128 18(R11), Y3
-	VPSRLVD        constant12<>+0(SB), Y3, Y3
-	VPAND          constant13<>+0(SB), Y3, Y3
-	VMOVDQU        constant14<>+0(SB), Y4
+	VPSRLVD        constant13<>+0(SB), Y3, Y3
+	VPAND          constant14<>+0(SB), Y3, Y3
+	VMOVDQU        constant15<>+0(SB), Y4
 	VPSHUFB        Y3, Y4, Y3
 	VPMADDUBSW     32(DI)(R10*8), Y3, Y3
 	VPUNPCKLWD     Y3, Y2, Y4
 	VPUNPCKHWD     Y3, Y2, Y2
 	VPADDW         Y4, Y2, Y2
 	VBROADCASTI128 35(R11), Y3
-	VPSRLVD        constant12<>+0(SB), Y3, Y3
-	VPAND          constant13<>+0(SB), Y3, Y3
-	VMOVDQU        constant14<>+0(SB), Y4
+	VPSRLVD        constant13<>+0(SB), Y3, Y3
+	VPAND          constant14<>+0(SB), Y3, Y3
+	VMOVDQU        constant15<>+0(SB), Y4
 	VPSHUFB        Y3, Y4, Y3
 	VPMADDUBSW     64(DI)(R10*8), Y3, Y3
 	VBROADCASTI128 52(R11), Y4
-	VPSRLVD        constant12<>+0(SB), Y4, Y4
-	VPAND          constant13<>+0(SB), Y4, Y4
-	VMOVDQU        constant14<>+0(SB), Y5
+	VPSRLVD        constant13<>+0(SB), Y4, Y4
+	VPAND          constant14<>+0(SB), Y4, Y4
+	VMOVDQU        constant15<>+0(SB), Y5
 	VPSHUFB        Y4, Y5, Y4
 	VPMADDUBSW     96(DI)(R10*8), Y4, Y4
 	VPUNPCKLWD     Y4, Y3, Y5
@@ -738,30 +737,30 @@ inPlace:
 	VPUNPCKHDQ     Y3, Y2, Y2
 	VPADDW         Y4, Y2, Y2
 	VBROADCASTI128 69(R11), Y3
-	VPSRLVD        constant12<>+0(SB), Y3, Y3
-	VPAND          constant13<>+0(SB), Y3, Y3
-	VMOVDQU        constant14<>+0(SB), Y4
+	VPSRLVD        constant13<>+0(SB), Y3, Y3
+	VPAND          constant14<>+0(SB), Y3, Y3
+	VMOVDQU        constant15<>+0(SB), Y4
 	VPSHUFB        Y3, Y4, Y3
 	VPMADDUBSW     128(DI)(R10*8), Y3, Y3
 	VBROADCASTI128 86(R11), Y4
-	VPSRLVD        constant12<>+0(SB), Y4, Y4
-	VPAND          constant13<>+0(SB), Y4, Y4
-	VMOVDQU        constant14<>+0(SB), Y5
+	VPSRLVD        constant13<>+0(SB), Y4, Y4
+	VPAND          constant14<>+0(SB), Y4, Y4
+	VMOVDQU        constant15<>+0(SB), Y5
 	VPSHUFB        Y4, Y5, Y4
 	VPMADDUBSW     160(DI)(R10*8), Y4, Y4
 	VPUNPCKLWD     Y4, Y3, Y5
 	VPUNPCKHWD     Y4, Y3, Y3
 	VPADDW         Y5, Y3, Y3
 	VBROADCASTI128 103(R11), Y4
-	VPSRLVD        constant12<>+0(SB), Y4, Y4
-	VPAND          constant13<>+0(SB), Y4, Y4
-	VMOVDQU        constant14<>+0(SB), Y5
+	VPSRLVD        constant13<>+0(SB), Y4, Y4
+	VPAND          constant14<>+0(SB), Y4, Y4
+	VMOVDQU        constant15<>+0(SB), Y5
 	VPSHUFB        Y4, Y5, Y4
 	VPMADDUBSW     192(DI)(R10*8), Y4, Y4
 	VBROADCASTI128 120(R11), Y5
-	VPSRLVD        constant12<>+0(SB), Y5, Y5
-	VPAND          constant13<>+0(SB), Y5, Y5
-	VMOVDQU        constant14<>+0(SB), Y6
+	VPSRLVD        constant13<>+0(SB), Y5, Y5
+	VPAND          constant14<>+0(SB), Y5, Y5
+	VMOVDQU        constant15<>+0(SB), Y6
 	VPSHUFB        Y5, Y6, Y5
 	VPMADDUBSW     224(DI)(R10*8), Y5, Y5
 	VPUNPCKLWD     Y5, Y4, Y6
@@ -795,8 +794,8 @@ inPlace:
 	VPINSRB        $0x07, 119(R11), X2, X2
 	VPMOVZXBD      X2, Y2
 	VPSLLD         $0x17, Y2, Y2
-	VPMAXUD        constant15<>+0(SB), Y2, Y2
-	VMULPS         constant16<>+0(SB), Y2, Y2
+	VPMAXUD        constant16<>+0(SB), Y2, Y2
+	VMULPS         constant17<>+0(SB), Y2, Y2
 	VPAND          Y0, Y2, Y2
 	VMOVDQU        (R8)(R10*1), Y3
 	VCVTDQ2PS      Y4, Y4
@@ -818,45 +817,45 @@ done:
 	VZEROUPPER
 	RET
 
-DATA constant11<>+0(SB)/8, $0xffffffffffffffff
-DATA constant11<>+8(SB)/8, $0xffffffffffffffff
-DATA constant11<>+16(SB)/8, $0xffffffffffffffff
-DATA constant11<>+24(SB)/8, $0xffffffffffffffff
-DATA constant11<>+32(SB)/8, $0x0000000000000000
-DATA constant11<>+40(SB)/8, $0x0000000000000000
-DATA constant11<>+48(SB)/8, $0x0000000000000000
-DATA constant11<>+56(SB)/8, $0x0000000000000000
-GLOBL constant11<>(SB), RODATA|NOPTR, $64
+DATA constant12<>+0(SB)/8, $0xffffffffffffffff
+DATA constant12<>+8(SB)/8, $0xffffffffffffffff
+DATA constant12<>+16(SB)/8, $0xffffffffffffffff
+DATA constant12<>+24(SB)/8, $0xffffffffffffffff
+DATA constant12<>+32(SB)/8, $0x0000000000000000
+DATA constant12<>+40(SB)/8, $0x0000000000000000
+DATA constant12<>+48(SB)/8, $0x0000000000000000
+DATA constant12<>+56(SB)/8, $0x0000000000000000
+GLOBL constant12<>(SB), RODATA|NOPTR, $64
 
-DATA constant12<>+0(SB)/8, $0x0000000000000000
-DATA constant12<>+8(SB)/8, $0x0000000000000000
-DATA constant12<>+16(SB)/8, $0x0000000400000004
-DATA constant12<>+24(SB)/8, $0x0000000400000004
-GLOBL constant12<>(SB), RODATA|NOPTR, $32
-
-DATA constant13<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant13<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant13<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant13<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant13<>+0(SB)/8, $0x0000000000000000
+DATA constant13<>+8(SB)/8, $0x0000000000000000
+DATA constant13<>+16(SB)/8, $0x0000000400000004
+DATA constant13<>+24(SB)/8, $0x0000000400000004
 GLOBL constant13<>(SB), RODATA|NOPTR, $32
 
-DATA constant14<>+0(SB)/8, $0x1c18161413121110
-DATA constant14<>+8(SB)/8, $0x04080a0c0d0e0f10
-DATA constant14<>+16(SB)/8, $0x1c18161413121110
-DATA constant14<>+24(SB)/8, $0x04080a0c0d0e0f10
+DATA constant14<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant14<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant14<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant14<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
 GLOBL constant14<>(SB), RODATA|NOPTR, $32
 
-DATA constant15<>+0(SB)/8, $0x0040000000400000
-DATA constant15<>+8(SB)/8, $0x0040000000400000
-DATA constant15<>+16(SB)/8, $0x0040000000400000
-DATA constant15<>+24(SB)/8, $0x0040000000400000
+DATA constant15<>+0(SB)/8, $0x1c18161413121110
+DATA constant15<>+8(SB)/8, $0x04080a0c0d0e0f10
+DATA constant15<>+16(SB)/8, $0x1c18161413121110
+DATA constant15<>+24(SB)/8, $0x04080a0c0d0e0f10
 GLOBL constant15<>(SB), RODATA|NOPTR, $32
 
-DATA constant16<>+0(SB)/8, $0x3f0000003f000000
-DATA constant16<>+8(SB)/8, $0x3f0000003f000000
-DATA constant16<>+16(SB)/8, $0x3f0000003f000000
-DATA constant16<>+24(SB)/8, $0x3f0000003f000000
+DATA constant16<>+0(SB)/8, $0x0040000000400000
+DATA constant16<>+8(SB)/8, $0x0040000000400000
+DATA constant16<>+16(SB)/8, $0x0040000000400000
+DATA constant16<>+24(SB)/8, $0x0040000000400000
 GLOBL constant16<>(SB), RODATA|NOPTR, $32
+
+DATA constant17<>+0(SB)/8, $0x3f0000003f000000
+DATA constant17<>+8(SB)/8, $0x3f0000003f000000
+DATA constant17<>+16(SB)/8, $0x3f0000003f000000
+DATA constant17<>+24(SB)/8, $0x3f0000003f000000
+GLOBL constant17<>(SB), RODATA|NOPTR, $32
 
 // func mxfp4PackAVX2(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX2
@@ -893,39 +892,39 @@ tile:
 	VPUNPCKLQDQ    Y2, Y0, Y4
 	VPUNPCKHQDQ    Y2, Y0, Y0
 	VPSRLD         $0x04, Y3, Y2
-	VPAND          constant13<>+0(SB), Y3, Y3
-	VPAND          constant13<>+0(SB), Y2, Y2
-	VMOVDQU        constant14<>+0(SB), Y5
+	VPAND          constant14<>+0(SB), Y3, Y3
+	VPAND          constant14<>+0(SB), Y2, Y2
+	VMOVDQU        constant15<>+0(SB), Y5
 	VPSHUFB        Y3, Y5, Y3
 	VMOVDQU        Y3, (AX)(R9*8)
-	VMOVDQU        constant14<>+0(SB), Y3
+	VMOVDQU        constant15<>+0(SB), Y3
 	VPSHUFB        Y2, Y3, Y2
 	VMOVDQU        Y2, 256(AX)(R9*8)
 	VPSRLD         $0x04, Y1, Y2
-	VPAND          constant13<>+0(SB), Y1, Y1
-	VPAND          constant13<>+0(SB), Y2, Y2
-	VMOVDQU        constant14<>+0(SB), Y3
+	VPAND          constant14<>+0(SB), Y1, Y1
+	VPAND          constant14<>+0(SB), Y2, Y2
+	VMOVDQU        constant15<>+0(SB), Y3
 	VPSHUFB        Y1, Y3, Y1
 	VMOVDQU        Y1, 64(AX)(R9*8)
-	VMOVDQU        constant14<>+0(SB), Y1
+	VMOVDQU        constant15<>+0(SB), Y1
 	VPSHUFB        Y2, Y1, Y1
 	VMOVDQU        Y1, 320(AX)(R9*8)
 	VPSRLD         $0x04, Y4, Y1
-	VPAND          constant13<>+0(SB), Y4, Y2
-	VPAND          constant13<>+0(SB), Y1, Y1
-	VMOVDQU        constant14<>+0(SB), Y3
+	VPAND          constant14<>+0(SB), Y4, Y2
+	VPAND          constant14<>+0(SB), Y1, Y1
+	VMOVDQU        constant15<>+0(SB), Y3
 	VPSHUFB        Y2, Y3, Y2
 	VMOVDQU        Y2, 128(AX)(R9*8)
-	VMOVDQU        constant14<>+0(SB), Y2
+	VMOVDQU        constant15<>+0(SB), Y2
 	VPSHUFB        Y1, Y2, Y1
 	VMOVDQU        Y1, 384(AX)(R9*8)
 	VPSRLD         $0x04, Y0, Y1
-	VPAND          constant13<>+0(SB), Y0, Y0
-	VPAND          constant13<>+0(SB), Y1, Y1
-	VMOVDQU        constant14<>+0(SB), Y2
+	VPAND          constant14<>+0(SB), Y0, Y0
+	VPAND          constant14<>+0(SB), Y1, Y1
+	VMOVDQU        constant15<>+0(SB), Y2
 	VPSHUFB        Y0, Y2, Y0
 	VMOVDQU        Y0, 192(AX)(R9*8)
-	VMOVDQU        constant14<>+0(SB), Y0
+	VMOVDQU        constant15<>+0(SB), Y0
 	VPSHUFB        Y1, Y0, Y0
 	VMOVDQU        Y0, 448(AX)(R9*8)
 	VPXOR          Y0, Y0, Y0
@@ -939,8 +938,8 @@ tile:
 	VPINSRB        $0x07, 119(R10), X0, X0
 	VPMOVZXBD      X0, Y0
 	VPSLLD         $0x17, Y0, Y0
-	VPMAXUD        constant15<>+0(SB), Y0, Y0
-	VMULPS         constant16<>+0(SB), Y0, Y0
+	VPMAXUD        constant16<>+0(SB), Y0, Y0
+	VMULPS         constant17<>+0(SB), Y0, Y0
 	VMOVDQU        Y0, (CX)(R9*1)
 	ADDQ           $+136, R10
 	VBROADCASTI128 1(R10), Y0
@@ -960,39 +959,39 @@ tile:
 	VPUNPCKLQDQ    Y2, Y0, Y4
 	VPUNPCKHQDQ    Y2, Y0, Y0
 	VPSRLD         $0x04, Y3, Y2
-	VPAND          constant13<>+0(SB), Y3, Y3
-	VPAND          constant13<>+0(SB), Y2, Y2
-	VMOVDQU        constant14<>+0(SB), Y5
+	VPAND          constant14<>+0(SB), Y3, Y3
+	VPAND          constant14<>+0(SB), Y2, Y2
+	VMOVDQU        constant15<>+0(SB), Y5
 	VPSHUFB        Y3, Y5, Y3
 	VMOVDQU        Y3, 32(AX)(R9*8)
-	VMOVDQU        constant14<>+0(SB), Y3
+	VMOVDQU        constant15<>+0(SB), Y3
 	VPSHUFB        Y2, Y3, Y2
 	VMOVDQU        Y2, 288(AX)(R9*8)
 	VPSRLD         $0x04, Y1, Y2
-	VPAND          constant13<>+0(SB), Y1, Y1
-	VPAND          constant13<>+0(SB), Y2, Y2
-	VMOVDQU        constant14<>+0(SB), Y3
+	VPAND          constant14<>+0(SB), Y1, Y1
+	VPAND          constant14<>+0(SB), Y2, Y2
+	VMOVDQU        constant15<>+0(SB), Y3
 	VPSHUFB        Y1, Y3, Y1
 	VMOVDQU        Y1, 96(AX)(R9*8)
-	VMOVDQU        constant14<>+0(SB), Y1
+	VMOVDQU        constant15<>+0(SB), Y1
 	VPSHUFB        Y2, Y1, Y1
 	VMOVDQU        Y1, 352(AX)(R9*8)
 	VPSRLD         $0x04, Y4, Y1
-	VPAND          constant13<>+0(SB), Y4, Y2
-	VPAND          constant13<>+0(SB), Y1, Y1
-	VMOVDQU        constant14<>+0(SB), Y3
+	VPAND          constant14<>+0(SB), Y4, Y2
+	VPAND          constant14<>+0(SB), Y1, Y1
+	VMOVDQU        constant15<>+0(SB), Y3
 	VPSHUFB        Y2, Y3, Y2
 	VMOVDQU        Y2, 160(AX)(R9*8)
-	VMOVDQU        constant14<>+0(SB), Y2
+	VMOVDQU        constant15<>+0(SB), Y2
 	VPSHUFB        Y1, Y2, Y1
 	VMOVDQU        Y1, 416(AX)(R9*8)
 	VPSRLD         $0x04, Y0, Y1
-	VPAND          constant13<>+0(SB), Y0, Y0
-	VPAND          constant13<>+0(SB), Y1, Y1
-	VMOVDQU        constant14<>+0(SB), Y2
+	VPAND          constant14<>+0(SB), Y0, Y0
+	VPAND          constant14<>+0(SB), Y1, Y1
+	VMOVDQU        constant15<>+0(SB), Y2
 	VPSHUFB        Y0, Y2, Y0
 	VMOVDQU        Y0, 224(AX)(R9*8)
-	VMOVDQU        constant14<>+0(SB), Y0
+	VMOVDQU        constant15<>+0(SB), Y0
 	VPSHUFB        Y1, Y0, Y0
 	VMOVDQU        Y0, 480(AX)(R9*8)
 	VPXOR          Y0, Y0, Y0
@@ -1006,8 +1005,8 @@ tile:
 	VPINSRB        $0x07, 119(R10), X0, X0
 	VPMOVZXBD      X0, Y0
 	VPSLLD         $0x17, Y0, Y0
-	VPMAXUD        constant15<>+0(SB), Y0, Y0
-	VMULPS         constant16<>+0(SB), Y0, Y0
+	VPMAXUD        constant16<>+0(SB), Y0, Y0
+	VMULPS         constant17<>+0(SB), Y0, Y0
 	VMOVDQU        Y0, 32(CX)(R9*1)
 	ADDQ           $+136, R10
 	ADDQ           $0x40, R9

@@ -5,7 +5,7 @@
 #include "textflag.h"
 
 // func q4_kRowAVX512(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
-// Requires: AVX, AVX2, AVX512F, AVX512VL, AVX512VNNI, MMX+
+// Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VL, AVX512VNNI, MMX+
 TEXT ·q4_kRowAVX512(SB), NOSPLIT, $296-72
 	MOVQ dst+0(FP), AX
 	MOVQ w+8(FP), CX
@@ -58,96 +58,90 @@ group:
 	PREFETCHT0      4224(R11)
 	PREFETCHT0      4288(R11)
 	PREFETCHT0      4352(R11)
-	VBROADCASTI64X4 16(R11), Z7
-	VPSRLVD         Z2, Z7, Z7
-	VPANDD          Z3, Z7, Z7
-	VPXORD          Z8, Z8, Z8
-	VPDPBUSD        (DI)(R10*8), Z7, Z8
-	VBROADCASTI64X4 48(R11), Z7
-	VPSRLVD         Z2, Z7, Z7
-	VPANDD          Z3, Z7, Z7
+	VBROADCASTI64X4 16(R11), Z8
+	VPSRLVD         Z2, Z8, Z8
+	VPANDD          Z3, Z8, Z8
 	VPXORD          Z9, Z9, Z9
-	VPDPBUSD        64(DI)(R10*8), Z7, Z9
-	VPUNPCKLDQ      Z9, Z8, Z7
-	VPUNPCKHDQ      Z9, Z8, Z8
-	VPADDD          Z7, Z8, Z8
-	VBROADCASTI64X4 80(R11), Z7
-	VPSRLVD         Z2, Z7, Z7
-	VPANDD          Z3, Z7, Z7
-	VPXORD          Z9, Z9, Z9
-	VPDPBUSD        128(DI)(R10*8), Z7, Z9
-	VBROADCASTI64X4 112(R11), Z7
-	VPSRLVD         Z2, Z7, Z7
-	VPANDD          Z3, Z7, Z7
+	VPDPBUSD        (DI)(R10*8), Z8, Z9
+	VBROADCASTI64X4 48(R11), Z8
+	VPSRLVD         Z2, Z8, Z8
+	VPANDD          Z3, Z8, Z8
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        192(DI)(R10*8), Z7, Z10
-	VPUNPCKLDQ      Z10, Z9, Z7
-	VPUNPCKHDQ      Z10, Z9, Z9
-	VPADDD          Z7, Z9, Z9
-	VPUNPCKLQDQ     Z9, Z8, Z7
-	VPUNPCKHQDQ     Z9, Z8, Z8
-	VPADDD          Z7, Z8, Z8
-	VBROADCASTI64X4 160(R11), Z7
-	VPSRLVD         Z2, Z7, Z7
-	VPANDD          Z3, Z7, Z7
-	VPXORD          Z9, Z9, Z9
-	VPDPBUSD        256(DI)(R10*8), Z7, Z9
-	VBROADCASTI64X4 192(R11), Z7
-	VPSRLVD         Z2, Z7, Z7
-	VPANDD          Z3, Z7, Z7
+	VPDPBUSD        64(DI)(R10*8), Z8, Z10
+	VPACKSSDW       Z10, Z9, Z8
+	VPMADDWD        Z4, Z8, Z8
+	VBROADCASTI64X4 80(R11), Z9
+	VPSRLVD         Z2, Z9, Z9
+	VPANDD          Z3, Z9, Z9
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        320(DI)(R10*8), Z7, Z10
-	VPUNPCKLDQ      Z10, Z9, Z7
-	VPUNPCKHDQ      Z10, Z9, Z9
-	VPADDD          Z7, Z9, Z9
-	VBROADCASTI64X4 224(R11), Z7
-	VPSRLVD         Z2, Z7, Z7
-	VPANDD          Z3, Z7, Z7
-	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        384(DI)(R10*8), Z7, Z10
-	VBROADCASTI64X4 256(R11), Z7
-	VPSRLVD         Z2, Z7, Z7
-	VPANDD          Z3, Z7, Z7
+	VPDPBUSD        128(DI)(R10*8), Z9, Z10
+	VBROADCASTI64X4 112(R11), Z9
+	VPSRLVD         Z2, Z9, Z9
+	VPANDD          Z3, Z9, Z9
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        448(DI)(R10*8), Z7, Z11
-	VPUNPCKLDQ      Z11, Z10, Z7
-	VPUNPCKHDQ      Z11, Z10, Z10
-	VPADDD          Z7, Z10, Z10
-	VPUNPCKLQDQ     Z10, Z9, Z7
-	VPUNPCKHQDQ     Z10, Z9, Z9
-	VPADDD          Z7, Z9, Z9
-	VSHUFI32X4      $0x88, Z9, Z8, Z7
+	VPDPBUSD        192(DI)(R10*8), Z9, Z11
+	VPACKSSDW       Z11, Z10, Z9
+	VPMADDWD        Z4, Z9, Z9
+	VPACKSSDW       Z9, Z8, Z8
+	VPMADDWD        Z4, Z8, Z8
+	VBROADCASTI64X4 160(R11), Z9
+	VPSRLVD         Z2, Z9, Z9
+	VPANDD          Z3, Z9, Z9
+	VPXORD          Z10, Z10, Z10
+	VPDPBUSD        256(DI)(R10*8), Z9, Z10
+	VBROADCASTI64X4 192(R11), Z9
+	VPSRLVD         Z2, Z9, Z9
+	VPANDD          Z3, Z9, Z9
+	VPXORD          Z11, Z11, Z11
+	VPDPBUSD        320(DI)(R10*8), Z9, Z11
+	VPACKSSDW       Z11, Z10, Z9
+	VPMADDWD        Z4, Z9, Z9
+	VBROADCASTI64X4 224(R11), Z10
+	VPSRLVD         Z2, Z10, Z10
+	VPANDD          Z3, Z10, Z10
+	VPXORD          Z11, Z11, Z11
+	VPDPBUSD        384(DI)(R10*8), Z10, Z11
+	VBROADCASTI64X4 256(R11), Z10
+	VPSRLVD         Z2, Z10, Z10
+	VPANDD          Z3, Z10, Z10
+	VPXORD          Z12, Z12, Z12
+	VPDPBUSD        448(DI)(R10*8), Z10, Z12
+	VPACKSSDW       Z12, Z11, Z10
+	VPMADDWD        Z4, Z10, Z10
+	VPACKSSDW       Z10, Z9, Z9
+	VPMADDWD        Z4, Z9, Z9
+	VSHUFI32X4      $0x88, Z9, Z8, Z10
 	VSHUFI32X4      $0xdd, Z9, Z8, Z8
-	VPADDD          Z8, Z7, Z7
-	VPERMD          Z7, Z4, Z7
+	VPADDD          Z8, Z10, Z10
+	VPERMD          Z10, Z5, Z10
 	VBROADCASTI32X4 (R11), Y8
 	VINSERTI32X4    $0x01, 144(R11), Y8, Y8
 	VPSHUFD         $0xed, Y8, Y9
 	VPSRLVD         constant2<>+0(SB), Y9, Y9
-	VPANDD          constant3<>+0(SB), Y9, Y10
+	VPANDD          constant3<>+0(SB), Y9, Y11
 	VPSHUFD         $0x84, Y8, Y9
 	VPSRLD          $0x02, Y9, Y9
 	VPANDD          constant4<>+0(SB), Y9, Y9
-	VPORD           Y9, Y10, Y9
+	VPORD           Y9, Y11, Y9
 	VPERMQ          $0xd8, Y9, Y9
-	VEXTRACTI32X4   $0x01, Y9, X10
+	VEXTRACTI32X4   $0x01, Y9, X11
 	VCVTPH2PS       Y8, Z8
-	VPERMPS         Z8, Z5, Z11
-	VPERMPS         Z8, Z6, Z8
+	VPERMPS         Z8, Z6, Z12
+	VPERMPS         Z8, Z7, Z8
 	VPMOVZXBD       X9, Z9
-	VPMOVZXBD       X10, Z10
+	VPMOVZXBD       X11, Z11
 	VCVTDQ2PS       Z9, Z9
+	VCVTDQ2PS       Z11, Z11
+	VMULPS          Z8, Z9, Z9
+	VMULPS          Z12, Z11, Z11
+	VMOVDQU32       (R8)(R10*1), Z8
 	VCVTDQ2PS       Z10, Z10
 	VMULPS          Z8, Z9, Z9
-	VMULPS          Z11, Z10, Z10
-	VMOVDQU32       (R8)(R10*1), Z8
-	VCVTDQ2PS       Z7, Z7
+	VFMADD231PS     Z9, Z10, Z1
+	VMOVDQU32       (R9)(R10*1), Z9
+	VCVTDQ2PS       Z9, Z9
 	VMULPS          Z8, Z9, Z9
-	VFMADD231PS     Z9, Z7, Z1
-	VMOVDQU32       (R9)(R10*1), Z7
-	VCVTDQ2PS       Z7, Z7
-	VMULPS          Z8, Z7, Z7
-	VFNMADD231PS    Z7, Z10, Z1
+	VFNMADD231PS    Z9, Z11, Z1
 	ADDQ            $+288, R11
 	ADDQ            $+64, R10
 	JMP             group
@@ -161,24 +155,24 @@ rest:
 	LEAQ 8(SP), R14
 
 copy:
-	VMOVDQU32 (R11), X7
-	VMOVDQU32 X7, (R14)
+	VMOVDQU32 (R11), X8
+	VMOVDQU32 X8, (R14)
 	ADDQ      $+16, R11
 	ADDQ      $+16, R14
-	VMOVDQU32 (R11), Y7
-	VMOVDQU32 Y7, (R14)
+	VMOVDQU32 (R11), Y8
+	VMOVDQU32 Y8, (R14)
 	ADDQ      $+32, R11
 	ADDQ      $+32, R14
-	VMOVDQU32 (R11), Y7
-	VMOVDQU32 Y7, (R14)
+	VMOVDQU32 (R11), Y8
+	VMOVDQU32 Y8, (R14)
 	ADDQ      $+32, R11
 	ADDQ      $+32, R14
-	VMOVDQU32 (R11), Y7
-	VMOVDQU32 Y7, (R14)
+	VMOVDQU32 (R11), Y8
+	VMOVDQU32 Y8, (R14)
 	ADDQ      $+32, R11
 	ADDQ      $+32, R14
-	VMOVDQU32 (R11), Y7
-	VMOVDQU32 Y7, (R14)
+	VMOVDQU32 (R11), Y8
+	VMOVDQU32 Y8, (R14)
 	ADDQ      $+32, R11
 	ADDQ      $+32, R14
 	SUBQ      $+8, R13
@@ -186,109 +180,103 @@ copy:
 	LEAQ      8(SP), R11
 
 inPlace:
-	VBROADCASTI64X4 16(R11), Z7
-	VPSRLVD         Z2, Z7, Z7
-	VPANDD          Z3, Z7, Z7
-	VPXORD          Z8, Z8, Z8
-	VPDPBUSD        (DI)(R10*8), Z7, Z8
-	VBROADCASTI64X4 48(R11), Z7
-	VPSRLVD         Z2, Z7, Z7
-	VPANDD          Z3, Z7, Z7
+	VBROADCASTI64X4 16(R11), Z8
+	VPSRLVD         Z2, Z8, Z8
+	VPANDD          Z3, Z8, Z8
 	VPXORD          Z9, Z9, Z9
-	VPDPBUSD        64(DI)(R10*8), Z7, Z9
-	VPUNPCKLDQ      Z9, Z8, Z7
-	VPUNPCKHDQ      Z9, Z8, Z8
-	VPADDD          Z7, Z8, Z8
-	VBROADCASTI64X4 80(R11), Z7
-	VPSRLVD         Z2, Z7, Z7
-	VPANDD          Z3, Z7, Z7
-	VPXORD          Z9, Z9, Z9
-	VPDPBUSD        128(DI)(R10*8), Z7, Z9
-	VBROADCASTI64X4 112(R11), Z7
-	VPSRLVD         Z2, Z7, Z7
-	VPANDD          Z3, Z7, Z7
+	VPDPBUSD        (DI)(R10*8), Z8, Z9
+	VBROADCASTI64X4 48(R11), Z8
+	VPSRLVD         Z2, Z8, Z8
+	VPANDD          Z3, Z8, Z8
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        192(DI)(R10*8), Z7, Z10
-	VPUNPCKLDQ      Z10, Z9, Z7
-	VPUNPCKHDQ      Z10, Z9, Z9
-	VPADDD          Z7, Z9, Z9
-	VPUNPCKLQDQ     Z9, Z8, Z7
-	VPUNPCKHQDQ     Z9, Z8, Z8
-	VPADDD          Z7, Z8, Z8
-	VBROADCASTI64X4 160(R11), Z7
-	VPSRLVD         Z2, Z7, Z7
-	VPANDD          Z3, Z7, Z7
-	VPXORD          Z9, Z9, Z9
-	VPDPBUSD        256(DI)(R10*8), Z7, Z9
-	VBROADCASTI64X4 192(R11), Z7
-	VPSRLVD         Z2, Z7, Z7
-	VPANDD          Z3, Z7, Z7
+	VPDPBUSD        64(DI)(R10*8), Z8, Z10
+	VPACKSSDW       Z10, Z9, Z8
+	VPMADDWD        Z4, Z8, Z8
+	VBROADCASTI64X4 80(R11), Z9
+	VPSRLVD         Z2, Z9, Z9
+	VPANDD          Z3, Z9, Z9
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        320(DI)(R10*8), Z7, Z10
-	VPUNPCKLDQ      Z10, Z9, Z7
-	VPUNPCKHDQ      Z10, Z9, Z9
-	VPADDD          Z7, Z9, Z9
-	VBROADCASTI64X4 224(R11), Z7
-	VPSRLVD         Z2, Z7, Z7
-	VPANDD          Z3, Z7, Z7
-	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        384(DI)(R10*8), Z7, Z10
-	VBROADCASTI64X4 256(R11), Z7
-	VPSRLVD         Z2, Z7, Z7
-	VPANDD          Z3, Z7, Z7
+	VPDPBUSD        128(DI)(R10*8), Z9, Z10
+	VBROADCASTI64X4 112(R11), Z9
+	VPSRLVD         Z2, Z9, Z9
+	VPANDD          Z3, Z9, Z9
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        448(DI)(R10*8), Z7, Z11
-	VPUNPCKLDQ      Z11, Z10, Z7
-	VPUNPCKHDQ      Z11, Z10, Z10
-	VPADDD          Z7, Z10, Z10
-	VPUNPCKLQDQ     Z10, Z9, Z7
-	VPUNPCKHQDQ     Z10, Z9, Z9
-	VPADDD          Z7, Z9, Z9
-	VSHUFI32X4      $0x88, Z9, Z8, Z7
+	VPDPBUSD        192(DI)(R10*8), Z9, Z11
+	VPACKSSDW       Z11, Z10, Z9
+	VPMADDWD        Z4, Z9, Z9
+	VPACKSSDW       Z9, Z8, Z8
+	VPMADDWD        Z4, Z8, Z8
+	VBROADCASTI64X4 160(R11), Z9
+	VPSRLVD         Z2, Z9, Z9
+	VPANDD          Z3, Z9, Z9
+	VPXORD          Z10, Z10, Z10
+	VPDPBUSD        256(DI)(R10*8), Z9, Z10
+	VBROADCASTI64X4 192(R11), Z9
+	VPSRLVD         Z2, Z9, Z9
+	VPANDD          Z3, Z9, Z9
+	VPXORD          Z11, Z11, Z11
+	VPDPBUSD        320(DI)(R10*8), Z9, Z11
+	VPACKSSDW       Z11, Z10, Z9
+	VPMADDWD        Z4, Z9, Z9
+	VBROADCASTI64X4 224(R11), Z10
+	VPSRLVD         Z2, Z10, Z10
+	VPANDD          Z3, Z10, Z10
+	VPXORD          Z11, Z11, Z11
+	VPDPBUSD        384(DI)(R10*8), Z10, Z11
+	VBROADCASTI64X4 256(R11), Z10
+	VPSRLVD         Z2, Z10, Z10
+	VPANDD          Z3, Z10, Z10
+	VPXORD          Z12, Z12, Z12
+	VPDPBUSD        448(DI)(R10*8), Z10, Z12
+	VPACKSSDW       Z12, Z11, Z10
+	VPMADDWD        Z4, Z10, Z10
+	VPACKSSDW       Z10, Z9, Z9
+	VPMADDWD        Z4, Z9, Z9
+	VSHUFI32X4      $0x88, Z9, Z8, Z10
 	VSHUFI32X4      $0xdd, Z9, Z8, Z8
-	VPADDD          Z8, Z7, Z7
-	VPERMD          Z7, Z4, Z7
+	VPADDD          Z8, Z10, Z10
+	VPERMD          Z10, Z5, Z10
 	VBROADCASTI32X4 (R11), Y8
 	VINSERTI32X4    $0x01, 144(R11), Y8, Y8
 	VPSHUFD         $0xed, Y8, Y9
 	VPSRLVD         constant2<>+0(SB), Y9, Y9
-	VPANDD          constant3<>+0(SB), Y9, Y10
+	VPANDD          constant3<>+0(SB), Y9, Y11
 	VPSHUFD         $0x84, Y8, Y9
 	VPSRLD          $0x02, Y9, Y9
 	VPANDD          constant4<>+0(SB), Y9, Y9
-	VPORD           Y9, Y10, Y9
+	VPORD           Y9, Y11, Y9
 	VPERMQ          $0xd8, Y9, Y9
-	VEXTRACTI32X4   $0x01, Y9, X10
+	VEXTRACTI32X4   $0x01, Y9, X11
 	VCVTPH2PS       Y8, Z8
-	VPERMPS         Z8, Z5, Z11
-	VPERMPS         Z8, Z6, Z8
+	VPERMPS         Z8, Z6, Z12
+	VPERMPS         Z8, Z7, Z8
 	VPMOVZXBD       X9, Z9
-	VPMOVZXBD       X10, Z10
+	VPMOVZXBD       X11, Z11
 	VCVTDQ2PS       Z9, Z9
+	VCVTDQ2PS       Z11, Z11
+	VMULPS          Z8, Z9, Z9
+	VMULPS          Z12, Z11, Z11
+	VPANDD          Z0, Z9, Z9
+	VPANDD          Z0, Z11, Z11
+	VMOVDQU32       (R8)(R10*1), Z8
 	VCVTDQ2PS       Z10, Z10
 	VMULPS          Z8, Z9, Z9
-	VMULPS          Z11, Z10, Z10
-	VPANDD          Z0, Z9, Z9
-	VPANDD          Z0, Z10, Z10
-	VMOVDQU32       (R8)(R10*1), Z8
-	VCVTDQ2PS       Z7, Z7
+	VFMADD231PS     Z9, Z10, Z1
+	VMOVDQU32       (R9)(R10*1), Z9
+	VCVTDQ2PS       Z9, Z9
 	VMULPS          Z8, Z9, Z9
-	VFMADD231PS     Z9, Z7, Z1
-	VMOVDQU32       (R9)(R10*1), Z7
-	VCVTDQ2PS       Z7, Z7
-	VMULPS          Z8, Z7, Z7
-	VFNMADD231PS    Z7, Z10, Z1
+	VFNMADD231PS    Z9, Z11, Z1
 
 done:
-	VPERMILPS     $0x4e, Z1, Z7
-	VADDPS        Z1, Z7, Z7
-	VPERMILPS     $0xb1, Z7, Z1
-	VADDPS        Z1, Z7, Z7
-	VSHUFF32X4    $0xb1, Z7, Z7, Z1
-	VADDPS        Z7, Z1, Z1
-	VEXTRACTI32X4 $0x02, Z1, X7
-	VADDPS        X1, X7, X7
-	VMOVSS        X7, (AX)
+	VPERMILPS     $0x4e, Z1, Z8
+	VADDPS        Z1, Z8, Z8
+	VPERMILPS     $0xb1, Z8, Z1
+	VADDPS        Z1, Z8, Z8
+	VSHUFF32X4    $0xb1, Z8, Z8, Z1
+	VADDPS        Z8, Z1, Z1
+	VEXTRACTI32X4 $0x02, Z1, X8
+	VADDPS        X1, X8, X8
+	VMOVSS        X8, (AX)
 	ADDQ          $0x04, AX
 	ADDQ          DX, CX
 	DECQ          BX
@@ -298,10 +286,11 @@ done:
 
 constants:
 	VMOVDQU32 constant5<>+0(SB), Z2
-	VMOVDQU32 constant6<>+0(SB), Z6
-	VMOVDQU32 constant7<>+0(SB), Z4
-	VMOVDQU32 constant8<>+0(SB), Z5
-	VMOVDQU32 constant9<>+0(SB), Z3
+	VMOVDQU32 constant6<>+0(SB), Z7
+	VMOVDQU32 constant7<>+0(SB), Z5
+	VMOVDQU32 constant8<>+0(SB), Z6
+	VMOVDQU32 constant9<>+0(SB), Z4
+	VMOVDQU32 constant10<>+0(SB), Z3
 	JMP       begin
 
 DATA constant0<>+0(SB)/8, $0xffffffffffffffff
@@ -386,15 +375,25 @@ DATA constant8<>+48(SB)/8, $0x0000000900000009
 DATA constant8<>+56(SB)/8, $0x0000000900000009
 GLOBL constant8<>(SB), RODATA|NOPTR, $64
 
-DATA constant9<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant9<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant9<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant9<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant9<>+32(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant9<>+40(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant9<>+48(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant9<>+56(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant9<>+0(SB)/8, $0x0001000100010001
+DATA constant9<>+8(SB)/8, $0x0001000100010001
+DATA constant9<>+16(SB)/8, $0x0001000100010001
+DATA constant9<>+24(SB)/8, $0x0001000100010001
+DATA constant9<>+32(SB)/8, $0x0001000100010001
+DATA constant9<>+40(SB)/8, $0x0001000100010001
+DATA constant9<>+48(SB)/8, $0x0001000100010001
+DATA constant9<>+56(SB)/8, $0x0001000100010001
 GLOBL constant9<>(SB), RODATA|NOPTR, $64
+
+DATA constant10<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant10<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant10<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant10<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant10<>+32(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant10<>+40(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant10<>+48(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant10<>+56(SB)/8, $0x0f0f0f0f0f0f0f0f
+GLOBL constant10<>(SB), RODATA|NOPTR, $64
 
 // func q4_kPackAVX512(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX2, AVX512F, AVX512VL
@@ -509,20 +508,20 @@ tile:
 
 constants:
 	VMOVDQU32 constant6<>+0(SB), Z6
-	VMOVDQU32 constant10<>+0(SB), Z3
+	VMOVDQU32 constant11<>+0(SB), Z3
 	VMOVDQU32 constant8<>+0(SB), Z5
-	VMOVDQU32 constant9<>+0(SB), Z4
+	VMOVDQU32 constant10<>+0(SB), Z4
 	JMP       begin
 
-DATA constant10<>+0(SB)/8, $0x0000000400000000
-DATA constant10<>+8(SB)/8, $0x0000000400000000
-DATA constant10<>+16(SB)/8, $0x0000000400000000
-DATA constant10<>+24(SB)/8, $0x0000000400000000
-DATA constant10<>+32(SB)/8, $0x0000000400000000
-DATA constant10<>+40(SB)/8, $0x0000000400000000
-DATA constant10<>+48(SB)/8, $0x0000000400000000
-DATA constant10<>+56(SB)/8, $0x0000000400000000
-GLOBL constant10<>(SB), RODATA|NOPTR, $64
+DATA constant11<>+0(SB)/8, $0x0000000400000000
+DATA constant11<>+8(SB)/8, $0x0000000400000000
+DATA constant11<>+16(SB)/8, $0x0000000400000000
+DATA constant11<>+24(SB)/8, $0x0000000400000000
+DATA constant11<>+32(SB)/8, $0x0000000400000000
+DATA constant11<>+40(SB)/8, $0x0000000400000000
+DATA constant11<>+48(SB)/8, $0x0000000400000000
+DATA constant11<>+56(SB)/8, $0x0000000400000000
+GLOBL constant11<>(SB), RODATA|NOPTR, $64
 
 // func q4_kRowAVX2(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 // Requires: AVX, AVX2, F16C, FMA3, MMX+
@@ -552,8 +551,8 @@ group:
 	PREFETCHT0     4224(R11)
 	VMOVDQU        16(R11), Y1
 	VPSRLD         $0x04, Y1, Y2
-	VPAND          constant11<>+0(SB), Y1, Y1
-	VPAND          constant11<>+0(SB), Y2, Y2
+	VPAND          constant12<>+0(SB), Y1, Y1
+	VPAND          constant12<>+0(SB), Y2, Y2
 	VPMADDUBSW     (DI)(R10*8), Y1, Y1
 	VPMADDUBSW     32(DI)(R10*8), Y2, Y2
 	VPUNPCKLWD     Y2, Y1, Y3
@@ -561,8 +560,8 @@ group:
 	VPADDW         Y3, Y1, Y1
 	VMOVDQU        48(R11), Y2
 	VPSRLD         $0x04, Y2, Y3
-	VPAND          constant11<>+0(SB), Y2, Y2
-	VPAND          constant11<>+0(SB), Y3, Y3
+	VPAND          constant12<>+0(SB), Y2, Y2
+	VPAND          constant12<>+0(SB), Y3, Y3
 	VPMADDUBSW     64(DI)(R10*8), Y2, Y2
 	VPMADDUBSW     96(DI)(R10*8), Y3, Y3
 	VPUNPCKLWD     Y3, Y2, Y4
@@ -573,8 +572,8 @@ group:
 	VPADDW         Y3, Y1, Y1
 	VMOVDQU        80(R11), Y2
 	VPSRLD         $0x04, Y2, Y3
-	VPAND          constant11<>+0(SB), Y2, Y2
-	VPAND          constant11<>+0(SB), Y3, Y3
+	VPAND          constant12<>+0(SB), Y2, Y2
+	VPAND          constant12<>+0(SB), Y3, Y3
 	VPMADDUBSW     128(DI)(R10*8), Y2, Y2
 	VPMADDUBSW     160(DI)(R10*8), Y3, Y3
 	VPUNPCKLWD     Y3, Y2, Y4
@@ -582,8 +581,8 @@ group:
 	VPADDW         Y4, Y2, Y2
 	VMOVDQU        112(R11), Y3
 	VPSRLD         $0x04, Y3, Y4
-	VPAND          constant11<>+0(SB), Y3, Y3
-	VPAND          constant11<>+0(SB), Y4, Y4
+	VPAND          constant12<>+0(SB), Y3, Y3
+	VPAND          constant12<>+0(SB), Y4, Y4
 	VPMADDUBSW     192(DI)(R10*8), Y3, Y3
 	VPMADDUBSW     224(DI)(R10*8), Y4, Y4
 	VPUNPCKLWD     Y4, Y3, Y5
@@ -646,11 +645,11 @@ rest:
 	VZEROUPPER
 	RET
 
-DATA constant11<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant11<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant11<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant11<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
-GLOBL constant11<>(SB), RODATA|NOPTR, $32
+DATA constant12<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant12<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant12<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant12<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
+GLOBL constant12<>(SB), RODATA|NOPTR, $32
 
 // func q4_kPackAVX2(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX2, F16C
@@ -682,17 +681,17 @@ tile:
 	VPUNPCKHQDQ    Y3, Y2, Y2
 	VPUNPCKLQDQ    Y1, Y0, Y3
 	VPUNPCKHQDQ    Y1, Y0, Y0
-	VPSRLVD        constant12<>+0(SB), Y4, Y1
-	VPAND          constant11<>+0(SB), Y1, Y1
+	VPSRLVD        constant13<>+0(SB), Y4, Y1
+	VPAND          constant12<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, (AX)(R9*8)
-	VPSRLVD        constant12<>+0(SB), Y2, Y1
-	VPAND          constant11<>+0(SB), Y1, Y1
+	VPSRLVD        constant13<>+0(SB), Y2, Y1
+	VPAND          constant12<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 64(AX)(R9*8)
-	VPSRLVD        constant12<>+0(SB), Y3, Y1
-	VPAND          constant11<>+0(SB), Y1, Y1
+	VPSRLVD        constant13<>+0(SB), Y3, Y1
+	VPAND          constant12<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 128(AX)(R9*8)
-	VPSRLVD        constant12<>+0(SB), Y0, Y0
-	VPAND          constant11<>+0(SB), Y0, Y0
+	VPSRLVD        constant13<>+0(SB), Y0, Y0
+	VPAND          constant12<>+0(SB), Y0, Y0
 	VMOVDQU        Y0, 192(AX)(R9*8)
 	VBROADCASTI128 32(R10), Y0
 	VINSERTI128    $0x01, 96(R10), Y0, Y0
@@ -706,17 +705,17 @@ tile:
 	VPUNPCKHQDQ    Y3, Y2, Y2
 	VPUNPCKLQDQ    Y1, Y0, Y3
 	VPUNPCKHQDQ    Y1, Y0, Y0
-	VPSRLVD        constant12<>+0(SB), Y4, Y1
-	VPAND          constant11<>+0(SB), Y1, Y1
+	VPSRLVD        constant13<>+0(SB), Y4, Y1
+	VPAND          constant12<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 256(AX)(R9*8)
-	VPSRLVD        constant12<>+0(SB), Y2, Y1
-	VPAND          constant11<>+0(SB), Y1, Y1
+	VPSRLVD        constant13<>+0(SB), Y2, Y1
+	VPAND          constant12<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 320(AX)(R9*8)
-	VPSRLVD        constant12<>+0(SB), Y3, Y1
-	VPAND          constant11<>+0(SB), Y1, Y1
+	VPSRLVD        constant13<>+0(SB), Y3, Y1
+	VPAND          constant12<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 384(AX)(R9*8)
-	VPSRLVD        constant12<>+0(SB), Y0, Y0
-	VPAND          constant11<>+0(SB), Y0, Y0
+	VPSRLVD        constant13<>+0(SB), Y0, Y0
+	VPAND          constant12<>+0(SB), Y0, Y0
 	VMOVDQU        Y0, 448(AX)(R9*8)
 	VBROADCASTI128 (R10), Y0
 	VPSHUFD        $0xed, Y0, Y1
@@ -753,17 +752,17 @@ tile:
 	VPUNPCKHQDQ    Y3, Y2, Y2
 	VPUNPCKLQDQ    Y1, Y0, Y3
 	VPUNPCKHQDQ    Y1, Y0, Y0
-	VPSRLVD        constant12<>+0(SB), Y4, Y1
-	VPAND          constant11<>+0(SB), Y1, Y1
+	VPSRLVD        constant13<>+0(SB), Y4, Y1
+	VPAND          constant12<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 32(AX)(R9*8)
-	VPSRLVD        constant12<>+0(SB), Y2, Y1
-	VPAND          constant11<>+0(SB), Y1, Y1
+	VPSRLVD        constant13<>+0(SB), Y2, Y1
+	VPAND          constant12<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 96(AX)(R9*8)
-	VPSRLVD        constant12<>+0(SB), Y3, Y1
-	VPAND          constant11<>+0(SB), Y1, Y1
+	VPSRLVD        constant13<>+0(SB), Y3, Y1
+	VPAND          constant12<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 160(AX)(R9*8)
-	VPSRLVD        constant12<>+0(SB), Y0, Y0
-	VPAND          constant11<>+0(SB), Y0, Y0
+	VPSRLVD        constant13<>+0(SB), Y0, Y0
+	VPAND          constant12<>+0(SB), Y0, Y0
 	VMOVDQU        Y0, 224(AX)(R9*8)
 	VBROADCASTI128 32(R10), Y0
 	VINSERTI128    $0x01, 96(R10), Y0, Y0
@@ -777,17 +776,17 @@ tile:
 	VPUNPCKHQDQ    Y3, Y2, Y2
 	VPUNPCKLQDQ    Y1, Y0, Y3
 	VPUNPCKHQDQ    Y1, Y0, Y0
-	VPSRLVD        constant12<>+0(SB), Y4, Y1
-	VPAND          constant11<>+0(SB), Y1, Y1
+	VPSRLVD        constant13<>+0(SB), Y4, Y1
+	VPAND          constant12<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 288(AX)(R9*8)
-	VPSRLVD        constant12<>+0(SB), Y2, Y1
-	VPAND          constant11<>+0(SB), Y1, Y1
+	VPSRLVD        constant13<>+0(SB), Y2, Y1
+	VPAND          constant12<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 352(AX)(R9*8)
-	VPSRLVD        constant12<>+0(SB), Y3, Y1
-	VPAND          constant11<>+0(SB), Y1, Y1
+	VPSRLVD        constant13<>+0(SB), Y3, Y1
+	VPAND          constant12<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 416(AX)(R9*8)
-	VPSRLVD        constant12<>+0(SB), Y0, Y0
-	VPAND          constant11<>+0(SB), Y0, Y0
+	VPSRLVD        constant13<>+0(SB), Y0, Y0
+	VPAND          constant12<>+0(SB), Y0, Y0
 	VMOVDQU        Y0, 480(AX)(R9*8)
 	VBROADCASTI128 (R10), Y0
 	VPSHUFD        $0xed, Y0, Y1
@@ -823,8 +822,8 @@ tile:
 	VZEROUPPER
 	RET
 
-DATA constant12<>+0(SB)/8, $0x0000000400000000
-DATA constant12<>+8(SB)/8, $0x0000000400000000
-DATA constant12<>+16(SB)/8, $0x0000000400000000
-DATA constant12<>+24(SB)/8, $0x0000000400000000
-GLOBL constant12<>(SB), RODATA|NOPTR, $32
+DATA constant13<>+0(SB)/8, $0x0000000400000000
+DATA constant13<>+8(SB)/8, $0x0000000400000000
+DATA constant13<>+16(SB)/8, $0x0000000400000000
+DATA constant13<>+24(SB)/8, $0x0000000400000000
+GLOBL constant13<>(SB), RODATA|NOPTR, $32

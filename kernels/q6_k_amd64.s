@@ -5,7 +5,7 @@
 #include "textflag.h"
 
 // func q6_kRowAVX512(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
-// Requires: AVX, AVX2, AVX512F, AVX512VL, AVX512VNNI, MMX+
+// Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VL, AVX512VNNI, MMX+
 TEXT ·q6_kRowAVX512(SB), NOSPLIT, $456-72
 	MOVQ dst+0(FP), AX
 	MOVQ w+8(FP), CX
@@ -65,108 +65,104 @@ group:
 	PREFETCHT0      4352(R12)
 	PREFETCHT0      4416(R12)
 	PREFETCHT0      4480(R12)
-	VMOVDQU32       (R12), Z7
-	VBROADCASTI64X4 128(R12), Z8
-	VPSLLVD         Z2, Z8, Z9
-	VPSRLVD         Z3, Z8, Z10
-	VPSRLD          $0x04, Z7, Z8
-	VPTERNLOGD      $0xd8, Z4, Z7, Z9
-	VPANDD          Z5, Z9, Z7
-	VPXORD          Z9, Z9, Z9
-	VPDPBUSD        (DI)(R11*8), Z7, Z9
+	VMOVDQU32       (R12), Z8
+	VBROADCASTI64X4 128(R12), Z9
+	VPSLLVD         Z2, Z9, Z10
+	VPSRLVD         Z3, Z9, Z11
+	VPSRLD          $0x04, Z8, Z9
 	VPTERNLOGD      $0xd8, Z4, Z8, Z10
-	VPANDD          Z5, Z10, Z7
-	VPXORD          Z8, Z8, Z8
-	VPDPBUSD        64(DI)(R11*8), Z7, Z8
-	VPUNPCKLDQ      Z8, Z9, Z7
-	VPUNPCKHDQ      Z8, Z9, Z8
-	VPADDD          Z7, Z8, Z8
-	VMOVDQU32       64(R12), Z7
-	VBROADCASTI64X4 160(R12), Z9
-	VPSLLVD         Z2, Z9, Z10
-	VPSRLVD         Z3, Z9, Z11
-	VPSRLD          $0x04, Z7, Z9
-	VPTERNLOGD      $0xd8, Z4, Z7, Z10
-	VPANDD          Z5, Z10, Z7
+	VPANDD          Z5, Z10, Z8
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        128(DI)(R11*8), Z7, Z10
+	VPDPBUSD        (DI)(R11*8), Z8, Z10
 	VPTERNLOGD      $0xd8, Z4, Z9, Z11
-	VPANDD          Z5, Z11, Z7
+	VPANDD          Z5, Z11, Z8
 	VPXORD          Z9, Z9, Z9
-	VPDPBUSD        192(DI)(R11*8), Z7, Z9
-	VPUNPCKLDQ      Z9, Z10, Z7
-	VPUNPCKHDQ      Z9, Z10, Z9
-	VPADDD          Z7, Z9, Z9
-	VPUNPCKLQDQ     Z9, Z8, Z7
-	VPUNPCKHQDQ     Z9, Z8, Z8
-	VPADDD          Z7, Z8, Z8
-	VMOVDQU32       210(R12), Z7
-	VBROADCASTI64X4 338(R12), Z9
-	VPSLLVD         Z2, Z9, Z10
-	VPSRLVD         Z3, Z9, Z11
-	VPSRLD          $0x04, Z7, Z9
-	VPTERNLOGD      $0xd8, Z4, Z7, Z10
-	VPANDD          Z5, Z10, Z7
-	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        256(DI)(R11*8), Z7, Z10
-	VPTERNLOGD      $0xd8, Z4, Z9, Z11
-	VPANDD          Z5, Z11, Z7
-	VPXORD          Z9, Z9, Z9
-	VPDPBUSD        320(DI)(R11*8), Z7, Z9
-	VPUNPCKLDQ      Z9, Z10, Z7
-	VPUNPCKHDQ      Z9, Z10, Z9
-	VPADDD          Z7, Z9, Z9
-	VMOVDQU32       274(R12), Z7
-	VBROADCASTI64X4 370(R12), Z10
+	VPDPBUSD        64(DI)(R11*8), Z8, Z9
+	VPACKSSDW       Z9, Z10, Z8
+	VPMADDWD        Z6, Z8, Z8
+	VMOVDQU32       64(R12), Z9
+	VBROADCASTI64X4 160(R12), Z10
 	VPSLLVD         Z2, Z10, Z11
 	VPSRLVD         Z3, Z10, Z12
-	VPSRLD          $0x04, Z7, Z10
-	VPTERNLOGD      $0xd8, Z4, Z7, Z11
-	VPANDD          Z5, Z11, Z7
+	VPSRLD          $0x04, Z9, Z10
+	VPTERNLOGD      $0xd8, Z4, Z9, Z11
+	VPANDD          Z5, Z11, Z9
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        384(DI)(R11*8), Z7, Z11
+	VPDPBUSD        128(DI)(R11*8), Z9, Z11
 	VPTERNLOGD      $0xd8, Z4, Z10, Z12
-	VPANDD          Z5, Z12, Z7
+	VPANDD          Z5, Z12, Z9
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        448(DI)(R11*8), Z7, Z10
-	VPUNPCKLDQ      Z10, Z11, Z7
-	VPUNPCKHDQ      Z10, Z11, Z10
-	VPADDD          Z7, Z10, Z10
-	VPUNPCKLQDQ     Z10, Z9, Z7
-	VPUNPCKHQDQ     Z10, Z9, Z9
-	VPADDD          Z7, Z9, Z9
-	VSHUFI32X4      $0x88, Z9, Z8, Z7
+	VPDPBUSD        192(DI)(R11*8), Z9, Z10
+	VPACKSSDW       Z10, Z11, Z9
+	VPMADDWD        Z6, Z9, Z9
+	VSHUFPS         $0x88, Z9, Z8, Z10
+	VSHUFPS         $0xdd, Z9, Z8, Z8
+	VPADDD          Z10, Z8, Z8
+	VMOVDQU32       210(R12), Z9
+	VBROADCASTI64X4 338(R12), Z10
+	VPSLLVD         Z2, Z10, Z11
+	VPSRLVD         Z3, Z10, Z12
+	VPSRLD          $0x04, Z9, Z10
+	VPTERNLOGD      $0xd8, Z4, Z9, Z11
+	VPANDD          Z5, Z11, Z9
+	VPXORD          Z11, Z11, Z11
+	VPDPBUSD        256(DI)(R11*8), Z9, Z11
+	VPTERNLOGD      $0xd8, Z4, Z10, Z12
+	VPANDD          Z5, Z12, Z9
+	VPXORD          Z10, Z10, Z10
+	VPDPBUSD        320(DI)(R11*8), Z9, Z10
+	VPACKSSDW       Z10, Z11, Z9
+	VPMADDWD        Z6, Z9, Z9
+	VMOVDQU32       274(R12), Z10
+	VBROADCASTI64X4 370(R12), Z11
+	VPSLLVD         Z2, Z11, Z12
+	VPSRLVD         Z3, Z11, Z13
+	VPSRLD          $0x04, Z10, Z11
+	VPTERNLOGD      $0xd8, Z4, Z10, Z12
+	VPANDD          Z5, Z12, Z10
+	VPXORD          Z12, Z12, Z12
+	VPDPBUSD        384(DI)(R11*8), Z10, Z12
+	VPTERNLOGD      $0xd8, Z4, Z11, Z13
+	VPANDD          Z5, Z13, Z10
+	VPXORD          Z11, Z11, Z11
+	VPDPBUSD        448(DI)(R11*8), Z10, Z11
+	VPACKSSDW       Z11, Z12, Z10
+	VPMADDWD        Z6, Z10, Z10
+	VSHUFPS         $0x88, Z10, Z9, Z11
+	VSHUFPS         $0xdd, Z10, Z9, Z9
+	VPADDD          Z11, Z9, Z9
+	VSHUFI32X4      $0x88, Z9, Z8, Z10
 	VSHUFI32X4      $0xdd, Z9, Z8, Z8
-	VPERMD          Z8, Z6, Z8
-	VPERMD          Z7, Z6, Z7
+	VPERMD          Z8, Z7, Z8
+	VPERMD          Z10, Z7, Z10
 	VMOVDQU32       (R9)(R11*1), Z9
-	VMOVDQU32       (R10)(R11*1), Z10
-	VPSUBD          Z10, Z9, Z9
-	VPSLLD          $0x05, Z10, Z10
-	VPSUBD          Z10, Z7, Z7
+	VMOVDQU32       (R10)(R11*1), Z11
+	VPSUBD          Z11, Z9, Z9
+	VPSLLD          $0x05, Z11, Z11
+	VPSUBD          Z11, Z10, Z10
 	VPSLLD          $0x05, Z9, Z9
 	VPSUBD          Z9, Z8, Z8
 	VBROADCASTI32X4 192(R12), Y9
 	VINSERTI32X4    $0x01, 402(R12), Y9, Y9
-	VPBROADCASTW    208(R12), Y10
-	VPBROADCASTW    418(R12), X11
-	VINSERTI32X4    $0x01, X11, Y10, Y10
-	VCVTPH2PS       Y10, Z10
+	VPBROADCASTW    208(R12), Y11
+	VPBROADCASTW    418(R12), X12
+	VINSERTI32X4    $0x01, X12, Y11, Y11
+	VCVTPH2PS       Y11, Z11
 	VPMOVZXWD       Y9, Z9
-	VPSLLD          $0x18, Z9, Z11
+	VPSLLD          $0x18, Z9, Z12
 	VPSLLD          $0x10, Z9, Z9
-	VPSRAD          $0x18, Z11, Z11
-	VCVTDQ2PS       Z11, Z11
-	VMULPS          Z10, Z11, Z11
+	VPSRAD          $0x18, Z12, Z12
+	VCVTDQ2PS       Z12, Z12
+	VMULPS          Z11, Z12, Z12
 	VPSRAD          $0x18, Z9, Z9
 	VCVTDQ2PS       Z9, Z9
-	VMULPS          Z10, Z9, Z9
-	VMOVDQU32       (R8)(R11*1), Z10
-	VCVTDQ2PS       Z7, Z7
-	VMULPS          Z10, Z11, Z11
-	VFMADD231PS     Z11, Z7, Z1
+	VMULPS          Z11, Z9, Z9
+	VMOVDQU32       (R8)(R11*1), Z11
+	VCVTDQ2PS       Z10, Z10
+	VMULPS          Z11, Z12, Z12
+	VFMADD231PS     Z12, Z10, Z1
 	VCVTDQ2PS       Z8, Z8
-	VMULPS          Z10, Z9, Z9
+	VMULPS          Z11, Z9, Z9
 	VFMADD231PS     Z9, Z8, Z1
 	ADDQ            $+420, R12
 	ADDQ            $+64, R11
@@ -181,32 +177,32 @@ rest:
 	LEAQ 8(SP), R15
 
 copy:
-	VMOVDQU32 (R12), Y7
-	VMOVDQU32 Y7, (R15)
+	VMOVDQU32 (R12), Y8
+	VMOVDQU32 Y8, (R15)
 	ADDQ      $+32, R12
 	ADDQ      $+32, R15
-	VMOVDQU32 (R12), Y7
-	VMOVDQU32 Y7, (R15)
+	VMOVDQU32 (R12), Y8
+	VMOVDQU32 Y8, (R15)
 	ADDQ      $+32, R12
 	ADDQ      $+32, R15
-	VMOVDQU32 (R12), Y7
-	VMOVDQU32 Y7, (R15)
+	VMOVDQU32 (R12), Y8
+	VMOVDQU32 Y8, (R15)
 	ADDQ      $+32, R12
 	ADDQ      $+32, R15
-	VMOVDQU32 (R12), Y7
-	VMOVDQU32 Y7, (R15)
+	VMOVDQU32 (R12), Y8
+	VMOVDQU32 Y8, (R15)
 	ADDQ      $+32, R12
 	ADDQ      $+32, R15
-	VMOVDQU32 (R12), Y7
-	VMOVDQU32 Y7, (R15)
+	VMOVDQU32 (R12), Y8
+	VMOVDQU32 Y8, (R15)
 	ADDQ      $+32, R12
 	ADDQ      $+32, R15
-	VMOVDQU32 (R12), Y7
-	VMOVDQU32 Y7, (R15)
+	VMOVDQU32 (R12), Y8
+	VMOVDQU32 Y8, (R15)
 	ADDQ      $+32, R12
 	ADDQ      $+32, R15
-	VMOVDQU32 (R12), X7
-	VMOVDQU32 X7, (R15)
+	VMOVDQU32 (R12), X8
+	VMOVDQU32 X8, (R15)
 	ADDQ      $+16, R12
 	ADDQ      $+16, R15
 	MOVWLZX   (R12), BP
@@ -218,122 +214,118 @@ copy:
 	LEAQ      8(SP), R12
 
 inPlace:
-	VMOVDQU32       (R12), Z7
-	VBROADCASTI64X4 128(R12), Z8
-	VPSLLVD         Z2, Z8, Z9
-	VPSRLVD         Z3, Z8, Z10
-	VPSRLD          $0x04, Z7, Z8
-	VPTERNLOGD      $0xd8, Z4, Z7, Z9
-	VPANDD          Z5, Z9, Z7
-	VPXORD          Z9, Z9, Z9
-	VPDPBUSD        (DI)(R11*8), Z7, Z9
+	VMOVDQU32       (R12), Z8
+	VBROADCASTI64X4 128(R12), Z9
+	VPSLLVD         Z2, Z9, Z10
+	VPSRLVD         Z3, Z9, Z11
+	VPSRLD          $0x04, Z8, Z9
 	VPTERNLOGD      $0xd8, Z4, Z8, Z10
-	VPANDD          Z5, Z10, Z7
-	VPXORD          Z8, Z8, Z8
-	VPDPBUSD        64(DI)(R11*8), Z7, Z8
-	VPUNPCKLDQ      Z8, Z9, Z7
-	VPUNPCKHDQ      Z8, Z9, Z8
-	VPADDD          Z7, Z8, Z8
-	VMOVDQU32       64(R12), Z7
-	VBROADCASTI64X4 160(R12), Z9
-	VPSLLVD         Z2, Z9, Z10
-	VPSRLVD         Z3, Z9, Z11
-	VPSRLD          $0x04, Z7, Z9
-	VPTERNLOGD      $0xd8, Z4, Z7, Z10
-	VPANDD          Z5, Z10, Z7
+	VPANDD          Z5, Z10, Z8
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        128(DI)(R11*8), Z7, Z10
+	VPDPBUSD        (DI)(R11*8), Z8, Z10
 	VPTERNLOGD      $0xd8, Z4, Z9, Z11
-	VPANDD          Z5, Z11, Z7
+	VPANDD          Z5, Z11, Z8
 	VPXORD          Z9, Z9, Z9
-	VPDPBUSD        192(DI)(R11*8), Z7, Z9
-	VPUNPCKLDQ      Z9, Z10, Z7
-	VPUNPCKHDQ      Z9, Z10, Z9
-	VPADDD          Z7, Z9, Z9
-	VPUNPCKLQDQ     Z9, Z8, Z7
-	VPUNPCKHQDQ     Z9, Z8, Z8
-	VPADDD          Z7, Z8, Z8
-	VMOVDQU32       210(R12), Z7
-	VBROADCASTI64X4 338(R12), Z9
-	VPSLLVD         Z2, Z9, Z10
-	VPSRLVD         Z3, Z9, Z11
-	VPSRLD          $0x04, Z7, Z9
-	VPTERNLOGD      $0xd8, Z4, Z7, Z10
-	VPANDD          Z5, Z10, Z7
-	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        256(DI)(R11*8), Z7, Z10
-	VPTERNLOGD      $0xd8, Z4, Z9, Z11
-	VPANDD          Z5, Z11, Z7
-	VPXORD          Z9, Z9, Z9
-	VPDPBUSD        320(DI)(R11*8), Z7, Z9
-	VPUNPCKLDQ      Z9, Z10, Z7
-	VPUNPCKHDQ      Z9, Z10, Z9
-	VPADDD          Z7, Z9, Z9
-	VMOVDQU32       274(R12), Z7
-	VBROADCASTI64X4 370(R12), Z10
+	VPDPBUSD        64(DI)(R11*8), Z8, Z9
+	VPACKSSDW       Z9, Z10, Z8
+	VPMADDWD        Z6, Z8, Z8
+	VMOVDQU32       64(R12), Z9
+	VBROADCASTI64X4 160(R12), Z10
 	VPSLLVD         Z2, Z10, Z11
 	VPSRLVD         Z3, Z10, Z12
-	VPSRLD          $0x04, Z7, Z10
-	VPTERNLOGD      $0xd8, Z4, Z7, Z11
-	VPANDD          Z5, Z11, Z7
+	VPSRLD          $0x04, Z9, Z10
+	VPTERNLOGD      $0xd8, Z4, Z9, Z11
+	VPANDD          Z5, Z11, Z9
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        384(DI)(R11*8), Z7, Z11
+	VPDPBUSD        128(DI)(R11*8), Z9, Z11
 	VPTERNLOGD      $0xd8, Z4, Z10, Z12
-	VPANDD          Z5, Z12, Z7
+	VPANDD          Z5, Z12, Z9
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        448(DI)(R11*8), Z7, Z10
-	VPUNPCKLDQ      Z10, Z11, Z7
-	VPUNPCKHDQ      Z10, Z11, Z10
-	VPADDD          Z7, Z10, Z10
-	VPUNPCKLQDQ     Z10, Z9, Z7
-	VPUNPCKHQDQ     Z10, Z9, Z9
-	VPADDD          Z7, Z9, Z9
-	VSHUFI32X4      $0x88, Z9, Z8, Z7
+	VPDPBUSD        192(DI)(R11*8), Z9, Z10
+	VPACKSSDW       Z10, Z11, Z9
+	VPMADDWD        Z6, Z9, Z9
+	VSHUFPS         $0x88, Z9, Z8, Z10
+	VSHUFPS         $0xdd, Z9, Z8, Z8
+	VPADDD          Z10, Z8, Z8
+	VMOVDQU32       210(R12), Z9
+	VBROADCASTI64X4 338(R12), Z10
+	VPSLLVD         Z2, Z10, Z11
+	VPSRLVD         Z3, Z10, Z12
+	VPSRLD          $0x04, Z9, Z10
+	VPTERNLOGD      $0xd8, Z4, Z9, Z11
+	VPANDD          Z5, Z11, Z9
+	VPXORD          Z11, Z11, Z11
+	VPDPBUSD        256(DI)(R11*8), Z9, Z11
+	VPTERNLOGD      $0xd8, Z4, Z10, Z12
+	VPANDD          Z5, Z12, Z9
+	VPXORD          Z10, Z10, Z10
+	VPDPBUSD        320(DI)(R11*8), Z9, Z10
+	VPACKSSDW       Z10, Z11, Z9
+	VPMADDWD        Z6, Z9, Z9
+	VMOVDQU32       274(R12), Z10
+	VBROADCASTI64X4 370(R12), Z11
+	VPSLLVD         Z2, Z11, Z12
+	VPSRLVD         Z3, Z11, Z13
+	VPSRLD          $0x04, Z10, Z11
+	VPTERNLOGD      $0xd8, Z4, Z10, Z12
+	VPANDD          Z5, Z12, Z10
+	VPXORD          Z12, Z12, Z12
+	VPDPBUSD        384(DI)(R11*8), Z10, Z12
+	VPTERNLOGD      $0xd8, Z4, Z11, Z13
+	VPANDD          Z5, Z13, Z10
+	VPXORD          Z11, Z11, Z11
+	VPDPBUSD        448(DI)(R11*8), Z10, Z11
+	VPACKSSDW       Z11, Z12, Z10
+	VPMADDWD        Z6, Z10, Z10
+	VSHUFPS         $0x88, Z10, Z9, Z11
+	VSHUFPS         $0xdd, Z10, Z9, Z9
+	VPADDD          Z11, Z9, Z9
+	VSHUFI32X4      $0x88, Z9, Z8, Z10
 	VSHUFI32X4      $0xdd, Z9, Z8, Z8
-	VPERMD          Z8, Z6, Z8
-	VPERMD          Z7, Z6, Z7
+	VPERMD          Z8, Z7, Z8
+	VPERMD          Z10, Z7, Z10
 	VMOVDQU32       (R9)(R11*1), Z9
-	VMOVDQU32       (R10)(R11*1), Z10
-	VPSUBD          Z10, Z9, Z9
-	VPSLLD          $0x05, Z10, Z10
-	VPSUBD          Z10, Z7, Z7
+	VMOVDQU32       (R10)(R11*1), Z11
+	VPSUBD          Z11, Z9, Z9
+	VPSLLD          $0x05, Z11, Z11
+	VPSUBD          Z11, Z10, Z10
 	VPSLLD          $0x05, Z9, Z9
 	VPSUBD          Z9, Z8, Z8
 	VBROADCASTI32X4 192(R12), Y9
 	VINSERTI32X4    $0x01, 402(R12), Y9, Y9
-	VPBROADCASTW    208(R12), Y10
-	VPBROADCASTW    418(R12), X11
-	VINSERTI32X4    $0x01, X11, Y10, Y10
-	VCVTPH2PS       Y10, Z10
+	VPBROADCASTW    208(R12), Y11
+	VPBROADCASTW    418(R12), X12
+	VINSERTI32X4    $0x01, X12, Y11, Y11
+	VCVTPH2PS       Y11, Z11
 	VPMOVZXWD       Y9, Z9
-	VPSLLD          $0x18, Z9, Z11
+	VPSLLD          $0x18, Z9, Z12
 	VPSLLD          $0x10, Z9, Z9
-	VPSRAD          $0x18, Z11, Z11
-	VCVTDQ2PS       Z11, Z11
-	VMULPS          Z10, Z11, Z11
+	VPSRAD          $0x18, Z12, Z12
+	VCVTDQ2PS       Z12, Z12
+	VMULPS          Z11, Z12, Z12
 	VPSRAD          $0x18, Z9, Z9
 	VCVTDQ2PS       Z9, Z9
-	VMULPS          Z10, Z9, Z9
-	VPANDD          Z0, Z11, Z11
+	VMULPS          Z11, Z9, Z9
+	VPANDD          Z0, Z12, Z12
 	VPANDD          Z0, Z9, Z9
-	VMOVDQU32       (R8)(R11*1), Z10
-	VCVTDQ2PS       Z7, Z7
-	VMULPS          Z10, Z11, Z11
-	VFMADD231PS     Z11, Z7, Z1
+	VMOVDQU32       (R8)(R11*1), Z11
+	VCVTDQ2PS       Z10, Z10
+	VMULPS          Z11, Z12, Z12
+	VFMADD231PS     Z12, Z10, Z1
 	VCVTDQ2PS       Z8, Z8
-	VMULPS          Z10, Z9, Z9
+	VMULPS          Z11, Z9, Z9
 	VFMADD231PS     Z9, Z8, Z1
 
 done:
-	VPERMILPS     $0x4e, Z1, Z7
-	VADDPS        Z1, Z7, Z7
-	VPERMILPS     $0xb1, Z7, Z1
-	VADDPS        Z1, Z7, Z7
-	VSHUFF32X4    $0xb1, Z7, Z7, Z1
-	VADDPS        Z7, Z1, Z1
-	VEXTRACTI32X4 $0x02, Z1, X7
-	VADDPS        X1, X7, X7
-	VMOVSS        X7, (AX)
+	VPERMILPS     $0x4e, Z1, Z8
+	VADDPS        Z1, Z8, Z8
+	VPERMILPS     $0xb1, Z8, Z1
+	VADDPS        Z1, Z8, Z8
+	VSHUFF32X4    $0xb1, Z8, Z8, Z1
+	VADDPS        Z8, Z1, Z1
+	VEXTRACTI32X4 $0x02, Z1, X8
+	VADDPS        X1, X8, X8
+	VMOVSS        X8, (AX)
 	ADDQ          $0x04, AX
 	ADDQ          DX, CX
 	DECQ          BX
@@ -343,10 +335,11 @@ done:
 
 constants:
 	VMOVDQU32 constant2<>+0(SB), Z3
-	VMOVDQU32 constant3<>+0(SB), Z6
-	VMOVDQU32 constant4<>+0(SB), Z2
-	VMOVDQU32 constant5<>+0(SB), Z4
-	VMOVDQU32 constant6<>+0(SB), Z5
+	VMOVDQU32 constant3<>+0(SB), Z7
+	VMOVDQU32 constant4<>+0(SB), Z6
+	VMOVDQU32 constant5<>+0(SB), Z2
+	VMOVDQU32 constant6<>+0(SB), Z4
+	VMOVDQU32 constant7<>+0(SB), Z5
 	JMP       begin
 
 DATA constant0<>+0(SB)/8, $0xffffffffffffffff
@@ -393,35 +386,45 @@ DATA constant3<>+48(SB)/8, $0x0000000e0000000a
 DATA constant3<>+56(SB)/8, $0x0000000f0000000b
 GLOBL constant3<>(SB), RODATA|NOPTR, $64
 
-DATA constant4<>+0(SB)/8, $0x0000000400000004
-DATA constant4<>+8(SB)/8, $0x0000000400000004
-DATA constant4<>+16(SB)/8, $0x0000000400000004
-DATA constant4<>+24(SB)/8, $0x0000000400000004
-DATA constant4<>+32(SB)/8, $0x0000000200000002
-DATA constant4<>+40(SB)/8, $0x0000000200000002
-DATA constant4<>+48(SB)/8, $0x0000000200000002
-DATA constant4<>+56(SB)/8, $0x0000000200000002
+DATA constant4<>+0(SB)/8, $0x0001000100010001
+DATA constant4<>+8(SB)/8, $0x0001000100010001
+DATA constant4<>+16(SB)/8, $0x0001000100010001
+DATA constant4<>+24(SB)/8, $0x0001000100010001
+DATA constant4<>+32(SB)/8, $0x0001000100010001
+DATA constant4<>+40(SB)/8, $0x0001000100010001
+DATA constant4<>+48(SB)/8, $0x0001000100010001
+DATA constant4<>+56(SB)/8, $0x0001000100010001
 GLOBL constant4<>(SB), RODATA|NOPTR, $64
 
-DATA constant5<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant5<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant5<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant5<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant5<>+32(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant5<>+40(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant5<>+48(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant5<>+56(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant5<>+0(SB)/8, $0x0000000400000004
+DATA constant5<>+8(SB)/8, $0x0000000400000004
+DATA constant5<>+16(SB)/8, $0x0000000400000004
+DATA constant5<>+24(SB)/8, $0x0000000400000004
+DATA constant5<>+32(SB)/8, $0x0000000200000002
+DATA constant5<>+40(SB)/8, $0x0000000200000002
+DATA constant5<>+48(SB)/8, $0x0000000200000002
+DATA constant5<>+56(SB)/8, $0x0000000200000002
 GLOBL constant5<>(SB), RODATA|NOPTR, $64
 
-DATA constant6<>+0(SB)/8, $0x3f3f3f3f3f3f3f3f
-DATA constant6<>+8(SB)/8, $0x3f3f3f3f3f3f3f3f
-DATA constant6<>+16(SB)/8, $0x3f3f3f3f3f3f3f3f
-DATA constant6<>+24(SB)/8, $0x3f3f3f3f3f3f3f3f
-DATA constant6<>+32(SB)/8, $0x3f3f3f3f3f3f3f3f
-DATA constant6<>+40(SB)/8, $0x3f3f3f3f3f3f3f3f
-DATA constant6<>+48(SB)/8, $0x3f3f3f3f3f3f3f3f
-DATA constant6<>+56(SB)/8, $0x3f3f3f3f3f3f3f3f
+DATA constant6<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant6<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant6<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant6<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant6<>+32(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant6<>+40(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant6<>+48(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant6<>+56(SB)/8, $0x0f0f0f0f0f0f0f0f
 GLOBL constant6<>(SB), RODATA|NOPTR, $64
+
+DATA constant7<>+0(SB)/8, $0x3f3f3f3f3f3f3f3f
+DATA constant7<>+8(SB)/8, $0x3f3f3f3f3f3f3f3f
+DATA constant7<>+16(SB)/8, $0x3f3f3f3f3f3f3f3f
+DATA constant7<>+24(SB)/8, $0x3f3f3f3f3f3f3f3f
+DATA constant7<>+32(SB)/8, $0x3f3f3f3f3f3f3f3f
+DATA constant7<>+40(SB)/8, $0x3f3f3f3f3f3f3f3f
+DATA constant7<>+48(SB)/8, $0x3f3f3f3f3f3f3f3f
+DATA constant7<>+56(SB)/8, $0x3f3f3f3f3f3f3f3f
+GLOBL constant7<>(SB), RODATA|NOPTR, $64
 
 // func q6_kPackAVX512(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX2, AVX512F, AVX512VL
@@ -570,42 +573,42 @@ tile:
 	RET
 
 constants:
-	VMOVDQU32 constant7<>+0(SB), Z8
-	VMOVDQU32 constant8<>+0(SB), Z6
-	VMOVDQU32 constant9<>+0(SB), Z7
-	VMOVDQU32 constant5<>+0(SB), Z9
-	VMOVDQU32 constant6<>+0(SB), Z10
+	VMOVDQU32 constant8<>+0(SB), Z8
+	VMOVDQU32 constant9<>+0(SB), Z6
+	VMOVDQU32 constant10<>+0(SB), Z7
+	VMOVDQU32 constant6<>+0(SB), Z9
+	VMOVDQU32 constant7<>+0(SB), Z10
 	JMP       begin
 
-DATA constant7<>+0(SB)/8, $0x0000000000000000
-DATA constant7<>+8(SB)/8, $0x0000000200000000
-DATA constant7<>+16(SB)/8, $0x0000000000000000
-DATA constant7<>+24(SB)/8, $0x0000000200000000
-DATA constant7<>+32(SB)/8, $0x0000000000000000
-DATA constant7<>+40(SB)/8, $0x0000000200000000
-DATA constant7<>+48(SB)/8, $0x0000000000000000
-DATA constant7<>+56(SB)/8, $0x0000000200000000
-GLOBL constant7<>(SB), RODATA|NOPTR, $64
-
 DATA constant8<>+0(SB)/8, $0x0000000000000000
-DATA constant8<>+8(SB)/8, $0x0000000400000004
+DATA constant8<>+8(SB)/8, $0x0000000200000000
 DATA constant8<>+16(SB)/8, $0x0000000000000000
-DATA constant8<>+24(SB)/8, $0x0000000400000004
+DATA constant8<>+24(SB)/8, $0x0000000200000000
 DATA constant8<>+32(SB)/8, $0x0000000000000000
-DATA constant8<>+40(SB)/8, $0x0000000400000004
+DATA constant8<>+40(SB)/8, $0x0000000200000000
 DATA constant8<>+48(SB)/8, $0x0000000000000000
-DATA constant8<>+56(SB)/8, $0x0000000400000004
+DATA constant8<>+56(SB)/8, $0x0000000200000000
 GLOBL constant8<>(SB), RODATA|NOPTR, $64
 
-DATA constant9<>+0(SB)/8, $0x0000000200000004
-DATA constant9<>+8(SB)/8, $0x0000000000000000
-DATA constant9<>+16(SB)/8, $0x0000000200000004
-DATA constant9<>+24(SB)/8, $0x0000000000000000
-DATA constant9<>+32(SB)/8, $0x0000000200000004
-DATA constant9<>+40(SB)/8, $0x0000000000000000
-DATA constant9<>+48(SB)/8, $0x0000000200000004
-DATA constant9<>+56(SB)/8, $0x0000000000000000
+DATA constant9<>+0(SB)/8, $0x0000000000000000
+DATA constant9<>+8(SB)/8, $0x0000000400000004
+DATA constant9<>+16(SB)/8, $0x0000000000000000
+DATA constant9<>+24(SB)/8, $0x0000000400000004
+DATA constant9<>+32(SB)/8, $0x0000000000000000
+DATA constant9<>+40(SB)/8, $0x0000000400000004
+DATA constant9<>+48(SB)/8, $0x0000000000000000
+DATA constant9<>+56(SB)/8, $0x0000000400000004
 GLOBL constant9<>(SB), RODATA|NOPTR, $64
+
+DATA constant10<>+0(SB)/8, $0x0000000200000004
+DATA constant10<>+8(SB)/8, $0x0000000000000000
+DATA constant10<>+16(SB)/8, $0x0000000200000004
+DATA constant10<>+24(SB)/8, $0x0000000000000000
+DATA constant10<>+32(SB)/8, $0x0000000200000004
+DATA constant10<>+40(SB)/8, $0x0000000000000000
+DATA constant10<>+48(SB)/8, $0x0000000200000004
+DATA constant10<>+56(SB)/8, $0x0000000000000000
+GLOBL constant10<>(SB), RODATA|NOPTR, $64
 
 // func q6_kRowAVX2(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 // Requires: AVX, AVX2, F16C, FMA3, MMX+
@@ -637,39 +640,39 @@ group:
 	VMOVDQU        (R12), Y1
 	VMOVDQU        128(R12), Y2
 	VPSLLD         $0x04, Y2, Y2
-	VPAND          constant10<>+0(SB), Y1, Y1
-	VPAND          constant11<>+0(SB), Y2, Y2
+	VPAND          constant11<>+0(SB), Y1, Y1
+	VPAND          constant12<>+0(SB), Y2, Y2
 	VPOR           Y1, Y2, Y1
 	VPMADDUBSW     (DI)(R11*8), Y1, Y1
-	VPMADDWD       constant12<>+0(SB), Y1, Y1
+	VPMADDWD       constant13<>+0(SB), Y1, Y1
 	VMOVDQU        32(R12), Y2
 	VMOVDQU        128(R12), Y3
 	VPSLLD         $0x02, Y3, Y3
-	VPAND          constant10<>+0(SB), Y2, Y2
-	VPAND          constant11<>+0(SB), Y3, Y3
+	VPAND          constant11<>+0(SB), Y2, Y2
+	VPAND          constant12<>+0(SB), Y3, Y3
 	VPOR           Y2, Y3, Y2
 	VPMADDUBSW     32(DI)(R11*8), Y2, Y2
-	VPMADDWD       constant12<>+0(SB), Y2, Y2
+	VPMADDWD       constant13<>+0(SB), Y2, Y2
 	VPUNPCKLDQ     Y2, Y1, Y3
 	VPUNPCKHDQ     Y2, Y1, Y1
 	VPADDD         Y3, Y1, Y1
 	VMOVDQU        (R12), Y2
 	VMOVDQU        128(R12), Y3
 	VPSRLD         $0x04, Y2, Y2
-	VPAND          constant10<>+0(SB), Y2, Y2
-	VPAND          constant11<>+0(SB), Y3, Y3
+	VPAND          constant11<>+0(SB), Y2, Y2
+	VPAND          constant12<>+0(SB), Y3, Y3
 	VPOR           Y2, Y3, Y2
 	VPMADDUBSW     64(DI)(R11*8), Y2, Y2
-	VPMADDWD       constant12<>+0(SB), Y2, Y2
+	VPMADDWD       constant13<>+0(SB), Y2, Y2
 	VMOVDQU        32(R12), Y3
 	VMOVDQU        128(R12), Y4
 	VPSRLD         $0x02, Y4, Y4
 	VPSRLD         $0x04, Y3, Y3
-	VPAND          constant10<>+0(SB), Y3, Y3
-	VPAND          constant11<>+0(SB), Y4, Y4
+	VPAND          constant11<>+0(SB), Y3, Y3
+	VPAND          constant12<>+0(SB), Y4, Y4
 	VPOR           Y3, Y4, Y3
 	VPMADDUBSW     96(DI)(R11*8), Y3, Y3
-	VPMADDWD       constant12<>+0(SB), Y3, Y3
+	VPMADDWD       constant13<>+0(SB), Y3, Y3
 	VPUNPCKLDQ     Y3, Y2, Y4
 	VPUNPCKHDQ     Y3, Y2, Y2
 	VPADDD         Y4, Y2, Y2
@@ -679,39 +682,39 @@ group:
 	VMOVDQU        64(R12), Y2
 	VMOVDQU        160(R12), Y3
 	VPSLLD         $0x04, Y3, Y3
-	VPAND          constant10<>+0(SB), Y2, Y2
-	VPAND          constant11<>+0(SB), Y3, Y3
+	VPAND          constant11<>+0(SB), Y2, Y2
+	VPAND          constant12<>+0(SB), Y3, Y3
 	VPOR           Y2, Y3, Y2
 	VPMADDUBSW     128(DI)(R11*8), Y2, Y2
-	VPMADDWD       constant12<>+0(SB), Y2, Y2
+	VPMADDWD       constant13<>+0(SB), Y2, Y2
 	VMOVDQU        96(R12), Y3
 	VMOVDQU        160(R12), Y4
 	VPSLLD         $0x02, Y4, Y4
-	VPAND          constant10<>+0(SB), Y3, Y3
-	VPAND          constant11<>+0(SB), Y4, Y4
+	VPAND          constant11<>+0(SB), Y3, Y3
+	VPAND          constant12<>+0(SB), Y4, Y4
 	VPOR           Y3, Y4, Y3
 	VPMADDUBSW     160(DI)(R11*8), Y3, Y3
-	VPMADDWD       constant12<>+0(SB), Y3, Y3
+	VPMADDWD       constant13<>+0(SB), Y3, Y3
 	VPUNPCKLDQ     Y3, Y2, Y4
 	VPUNPCKHDQ     Y3, Y2, Y2
 	VPADDD         Y4, Y2, Y2
 	VMOVDQU        64(R12), Y3
 	VMOVDQU        160(R12), Y4
 	VPSRLD         $0x04, Y3, Y3
-	VPAND          constant10<>+0(SB), Y3, Y3
-	VPAND          constant11<>+0(SB), Y4, Y4
+	VPAND          constant11<>+0(SB), Y3, Y3
+	VPAND          constant12<>+0(SB), Y4, Y4
 	VPOR           Y3, Y4, Y3
 	VPMADDUBSW     192(DI)(R11*8), Y3, Y3
-	VPMADDWD       constant12<>+0(SB), Y3, Y3
+	VPMADDWD       constant13<>+0(SB), Y3, Y3
 	VMOVDQU        96(R12), Y4
 	VMOVDQU        160(R12), Y5
 	VPSRLD         $0x02, Y5, Y5
 	VPSRLD         $0x04, Y4, Y4
-	VPAND          constant10<>+0(SB), Y4, Y4
-	VPAND          constant11<>+0(SB), Y5, Y5
+	VPAND          constant11<>+0(SB), Y4, Y4
+	VPAND          constant12<>+0(SB), Y5, Y5
 	VPOR           Y4, Y5, Y4
 	VPMADDUBSW     224(DI)(R11*8), Y4, Y4
-	VPMADDWD       constant12<>+0(SB), Y4, Y4
+	VPMADDWD       constant13<>+0(SB), Y4, Y4
 	VPUNPCKLDQ     Y4, Y3, Y5
 	VPUNPCKHDQ     Y4, Y3, Y3
 	VPADDD         Y5, Y3, Y3
@@ -765,23 +768,23 @@ rest:
 	VZEROUPPER
 	RET
 
-DATA constant10<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant10<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant10<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant10<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
-GLOBL constant10<>(SB), RODATA|NOPTR, $32
-
-DATA constant11<>+0(SB)/8, $0x3030303030303030
-DATA constant11<>+8(SB)/8, $0x3030303030303030
-DATA constant11<>+16(SB)/8, $0x3030303030303030
-DATA constant11<>+24(SB)/8, $0x3030303030303030
+DATA constant11<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant11<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant11<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant11<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
 GLOBL constant11<>(SB), RODATA|NOPTR, $32
 
-DATA constant12<>+0(SB)/8, $0x0001000100010001
-DATA constant12<>+8(SB)/8, $0x0001000100010001
-DATA constant12<>+16(SB)/8, $0x0001000100010001
-DATA constant12<>+24(SB)/8, $0x0001000100010001
+DATA constant12<>+0(SB)/8, $0x3030303030303030
+DATA constant12<>+8(SB)/8, $0x3030303030303030
+DATA constant12<>+16(SB)/8, $0x3030303030303030
+DATA constant12<>+24(SB)/8, $0x3030303030303030
 GLOBL constant12<>(SB), RODATA|NOPTR, $32
+
+DATA constant13<>+0(SB)/8, $0x0001000100010001
+DATA constant13<>+8(SB)/8, $0x0001000100010001
+DATA constant13<>+16(SB)/8, $0x0001000100010001
+DATA constant13<>+24(SB)/8, $0x0001000100010001
+GLOBL constant13<>(SB), RODATA|NOPTR, $32
 
 // func q6_kPackAVX2(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX2, F16C
@@ -815,36 +818,36 @@ tile:
 	VPUNPCKHQDQ    Y5, Y3, Y3
 	VPUNPCKLQDQ    Y0, Y4, Y5
 	VPUNPCKHQDQ    Y0, Y4, Y0
-	VPSRLVD        constant13<>+0(SB), Y1, Y1
+	VPSRLVD        constant14<>+0(SB), Y1, Y1
 	VPSHUFD        $0x00, Y2, Y4
-	VPSLLVD        constant14<>+0(SB), Y4, Y4
-	VPSRLVD        constant15<>+0(SB), Y4, Y4
-	VPAND          constant10<>+0(SB), Y1, Y1
-	VPAND          constant11<>+0(SB), Y4, Y4
+	VPSLLVD        constant15<>+0(SB), Y4, Y4
+	VPSRLVD        constant16<>+0(SB), Y4, Y4
+	VPAND          constant11<>+0(SB), Y1, Y1
+	VPAND          constant12<>+0(SB), Y4, Y4
 	VPOR           Y1, Y4, Y1
 	VMOVDQU        Y1, (AX)(R9*8)
-	VPSRLVD        constant13<>+0(SB), Y3, Y3
+	VPSRLVD        constant14<>+0(SB), Y3, Y3
 	VPSHUFD        $0x55, Y2, Y1
-	VPSLLVD        constant14<>+0(SB), Y1, Y1
-	VPSRLVD        constant15<>+0(SB), Y1, Y1
-	VPAND          constant10<>+0(SB), Y3, Y3
-	VPAND          constant11<>+0(SB), Y1, Y1
+	VPSLLVD        constant15<>+0(SB), Y1, Y1
+	VPSRLVD        constant16<>+0(SB), Y1, Y1
+	VPAND          constant11<>+0(SB), Y3, Y3
+	VPAND          constant12<>+0(SB), Y1, Y1
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 64(AX)(R9*8)
-	VPSRLVD        constant13<>+0(SB), Y5, Y5
+	VPSRLVD        constant14<>+0(SB), Y5, Y5
 	VPSHUFD        $0xaa, Y2, Y1
-	VPSLLVD        constant14<>+0(SB), Y1, Y1
-	VPSRLVD        constant15<>+0(SB), Y1, Y1
-	VPAND          constant10<>+0(SB), Y5, Y3
-	VPAND          constant11<>+0(SB), Y1, Y1
+	VPSLLVD        constant15<>+0(SB), Y1, Y1
+	VPSRLVD        constant16<>+0(SB), Y1, Y1
+	VPAND          constant11<>+0(SB), Y5, Y3
+	VPAND          constant12<>+0(SB), Y1, Y1
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 128(AX)(R9*8)
-	VPSRLVD        constant13<>+0(SB), Y0, Y0
+	VPSRLVD        constant14<>+0(SB), Y0, Y0
 	VPSHUFD        $0xff, Y2, Y1
-	VPSLLVD        constant14<>+0(SB), Y1, Y1
-	VPSRLVD        constant15<>+0(SB), Y1, Y1
-	VPAND          constant10<>+0(SB), Y0, Y0
-	VPAND          constant11<>+0(SB), Y1, Y1
+	VPSLLVD        constant15<>+0(SB), Y1, Y1
+	VPSRLVD        constant16<>+0(SB), Y1, Y1
+	VPAND          constant11<>+0(SB), Y0, Y0
+	VPAND          constant12<>+0(SB), Y1, Y1
 	VPOR           Y0, Y1, Y0
 	VMOVDQU        Y0, 192(AX)(R9*8)
 	VBROADCASTI128 16(R10), Y0
@@ -861,36 +864,36 @@ tile:
 	VPUNPCKHQDQ    Y5, Y3, Y3
 	VPUNPCKLQDQ    Y0, Y4, Y5
 	VPUNPCKHQDQ    Y0, Y4, Y0
-	VPSRLVD        constant13<>+0(SB), Y1, Y1
+	VPSRLVD        constant14<>+0(SB), Y1, Y1
 	VPSHUFD        $0x00, Y2, Y4
-	VPSLLVD        constant14<>+0(SB), Y4, Y4
-	VPSRLVD        constant15<>+0(SB), Y4, Y4
-	VPAND          constant10<>+0(SB), Y1, Y1
-	VPAND          constant11<>+0(SB), Y4, Y4
+	VPSLLVD        constant15<>+0(SB), Y4, Y4
+	VPSRLVD        constant16<>+0(SB), Y4, Y4
+	VPAND          constant11<>+0(SB), Y1, Y1
+	VPAND          constant12<>+0(SB), Y4, Y4
 	VPOR           Y1, Y4, Y1
 	VMOVDQU        Y1, 256(AX)(R9*8)
-	VPSRLVD        constant13<>+0(SB), Y3, Y3
+	VPSRLVD        constant14<>+0(SB), Y3, Y3
 	VPSHUFD        $0x55, Y2, Y1
-	VPSLLVD        constant14<>+0(SB), Y1, Y1
-	VPSRLVD        constant15<>+0(SB), Y1, Y1
-	VPAND          constant10<>+0(SB), Y3, Y3
-	VPAND          constant11<>+0(SB), Y1, Y1
+	VPSLLVD        constant15<>+0(SB), Y1, Y1
+	VPSRLVD        constant16<>+0(SB), Y1, Y1
+	VPAND          constant11<>+0(SB), Y3, Y3
+	VPAND          constant12<>+0(SB), Y1, Y1
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 320(AX)(R9*8)
-	VPSRLVD        constant13<>+0(SB), Y5, Y5
+	VPSRLVD        constant14<>+0(SB), Y5, Y5
 	VPSHUFD        $0xaa, Y2, Y1
-	VPSLLVD        constant14<>+0(SB), Y1, Y1
-	VPSRLVD        constant15<>+0(SB), Y1, Y1
-	VPAND          constant10<>+0(SB), Y5, Y3
-	VPAND          constant11<>+0(SB), Y1, Y1
+	VPSLLVD        constant15<>+0(SB), Y1, Y1
+	VPSRLVD        constant16<>+0(SB), Y1, Y1
+	VPAND          constant11<>+0(SB), Y5, Y3
+	VPAND          constant12<>+0(SB), Y1, Y1
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 384(AX)(R9*8)
-	VPSRLVD        constant13<>+0(SB), Y0, Y0
+	VPSRLVD        constant14<>+0(SB), Y0, Y0
 	VPSHUFD        $0xff, Y2, Y1
-	VPSLLVD        constant14<>+0(SB), Y1, Y1
-	VPSRLVD        constant15<>+0(SB), Y1, Y1
-	VPAND          constant10<>+0(SB), Y0, Y0
-	VPAND          constant11<>+0(SB), Y1, Y1
+	VPSLLVD        constant15<>+0(SB), Y1, Y1
+	VPSRLVD        constant16<>+0(SB), Y1, Y1
+	VPAND          constant11<>+0(SB), Y0, Y0
+	VPAND          constant12<>+0(SB), Y1, Y1
 	VPOR           Y0, Y1, Y0
 	VMOVDQU        Y0, 448(AX)(R9*8)
 	VBROADCASTI128 192(R10), Y0
@@ -922,36 +925,36 @@ tile:
 	VPUNPCKHQDQ    Y5, Y3, Y3
 	VPUNPCKLQDQ    Y0, Y4, Y5
 	VPUNPCKHQDQ    Y0, Y4, Y0
-	VPSRLVD        constant13<>+0(SB), Y1, Y1
+	VPSRLVD        constant14<>+0(SB), Y1, Y1
 	VPSHUFD        $0x00, Y2, Y4
-	VPSLLVD        constant14<>+0(SB), Y4, Y4
-	VPSRLVD        constant15<>+0(SB), Y4, Y4
-	VPAND          constant10<>+0(SB), Y1, Y1
-	VPAND          constant11<>+0(SB), Y4, Y4
+	VPSLLVD        constant15<>+0(SB), Y4, Y4
+	VPSRLVD        constant16<>+0(SB), Y4, Y4
+	VPAND          constant11<>+0(SB), Y1, Y1
+	VPAND          constant12<>+0(SB), Y4, Y4
 	VPOR           Y1, Y4, Y1
 	VMOVDQU        Y1, 32(AX)(R9*8)
-	VPSRLVD        constant13<>+0(SB), Y3, Y3
+	VPSRLVD        constant14<>+0(SB), Y3, Y3
 	VPSHUFD        $0x55, Y2, Y1
-	VPSLLVD        constant14<>+0(SB), Y1, Y1
-	VPSRLVD        constant15<>+0(SB), Y1, Y1
-	VPAND          constant10<>+0(SB), Y3, Y3
-	VPAND          constant11<>+0(SB), Y1, Y1
+	VPSLLVD        constant15<>+0(SB), Y1, Y1
+	VPSRLVD        constant16<>+0(SB), Y1, Y1
+	VPAND          constant11<>+0(SB), Y3, Y3
+	VPAND          constant12<>+0(SB), Y1, Y1
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 96(AX)(R9*8)
-	VPSRLVD        constant13<>+0(SB), Y5, Y5
+	VPSRLVD        constant14<>+0(SB), Y5, Y5
 	VPSHUFD        $0xaa, Y2, Y1
-	VPSLLVD        constant14<>+0(SB), Y1, Y1
-	VPSRLVD        constant15<>+0(SB), Y1, Y1
-	VPAND          constant10<>+0(SB), Y5, Y3
-	VPAND          constant11<>+0(SB), Y1, Y1
+	VPSLLVD        constant15<>+0(SB), Y1, Y1
+	VPSRLVD        constant16<>+0(SB), Y1, Y1
+	VPAND          constant11<>+0(SB), Y5, Y3
+	VPAND          constant12<>+0(SB), Y1, Y1
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 160(AX)(R9*8)
-	VPSRLVD        constant13<>+0(SB), Y0, Y0
+	VPSRLVD        constant14<>+0(SB), Y0, Y0
 	VPSHUFD        $0xff, Y2, Y1
-	VPSLLVD        constant14<>+0(SB), Y1, Y1
-	VPSRLVD        constant15<>+0(SB), Y1, Y1
-	VPAND          constant10<>+0(SB), Y0, Y0
-	VPAND          constant11<>+0(SB), Y1, Y1
+	VPSLLVD        constant15<>+0(SB), Y1, Y1
+	VPSRLVD        constant16<>+0(SB), Y1, Y1
+	VPAND          constant11<>+0(SB), Y0, Y0
+	VPAND          constant12<>+0(SB), Y1, Y1
 	VPOR           Y0, Y1, Y0
 	VMOVDQU        Y0, 224(AX)(R9*8)
 	VBROADCASTI128 16(R10), Y0
@@ -968,36 +971,36 @@ tile:
 	VPUNPCKHQDQ    Y5, Y3, Y3
 	VPUNPCKLQDQ    Y0, Y4, Y5
 	VPUNPCKHQDQ    Y0, Y4, Y0
-	VPSRLVD        constant13<>+0(SB), Y1, Y1
+	VPSRLVD        constant14<>+0(SB), Y1, Y1
 	VPSHUFD        $0x00, Y2, Y4
-	VPSLLVD        constant14<>+0(SB), Y4, Y4
-	VPSRLVD        constant15<>+0(SB), Y4, Y4
-	VPAND          constant10<>+0(SB), Y1, Y1
-	VPAND          constant11<>+0(SB), Y4, Y4
+	VPSLLVD        constant15<>+0(SB), Y4, Y4
+	VPSRLVD        constant16<>+0(SB), Y4, Y4
+	VPAND          constant11<>+0(SB), Y1, Y1
+	VPAND          constant12<>+0(SB), Y4, Y4
 	VPOR           Y1, Y4, Y1
 	VMOVDQU        Y1, 288(AX)(R9*8)
-	VPSRLVD        constant13<>+0(SB), Y3, Y3
+	VPSRLVD        constant14<>+0(SB), Y3, Y3
 	VPSHUFD        $0x55, Y2, Y1
-	VPSLLVD        constant14<>+0(SB), Y1, Y1
-	VPSRLVD        constant15<>+0(SB), Y1, Y1
-	VPAND          constant10<>+0(SB), Y3, Y3
-	VPAND          constant11<>+0(SB), Y1, Y1
+	VPSLLVD        constant15<>+0(SB), Y1, Y1
+	VPSRLVD        constant16<>+0(SB), Y1, Y1
+	VPAND          constant11<>+0(SB), Y3, Y3
+	VPAND          constant12<>+0(SB), Y1, Y1
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 352(AX)(R9*8)
-	VPSRLVD        constant13<>+0(SB), Y5, Y5
+	VPSRLVD        constant14<>+0(SB), Y5, Y5
 	VPSHUFD        $0xaa, Y2, Y1
-	VPSLLVD        constant14<>+0(SB), Y1, Y1
-	VPSRLVD        constant15<>+0(SB), Y1, Y1
-	VPAND          constant10<>+0(SB), Y5, Y3
-	VPAND          constant11<>+0(SB), Y1, Y1
+	VPSLLVD        constant15<>+0(SB), Y1, Y1
+	VPSRLVD        constant16<>+0(SB), Y1, Y1
+	VPAND          constant11<>+0(SB), Y5, Y3
+	VPAND          constant12<>+0(SB), Y1, Y1
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 416(AX)(R9*8)
-	VPSRLVD        constant13<>+0(SB), Y0, Y0
+	VPSRLVD        constant14<>+0(SB), Y0, Y0
 	VPSHUFD        $0xff, Y2, Y1
-	VPSLLVD        constant14<>+0(SB), Y1, Y1
-	VPSRLVD        constant15<>+0(SB), Y1, Y1
-	VPAND          constant10<>+0(SB), Y0, Y0
-	VPAND          constant11<>+0(SB), Y1, Y1
+	VPSLLVD        constant15<>+0(SB), Y1, Y1
+	VPSRLVD        constant16<>+0(SB), Y1, Y1
+	VPAND          constant11<>+0(SB), Y0, Y0
+	VPAND          constant12<>+0(SB), Y1, Y1
 	VPOR           Y0, Y1, Y0
 	VMOVDQU        Y0, 480(AX)(R9*8)
 	VBROADCASTI128 192(R10), Y0
@@ -1026,20 +1029,20 @@ tile:
 	VZEROUPPER
 	RET
 
-DATA constant13<>+0(SB)/8, $0x0000000000000000
-DATA constant13<>+8(SB)/8, $0x0000000400000004
-DATA constant13<>+16(SB)/8, $0x0000000000000000
-DATA constant13<>+24(SB)/8, $0x0000000400000004
-GLOBL constant13<>(SB), RODATA|NOPTR, $32
-
-DATA constant14<>+0(SB)/8, $0x0000000200000004
-DATA constant14<>+8(SB)/8, $0x0000000000000000
-DATA constant14<>+16(SB)/8, $0x0000000200000004
-DATA constant14<>+24(SB)/8, $0x0000000000000000
+DATA constant14<>+0(SB)/8, $0x0000000000000000
+DATA constant14<>+8(SB)/8, $0x0000000400000004
+DATA constant14<>+16(SB)/8, $0x0000000000000000
+DATA constant14<>+24(SB)/8, $0x0000000400000004
 GLOBL constant14<>(SB), RODATA|NOPTR, $32
 
-DATA constant15<>+0(SB)/8, $0x0000000000000000
-DATA constant15<>+8(SB)/8, $0x0000000200000000
-DATA constant15<>+16(SB)/8, $0x0000000000000000
-DATA constant15<>+24(SB)/8, $0x0000000200000000
+DATA constant15<>+0(SB)/8, $0x0000000200000004
+DATA constant15<>+8(SB)/8, $0x0000000000000000
+DATA constant15<>+16(SB)/8, $0x0000000200000004
+DATA constant15<>+24(SB)/8, $0x0000000000000000
 GLOBL constant15<>(SB), RODATA|NOPTR, $32
+
+DATA constant16<>+0(SB)/8, $0x0000000000000000
+DATA constant16<>+8(SB)/8, $0x0000000200000000
+DATA constant16<>+16(SB)/8, $0x0000000000000000
+DATA constant16<>+24(SB)/8, $0x0000000200000000
+GLOBL constant16<>(SB), RODATA|NOPTR, $32

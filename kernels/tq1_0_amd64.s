@@ -50,62 +50,9 @@ group:
 	JGE             rest
 	PREFETCHT0      4096(R11)
 	PREFETCHT0      4160(R11)
-	VBROADCASTI64X4 (R11), Z9
-	VPSLLW          $0x08, Z9, Z10
-	VPANDD          Z2, Z9, Z11
-	VPMULLW         Z3, Z11, Z11
-	VPMULHUW        Z4, Z11, Z11
-	VPSLLW          $0x08, Z11, Z11
-	VPMULLW         Z3, Z10, Z10
-	VPMULHUW        Z4, Z10, Z10
-	VPORD           Z10, Z11, Z10
-	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        (DI)(R10*8), Z10, Z11
-	VPSLLW          $0x08, Z9, Z10
-	VPANDD          Z2, Z9, Z9
-	VPMULLW         Z5, Z9, Z9
-	VPMULHUW        Z4, Z9, Z9
-	VPSLLW          $0x08, Z9, Z9
-	VPMULLW         Z5, Z10, Z10
-	VPMULHUW        Z4, Z10, Z10
-	VPORD           Z10, Z9, Z9
-	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        64(DI)(R10*8), Z9, Z10
-	VPUNPCKLDQ      Z10, Z11, Z9
-	VPUNPCKHDQ      Z10, Z11, Z10
-	VPADDD          Z9, Z10, Z10
-	VBROADCASTI32X4 32(R11), Z11
-	VINSERTI64X4    $0x00, (R11), Z11, Z9
-	VPSLLW          $0x08, Z9, Z12
-	VPANDD          Z2, Z9, Z9
-	VPMULLW         Z6, Z9, Z9
-	VPMULHUW        Z4, Z9, Z9
-	VPSLLW          $0x08, Z9, Z9
-	VPMULLW         Z6, Z12, Z12
-	VPMULHUW        Z4, Z12, Z12
-	VPORD           Z12, Z9, Z9
-	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        128(DI)(R10*8), Z9, Z12
-	VPBROADCASTD    48(R11), K1, Z11
-	VPSLLW          $0x08, Z11, Z9
-	VPANDD          Z2, Z11, Z11
-	VPMULLW         Z7, Z11, Z11
-	VPMULHUW        Z4, Z11, Z11
-	VPSLLW          $0x08, Z11, Z11
-	VPMULLW         Z7, Z9, Z9
-	VPMULHUW        Z4, Z9, Z9
-	VPORD           Z9, Z11, Z9
-	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        192(DI)(R10*8), Z9, Z11
-	VPUNPCKLDQ      Z11, Z12, Z9
-	VPUNPCKHDQ      Z11, Z12, Z11
-	VPADDD          Z9, Z11, Z11
-	VPUNPCKLQDQ     Z11, Z10, Z9
-	VPUNPCKHQDQ     Z11, Z10, Z10
-	VPADDD          Z9, Z10, Z10
-	VBROADCASTI64X4 54(R11), Z9
-	VPSLLW          $0x08, Z9, Z11
-	VPANDD          Z2, Z9, Z12
+	VBROADCASTI64X4 (R11), Z10
+	VPSLLW          $0x08, Z10, Z11
+	VPANDD          Z2, Z10, Z12
 	VPMULLW         Z3, Z12, Z12
 	VPMULHUW        Z4, Z12, Z12
 	VPSLLW          $0x08, Z12, Z12
@@ -113,63 +60,110 @@ group:
 	VPMULHUW        Z4, Z11, Z11
 	VPORD           Z11, Z12, Z11
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        256(DI)(R10*8), Z11, Z12
-	VPSLLW          $0x08, Z9, Z11
-	VPANDD          Z2, Z9, Z9
-	VPMULLW         Z5, Z9, Z9
-	VPMULHUW        Z4, Z9, Z9
-	VPSLLW          $0x08, Z9, Z9
+	VPDPBUSD        (DI)(R10*8), Z11, Z12
+	VPSLLW          $0x08, Z10, Z11
+	VPANDD          Z2, Z10, Z10
+	VPMULLW         Z5, Z10, Z10
+	VPMULHUW        Z4, Z10, Z10
+	VPSLLW          $0x08, Z10, Z10
 	VPMULLW         Z5, Z11, Z11
 	VPMULHUW        Z4, Z11, Z11
-	VPORD           Z11, Z9, Z9
+	VPORD           Z11, Z10, Z10
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        320(DI)(R10*8), Z9, Z11
-	VPUNPCKLDQ      Z11, Z12, Z9
-	VPUNPCKHDQ      Z11, Z12, Z11
-	VPADDD          Z9, Z11, Z11
-	VBROADCASTI32X4 86(R11), Z12
-	VINSERTI64X4    $0x00, 54(R11), Z12, Z9
-	VPSLLW          $0x08, Z9, Z13
-	VPANDD          Z2, Z9, Z9
-	VPMULLW         Z6, Z9, Z9
-	VPMULHUW        Z4, Z9, Z9
-	VPSLLW          $0x08, Z9, Z9
-	VPMULLW         Z6, Z13, Z13
+	VPDPBUSD        64(DI)(R10*8), Z10, Z11
+	VPACKSSDW       Z11, Z12, Z11
+	VPMADDWD        Z6, Z11, Z11
+	VBROADCASTI32X4 32(R11), Z12
+	VINSERTI64X4    $0x00, (R11), Z12, Z10
+	VPSLLW          $0x08, Z10, Z13
+	VPANDD          Z2, Z10, Z10
+	VPMULLW         Z7, Z10, Z10
+	VPMULHUW        Z4, Z10, Z10
+	VPSLLW          $0x08, Z10, Z10
+	VPMULLW         Z7, Z13, Z13
 	VPMULHUW        Z4, Z13, Z13
-	VPORD           Z13, Z9, Z9
+	VPORD           Z13, Z10, Z10
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        384(DI)(R10*8), Z9, Z13
-	VPBROADCASTD    102(R11), K1, Z12
-	VPSLLW          $0x08, Z12, Z9
+	VPDPBUSD        128(DI)(R10*8), Z10, Z13
+	VPBROADCASTD    48(R11), K1, Z12
+	VPSLLW          $0x08, Z12, Z10
 	VPANDD          Z2, Z12, Z12
-	VPMULLW         Z7, Z12, Z12
+	VPMULLW         Z8, Z12, Z12
 	VPMULHUW        Z4, Z12, Z12
 	VPSLLW          $0x08, Z12, Z12
-	VPMULLW         Z7, Z9, Z9
-	VPMULHUW        Z4, Z9, Z9
-	VPORD           Z9, Z12, Z9
+	VPMULLW         Z8, Z10, Z10
+	VPMULHUW        Z4, Z10, Z10
+	VPORD           Z10, Z12, Z10
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        448(DI)(R10*8), Z9, Z12
-	VPUNPCKLDQ      Z12, Z13, Z9
-	VPUNPCKHDQ      Z12, Z13, Z12
-	VPADDD          Z9, Z12, Z12
-	VPUNPCKLQDQ     Z12, Z11, Z9
-	VPUNPCKHQDQ     Z12, Z11, Z11
-	VPADDD          Z9, Z11, Z11
-	VSHUFI32X4      $0x88, Z11, Z10, Z9
+	VPDPBUSD        192(DI)(R10*8), Z10, Z12
+	VPACKSSDW       Z12, Z13, Z10
+	VPMADDWD        Z6, Z10, Z10
+	VPACKSSDW       Z10, Z11, Z10
+	VPMADDWD        Z6, Z10, Z10
+	VBROADCASTI64X4 54(R11), Z11
+	VPSLLW          $0x08, Z11, Z12
+	VPANDD          Z2, Z11, Z13
+	VPMULLW         Z3, Z13, Z13
+	VPMULHUW        Z4, Z13, Z13
+	VPSLLW          $0x08, Z13, Z13
+	VPMULLW         Z3, Z12, Z12
+	VPMULHUW        Z4, Z12, Z12
+	VPORD           Z12, Z13, Z12
+	VPXORD          Z13, Z13, Z13
+	VPDPBUSD        256(DI)(R10*8), Z12, Z13
+	VPSLLW          $0x08, Z11, Z12
+	VPANDD          Z2, Z11, Z11
+	VPMULLW         Z5, Z11, Z11
+	VPMULHUW        Z4, Z11, Z11
+	VPSLLW          $0x08, Z11, Z11
+	VPMULLW         Z5, Z12, Z12
+	VPMULHUW        Z4, Z12, Z12
+	VPORD           Z12, Z11, Z11
+	VPXORD          Z12, Z12, Z12
+	VPDPBUSD        320(DI)(R10*8), Z11, Z12
+	VPACKSSDW       Z12, Z13, Z12
+	VPMADDWD        Z6, Z12, Z12
+	VBROADCASTI32X4 86(R11), Z13
+	VINSERTI64X4    $0x00, 54(R11), Z13, Z11
+	VPSLLW          $0x08, Z11, Z14
+	VPANDD          Z2, Z11, Z11
+	VPMULLW         Z7, Z11, Z11
+	VPMULHUW        Z4, Z11, Z11
+	VPSLLW          $0x08, Z11, Z11
+	VPMULLW         Z7, Z14, Z14
+	VPMULHUW        Z4, Z14, Z14
+	VPORD           Z14, Z11, Z11
+	VPXORD          Z14, Z14, Z14
+	VPDPBUSD        384(DI)(R10*8), Z11, Z14
+	VPBROADCASTD    102(R11), K1, Z13
+	VPSLLW          $0x08, Z13, Z11
+	VPANDD          Z2, Z13, Z13
+	VPMULLW         Z8, Z13, Z13
+	VPMULHUW        Z4, Z13, Z13
+	VPSLLW          $0x08, Z13, Z13
+	VPMULLW         Z8, Z11, Z11
+	VPMULHUW        Z4, Z11, Z11
+	VPORD           Z11, Z13, Z11
+	VPXORD          Z13, Z13, Z13
+	VPDPBUSD        448(DI)(R10*8), Z11, Z13
+	VPACKSSDW       Z13, Z14, Z11
+	VPMADDWD        Z6, Z11, Z11
+	VPACKSSDW       Z11, Z12, Z11
+	VPMADDWD        Z6, Z11, Z11
+	VSHUFI32X4      $0x88, Z11, Z10, Z12
 	VSHUFI32X4      $0xdd, Z11, Z10, Z10
-	VPADDD          Z10, Z9, Z9
-	VPERMD          Z9, Z8, Z9
+	VPADDD          Z10, Z12, Z12
+	VPERMD          Z12, Z9, Z12
 	VMOVDQU32       (R9)(R10*1), Z10
-	VPSUBD          Z10, Z9, Z9
+	VPSUBD          Z10, Z12, Z12
 	VPBROADCASTW    52(R11), Y10
 	VPBROADCASTW    106(R11), X11
 	VINSERTI32X4    $0x01, X11, Y10, Y10
 	VCVTPH2PS       Y10, Z10
 	VMOVDQU32       (R8)(R10*1), Z11
-	VCVTDQ2PS       Z9, Z9
+	VCVTDQ2PS       Z12, Z12
 	VMULPS          Z11, Z10, Z10
-	VFMADD231PS     Z10, Z9, Z1
+	VFMADD231PS     Z10, Z12, Z1
 	ADDQ            $+108, R11
 	ADDQ            $+64, R10
 	JMP             group
@@ -183,12 +177,12 @@ rest:
 	LEAQ 8(SP), R14
 
 copy:
-	VMOVDQU32 (R11), Y9
-	VMOVDQU32 Y9, (R14)
+	VMOVDQU32 (R11), Y10
+	VMOVDQU32 Y10, (R14)
 	ADDQ      $+32, R11
 	ADDQ      $+32, R14
-	VMOVDQU32 (R11), X9
-	VMOVDQU32 X9, (R14)
+	VMOVDQU32 (R11), X10
+	VMOVDQU32 X10, (R14)
 	ADDQ      $+16, R11
 	ADDQ      $+16, R14
 	MOVL      (R11), R15
@@ -204,62 +198,9 @@ copy:
 	LEAQ      8(SP), R11
 
 inPlace:
-	VBROADCASTI64X4 (R11), Z9
-	VPSLLW          $0x08, Z9, Z10
-	VPANDD          Z2, Z9, Z11
-	VPMULLW         Z3, Z11, Z11
-	VPMULHUW        Z4, Z11, Z11
-	VPSLLW          $0x08, Z11, Z11
-	VPMULLW         Z3, Z10, Z10
-	VPMULHUW        Z4, Z10, Z10
-	VPORD           Z10, Z11, Z10
-	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        (DI)(R10*8), Z10, Z11
-	VPSLLW          $0x08, Z9, Z10
-	VPANDD          Z2, Z9, Z9
-	VPMULLW         Z5, Z9, Z9
-	VPMULHUW        Z4, Z9, Z9
-	VPSLLW          $0x08, Z9, Z9
-	VPMULLW         Z5, Z10, Z10
-	VPMULHUW        Z4, Z10, Z10
-	VPORD           Z10, Z9, Z9
-	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        64(DI)(R10*8), Z9, Z10
-	VPUNPCKLDQ      Z10, Z11, Z9
-	VPUNPCKHDQ      Z10, Z11, Z10
-	VPADDD          Z9, Z10, Z10
-	VBROADCASTI32X4 32(R11), Z11
-	VINSERTI64X4    $0x00, (R11), Z11, Z9
-	VPSLLW          $0x08, Z9, Z12
-	VPANDD          Z2, Z9, Z9
-	VPMULLW         Z6, Z9, Z9
-	VPMULHUW        Z4, Z9, Z9
-	VPSLLW          $0x08, Z9, Z9
-	VPMULLW         Z6, Z12, Z12
-	VPMULHUW        Z4, Z12, Z12
-	VPORD           Z12, Z9, Z9
-	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        128(DI)(R10*8), Z9, Z12
-	VPBROADCASTD    48(R11), K1, Z11
-	VPSLLW          $0x08, Z11, Z9
-	VPANDD          Z2, Z11, Z11
-	VPMULLW         Z7, Z11, Z11
-	VPMULHUW        Z4, Z11, Z11
-	VPSLLW          $0x08, Z11, Z11
-	VPMULLW         Z7, Z9, Z9
-	VPMULHUW        Z4, Z9, Z9
-	VPORD           Z9, Z11, Z9
-	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        192(DI)(R10*8), Z9, Z11
-	VPUNPCKLDQ      Z11, Z12, Z9
-	VPUNPCKHDQ      Z11, Z12, Z11
-	VPADDD          Z9, Z11, Z11
-	VPUNPCKLQDQ     Z11, Z10, Z9
-	VPUNPCKHQDQ     Z11, Z10, Z10
-	VPADDD          Z9, Z10, Z10
-	VBROADCASTI64X4 54(R11), Z9
-	VPSLLW          $0x08, Z9, Z11
-	VPANDD          Z2, Z9, Z12
+	VBROADCASTI64X4 (R11), Z10
+	VPSLLW          $0x08, Z10, Z11
+	VPANDD          Z2, Z10, Z12
 	VPMULLW         Z3, Z12, Z12
 	VPMULHUW        Z4, Z12, Z12
 	VPSLLW          $0x08, Z12, Z12
@@ -267,75 +208,122 @@ inPlace:
 	VPMULHUW        Z4, Z11, Z11
 	VPORD           Z11, Z12, Z11
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        256(DI)(R10*8), Z11, Z12
-	VPSLLW          $0x08, Z9, Z11
-	VPANDD          Z2, Z9, Z9
-	VPMULLW         Z5, Z9, Z9
-	VPMULHUW        Z4, Z9, Z9
-	VPSLLW          $0x08, Z9, Z9
+	VPDPBUSD        (DI)(R10*8), Z11, Z12
+	VPSLLW          $0x08, Z10, Z11
+	VPANDD          Z2, Z10, Z10
+	VPMULLW         Z5, Z10, Z10
+	VPMULHUW        Z4, Z10, Z10
+	VPSLLW          $0x08, Z10, Z10
 	VPMULLW         Z5, Z11, Z11
 	VPMULHUW        Z4, Z11, Z11
-	VPORD           Z11, Z9, Z9
+	VPORD           Z11, Z10, Z10
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        320(DI)(R10*8), Z9, Z11
-	VPUNPCKLDQ      Z11, Z12, Z9
-	VPUNPCKHDQ      Z11, Z12, Z11
-	VPADDD          Z9, Z11, Z11
-	VBROADCASTI32X4 86(R11), Z12
-	VINSERTI64X4    $0x00, 54(R11), Z12, Z9
-	VPSLLW          $0x08, Z9, Z13
-	VPANDD          Z2, Z9, Z9
-	VPMULLW         Z6, Z9, Z9
-	VPMULHUW        Z4, Z9, Z9
-	VPSLLW          $0x08, Z9, Z9
-	VPMULLW         Z6, Z13, Z13
+	VPDPBUSD        64(DI)(R10*8), Z10, Z11
+	VPACKSSDW       Z11, Z12, Z11
+	VPMADDWD        Z6, Z11, Z11
+	VBROADCASTI32X4 32(R11), Z12
+	VINSERTI64X4    $0x00, (R11), Z12, Z10
+	VPSLLW          $0x08, Z10, Z13
+	VPANDD          Z2, Z10, Z10
+	VPMULLW         Z7, Z10, Z10
+	VPMULHUW        Z4, Z10, Z10
+	VPSLLW          $0x08, Z10, Z10
+	VPMULLW         Z7, Z13, Z13
 	VPMULHUW        Z4, Z13, Z13
-	VPORD           Z13, Z9, Z9
+	VPORD           Z13, Z10, Z10
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        384(DI)(R10*8), Z9, Z13
-	VPBROADCASTD    102(R11), K1, Z12
-	VPSLLW          $0x08, Z12, Z9
+	VPDPBUSD        128(DI)(R10*8), Z10, Z13
+	VPBROADCASTD    48(R11), K1, Z12
+	VPSLLW          $0x08, Z12, Z10
 	VPANDD          Z2, Z12, Z12
-	VPMULLW         Z7, Z12, Z12
+	VPMULLW         Z8, Z12, Z12
 	VPMULHUW        Z4, Z12, Z12
 	VPSLLW          $0x08, Z12, Z12
-	VPMULLW         Z7, Z9, Z9
-	VPMULHUW        Z4, Z9, Z9
-	VPORD           Z9, Z12, Z9
+	VPMULLW         Z8, Z10, Z10
+	VPMULHUW        Z4, Z10, Z10
+	VPORD           Z10, Z12, Z10
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        448(DI)(R10*8), Z9, Z12
-	VPUNPCKLDQ      Z12, Z13, Z9
-	VPUNPCKHDQ      Z12, Z13, Z12
-	VPADDD          Z9, Z12, Z12
-	VPUNPCKLQDQ     Z12, Z11, Z9
-	VPUNPCKHQDQ     Z12, Z11, Z11
-	VPADDD          Z9, Z11, Z11
-	VSHUFI32X4      $0x88, Z11, Z10, Z9
+	VPDPBUSD        192(DI)(R10*8), Z10, Z12
+	VPACKSSDW       Z12, Z13, Z10
+	VPMADDWD        Z6, Z10, Z10
+	VPACKSSDW       Z10, Z11, Z10
+	VPMADDWD        Z6, Z10, Z10
+	VBROADCASTI64X4 54(R11), Z11
+	VPSLLW          $0x08, Z11, Z12
+	VPANDD          Z2, Z11, Z13
+	VPMULLW         Z3, Z13, Z13
+	VPMULHUW        Z4, Z13, Z13
+	VPSLLW          $0x08, Z13, Z13
+	VPMULLW         Z3, Z12, Z12
+	VPMULHUW        Z4, Z12, Z12
+	VPORD           Z12, Z13, Z12
+	VPXORD          Z13, Z13, Z13
+	VPDPBUSD        256(DI)(R10*8), Z12, Z13
+	VPSLLW          $0x08, Z11, Z12
+	VPANDD          Z2, Z11, Z11
+	VPMULLW         Z5, Z11, Z11
+	VPMULHUW        Z4, Z11, Z11
+	VPSLLW          $0x08, Z11, Z11
+	VPMULLW         Z5, Z12, Z12
+	VPMULHUW        Z4, Z12, Z12
+	VPORD           Z12, Z11, Z11
+	VPXORD          Z12, Z12, Z12
+	VPDPBUSD        320(DI)(R10*8), Z11, Z12
+	VPACKSSDW       Z12, Z13, Z12
+	VPMADDWD        Z6, Z12, Z12
+	VBROADCASTI32X4 86(R11), Z13
+	VINSERTI64X4    $0x00, 54(R11), Z13, Z11
+	VPSLLW          $0x08, Z11, Z14
+	VPANDD          Z2, Z11, Z11
+	VPMULLW         Z7, Z11, Z11
+	VPMULHUW        Z4, Z11, Z11
+	VPSLLW          $0x08, Z11, Z11
+	VPMULLW         Z7, Z14, Z14
+	VPMULHUW        Z4, Z14, Z14
+	VPORD           Z14, Z11, Z11
+	VPXORD          Z14, Z14, Z14
+	VPDPBUSD        384(DI)(R10*8), Z11, Z14
+	VPBROADCASTD    102(R11), K1, Z13
+	VPSLLW          $0x08, Z13, Z11
+	VPANDD          Z2, Z13, Z13
+	VPMULLW         Z8, Z13, Z13
+	VPMULHUW        Z4, Z13, Z13
+	VPSLLW          $0x08, Z13, Z13
+	VPMULLW         Z8, Z11, Z11
+	VPMULHUW        Z4, Z11, Z11
+	VPORD           Z11, Z13, Z11
+	VPXORD          Z13, Z13, Z13
+	VPDPBUSD        448(DI)(R10*8), Z11, Z13
+	VPACKSSDW       Z13, Z14, Z11
+	VPMADDWD        Z6, Z11, Z11
+	VPACKSSDW       Z11, Z12, Z11
+	VPMADDWD        Z6, Z11, Z11
+	VSHUFI32X4      $0x88, Z11, Z10, Z12
 	VSHUFI32X4      $0xdd, Z11, Z10, Z10
-	VPADDD          Z10, Z9, Z9
-	VPERMD          Z9, Z8, Z9
+	VPADDD          Z10, Z12, Z12
+	VPERMD          Z12, Z9, Z12
 	VMOVDQU32       (R9)(R10*1), Z10
-	VPSUBD          Z10, Z9, Z9
+	VPSUBD          Z10, Z12, Z12
 	VPBROADCASTW    52(R11), Y10
 	VPBROADCASTW    106(R11), X11
 	VINSERTI32X4    $0x01, X11, Y10, Y10
 	VCVTPH2PS       Y10, Z10
 	VPANDD          Z0, Z10, Z10
 	VMOVDQU32       (R8)(R10*1), Z11
-	VCVTDQ2PS       Z9, Z9
+	VCVTDQ2PS       Z12, Z12
 	VMULPS          Z11, Z10, Z10
-	VFMADD231PS     Z10, Z9, Z1
+	VFMADD231PS     Z10, Z12, Z1
 
 done:
-	VPERMILPS     $0x4e, Z1, Z9
-	VADDPS        Z1, Z9, Z9
-	VPERMILPS     $0xb1, Z9, Z1
-	VADDPS        Z1, Z9, Z9
-	VSHUFF32X4    $0xb1, Z9, Z9, Z1
-	VADDPS        Z9, Z1, Z1
-	VEXTRACTI32X4 $0x02, Z1, X9
-	VADDPS        X1, X9, X9
-	VMOVSS        X9, (AX)
+	VPERMILPS     $0x4e, Z1, Z10
+	VADDPS        Z1, Z10, Z10
+	VPERMILPS     $0xb1, Z10, Z1
+	VADDPS        Z1, Z10, Z10
+	VSHUFF32X4    $0xb1, Z10, Z10, Z1
+	VADDPS        Z10, Z1, Z1
+	VEXTRACTI32X4 $0x02, Z1, X10
+	VADDPS        X1, X10, X10
+	VMOVSS        X10, (AX)
 	ADDQ          $0x04, AX
 	ADDQ          DX, CX
 	DECQ          BX
@@ -344,13 +332,14 @@ done:
 	RET
 
 constants:
-	VMOVDQU32 constant2<>+0(SB), Z8
+	VMOVDQU32 constant2<>+0(SB), Z9
 	VMOVDQU32 constant3<>+0(SB), Z2
-	VMOVDQU32 constant4<>+0(SB), Z3
-	VMOVDQU32 constant5<>+0(SB), Z4
-	VMOVDQU32 constant6<>+0(SB), Z5
-	VMOVDQU32 constant7<>+0(SB), Z7
-	VMOVDQU32 constant8<>+0(SB), Z6
+	VMOVDQU32 constant4<>+0(SB), Z6
+	VMOVDQU32 constant5<>+0(SB), Z3
+	VMOVDQU32 constant6<>+0(SB), Z4
+	VMOVDQU32 constant7<>+0(SB), Z5
+	VMOVDQU32 constant8<>+0(SB), Z8
+	VMOVDQU32 constant9<>+0(SB), Z7
 	MOVL      $0x0000f000, R10
 	KMOVD     R10, K1
 	JMP       begin
@@ -403,51 +392,61 @@ DATA constant4<>+0(SB)/8, $0x0001000100010001
 DATA constant4<>+8(SB)/8, $0x0001000100010001
 DATA constant4<>+16(SB)/8, $0x0001000100010001
 DATA constant4<>+24(SB)/8, $0x0001000100010001
-DATA constant4<>+32(SB)/8, $0x0003000300030003
-DATA constant4<>+40(SB)/8, $0x0003000300030003
-DATA constant4<>+48(SB)/8, $0x0003000300030003
-DATA constant4<>+56(SB)/8, $0x0003000300030003
+DATA constant4<>+32(SB)/8, $0x0001000100010001
+DATA constant4<>+40(SB)/8, $0x0001000100010001
+DATA constant4<>+48(SB)/8, $0x0001000100010001
+DATA constant4<>+56(SB)/8, $0x0001000100010001
 GLOBL constant4<>(SB), RODATA|NOPTR, $64
 
-DATA constant5<>+0(SB)/8, $0x0003000300030003
-DATA constant5<>+8(SB)/8, $0x0003000300030003
-DATA constant5<>+16(SB)/8, $0x0003000300030003
-DATA constant5<>+24(SB)/8, $0x0003000300030003
+DATA constant5<>+0(SB)/8, $0x0001000100010001
+DATA constant5<>+8(SB)/8, $0x0001000100010001
+DATA constant5<>+16(SB)/8, $0x0001000100010001
+DATA constant5<>+24(SB)/8, $0x0001000100010001
 DATA constant5<>+32(SB)/8, $0x0003000300030003
 DATA constant5<>+40(SB)/8, $0x0003000300030003
 DATA constant5<>+48(SB)/8, $0x0003000300030003
 DATA constant5<>+56(SB)/8, $0x0003000300030003
 GLOBL constant5<>(SB), RODATA|NOPTR, $64
 
-DATA constant6<>+0(SB)/8, $0x0009000900090009
-DATA constant6<>+8(SB)/8, $0x0009000900090009
-DATA constant6<>+16(SB)/8, $0x0009000900090009
-DATA constant6<>+24(SB)/8, $0x0009000900090009
-DATA constant6<>+32(SB)/8, $0x001b001b001b001b
-DATA constant6<>+40(SB)/8, $0x001b001b001b001b
-DATA constant6<>+48(SB)/8, $0x001b001b001b001b
-DATA constant6<>+56(SB)/8, $0x001b001b001b001b
+DATA constant6<>+0(SB)/8, $0x0003000300030003
+DATA constant6<>+8(SB)/8, $0x0003000300030003
+DATA constant6<>+16(SB)/8, $0x0003000300030003
+DATA constant6<>+24(SB)/8, $0x0003000300030003
+DATA constant6<>+32(SB)/8, $0x0003000300030003
+DATA constant6<>+40(SB)/8, $0x0003000300030003
+DATA constant6<>+48(SB)/8, $0x0003000300030003
+DATA constant6<>+56(SB)/8, $0x0003000300030003
 GLOBL constant6<>(SB), RODATA|NOPTR, $64
 
 DATA constant7<>+0(SB)/8, $0x0009000900090009
 DATA constant7<>+8(SB)/8, $0x0009000900090009
-DATA constant7<>+16(SB)/8, $0x001b001b001b001b
-DATA constant7<>+24(SB)/8, $0x001b001b001b001b
-DATA constant7<>+32(SB)/8, $0x0051005100510051
-DATA constant7<>+40(SB)/8, $0x0051005100510051
-DATA constant7<>+48(SB)/8, $0x0003000300010001
-DATA constant7<>+56(SB)/8, $0x001b001b00090009
+DATA constant7<>+16(SB)/8, $0x0009000900090009
+DATA constant7<>+24(SB)/8, $0x0009000900090009
+DATA constant7<>+32(SB)/8, $0x001b001b001b001b
+DATA constant7<>+40(SB)/8, $0x001b001b001b001b
+DATA constant7<>+48(SB)/8, $0x001b001b001b001b
+DATA constant7<>+56(SB)/8, $0x001b001b001b001b
 GLOBL constant7<>(SB), RODATA|NOPTR, $64
 
-DATA constant8<>+0(SB)/8, $0x0051005100510051
-DATA constant8<>+8(SB)/8, $0x0051005100510051
-DATA constant8<>+16(SB)/8, $0x0051005100510051
-DATA constant8<>+24(SB)/8, $0x0051005100510051
-DATA constant8<>+32(SB)/8, $0x0001000100010001
-DATA constant8<>+40(SB)/8, $0x0001000100010001
-DATA constant8<>+48(SB)/8, $0x0003000300030003
-DATA constant8<>+56(SB)/8, $0x0003000300030003
+DATA constant8<>+0(SB)/8, $0x0009000900090009
+DATA constant8<>+8(SB)/8, $0x0009000900090009
+DATA constant8<>+16(SB)/8, $0x001b001b001b001b
+DATA constant8<>+24(SB)/8, $0x001b001b001b001b
+DATA constant8<>+32(SB)/8, $0x0051005100510051
+DATA constant8<>+40(SB)/8, $0x0051005100510051
+DATA constant8<>+48(SB)/8, $0x0003000300010001
+DATA constant8<>+56(SB)/8, $0x001b001b00090009
 GLOBL constant8<>(SB), RODATA|NOPTR, $64
+
+DATA constant9<>+0(SB)/8, $0x0051005100510051
+DATA constant9<>+8(SB)/8, $0x0051005100510051
+DATA constant9<>+16(SB)/8, $0x0051005100510051
+DATA constant9<>+24(SB)/8, $0x0051005100510051
+DATA constant9<>+32(SB)/8, $0x0001000100010001
+DATA constant9<>+40(SB)/8, $0x0001000100010001
+DATA constant9<>+48(SB)/8, $0x0003000300030003
+DATA constant9<>+56(SB)/8, $0x0003000300030003
+GLOBL constant9<>(SB), RODATA|NOPTR, $64
 
 // func tq1_0PackAVX512(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VL
@@ -609,12 +608,12 @@ tile:
 
 constants:
 	VMOVDQU32 constant3<>+0(SB), Z4
-	VMOVDQU32 constant9<>+0(SB), Z5
-	VMOVDQU32 constant10<>+0(SB), Z7
-	VMOVDQU32 constant11<>+0(SB), Z8
-	VMOVDQU32 constant12<>+0(SB), Z9
-	VMOVDQU32 constant13<>+0(SB), Z10
-	VMOVDQU32 constant5<>+0(SB), Z6
+	VMOVDQU32 constant10<>+0(SB), Z5
+	VMOVDQU32 constant11<>+0(SB), Z7
+	VMOVDQU32 constant12<>+0(SB), Z8
+	VMOVDQU32 constant13<>+0(SB), Z9
+	VMOVDQU32 constant14<>+0(SB), Z10
+	VMOVDQU32 constant6<>+0(SB), Z6
 	MOVL      $0x00000080, R9
 	KMOVD     R9, K2
 	MOVL      $0x00008000, R9
@@ -623,55 +622,55 @@ constants:
 	KMOVD     R9, K1
 	JMP       begin
 
-DATA constant9<>+0(SB)/8, $0x0003000300010001
-DATA constant9<>+8(SB)/8, $0x001b001b00090009
-DATA constant9<>+16(SB)/8, $0x0001000100510051
-DATA constant9<>+24(SB)/8, $0x0051005100090009
-DATA constant9<>+32(SB)/8, $0x0003000300010001
-DATA constant9<>+40(SB)/8, $0x001b001b00090009
-DATA constant9<>+48(SB)/8, $0x0001000100510051
-DATA constant9<>+56(SB)/8, $0x0051005100090009
-GLOBL constant9<>(SB), RODATA|NOPTR, $64
-
 DATA constant10<>+0(SB)/8, $0x0003000300010001
 DATA constant10<>+8(SB)/8, $0x001b001b00090009
-DATA constant10<>+16(SB)/8, $0x0003000300510051
-DATA constant10<>+24(SB)/8, $0x00010001001b001b
+DATA constant10<>+16(SB)/8, $0x0001000100510051
+DATA constant10<>+24(SB)/8, $0x0051005100090009
 DATA constant10<>+32(SB)/8, $0x0003000300010001
 DATA constant10<>+40(SB)/8, $0x001b001b00090009
-DATA constant10<>+48(SB)/8, $0x0003000300510051
-DATA constant10<>+56(SB)/8, $0x00010001001b001b
+DATA constant10<>+48(SB)/8, $0x0001000100510051
+DATA constant10<>+56(SB)/8, $0x0051005100090009
 GLOBL constant10<>(SB), RODATA|NOPTR, $64
 
 DATA constant11<>+0(SB)/8, $0x0003000300010001
 DATA constant11<>+8(SB)/8, $0x001b001b00090009
 DATA constant11<>+16(SB)/8, $0x0003000300510051
-DATA constant11<>+24(SB)/8, $0x00030003001b001b
+DATA constant11<>+24(SB)/8, $0x00010001001b001b
 DATA constant11<>+32(SB)/8, $0x0003000300010001
 DATA constant11<>+40(SB)/8, $0x001b001b00090009
 DATA constant11<>+48(SB)/8, $0x0003000300510051
-DATA constant11<>+56(SB)/8, $0x00030003001b001b
+DATA constant11<>+56(SB)/8, $0x00010001001b001b
 GLOBL constant11<>(SB), RODATA|NOPTR, $64
 
 DATA constant12<>+0(SB)/8, $0x0003000300010001
 DATA constant12<>+8(SB)/8, $0x001b001b00090009
 DATA constant12<>+16(SB)/8, $0x0003000300510051
-DATA constant12<>+24(SB)/8, $0x00090009001b001b
+DATA constant12<>+24(SB)/8, $0x00030003001b001b
 DATA constant12<>+32(SB)/8, $0x0003000300010001
 DATA constant12<>+40(SB)/8, $0x001b001b00090009
 DATA constant12<>+48(SB)/8, $0x0003000300510051
-DATA constant12<>+56(SB)/8, $0x00090009001b001b
+DATA constant12<>+56(SB)/8, $0x00030003001b001b
 GLOBL constant12<>(SB), RODATA|NOPTR, $64
 
 DATA constant13<>+0(SB)/8, $0x0003000300010001
 DATA constant13<>+8(SB)/8, $0x001b001b00090009
 DATA constant13<>+16(SB)/8, $0x0003000300510051
-DATA constant13<>+24(SB)/8, $0x001b001b001b001b
+DATA constant13<>+24(SB)/8, $0x00090009001b001b
 DATA constant13<>+32(SB)/8, $0x0003000300010001
 DATA constant13<>+40(SB)/8, $0x001b001b00090009
 DATA constant13<>+48(SB)/8, $0x0003000300510051
-DATA constant13<>+56(SB)/8, $0x001b001b001b001b
+DATA constant13<>+56(SB)/8, $0x00090009001b001b
 GLOBL constant13<>(SB), RODATA|NOPTR, $64
+
+DATA constant14<>+0(SB)/8, $0x0003000300010001
+DATA constant14<>+8(SB)/8, $0x001b001b00090009
+DATA constant14<>+16(SB)/8, $0x0003000300510051
+DATA constant14<>+24(SB)/8, $0x001b001b001b001b
+DATA constant14<>+32(SB)/8, $0x0003000300010001
+DATA constant14<>+40(SB)/8, $0x001b001b00090009
+DATA constant14<>+48(SB)/8, $0x0003000300510051
+DATA constant14<>+56(SB)/8, $0x001b001b001b001b
+GLOBL constant14<>(SB), RODATA|NOPTR, $64
 
 // func tq1_0RowAVX2(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 // Requires: AVX, AVX2, F16C, FMA3, MMX+
@@ -699,42 +698,42 @@ group:
 	PREFETCHT0     4096(R11)
 	VMOVDQU        (R11), Y1
 	VPSLLW         $0x08, Y1, Y2
-	VPAND          constant14<>+0(SB), Y1, Y3
-	VPMULLW        constant15<>+0(SB), Y3, Y3
-	VPMULHUW       constant16<>+0(SB), Y3, Y3
+	VPAND          constant15<>+0(SB), Y1, Y3
+	VPMULLW        constant16<>+0(SB), Y3, Y3
+	VPMULHUW       constant17<>+0(SB), Y3, Y3
 	VPSLLW         $0x08, Y3, Y3
-	VPMULLW        constant15<>+0(SB), Y2, Y2
-	VPMULHUW       constant16<>+0(SB), Y2, Y2
+	VPMULLW        constant16<>+0(SB), Y2, Y2
+	VPMULHUW       constant17<>+0(SB), Y2, Y2
 	VPOR           Y2, Y3, Y2
 	VPMADDUBSW     (DI)(R10*8), Y2, Y2
 	VPSLLW         $0x08, Y1, Y3
-	VPAND          constant14<>+0(SB), Y1, Y4
-	VPMULLW        constant16<>+0(SB), Y4, Y4
-	VPMULHUW       constant16<>+0(SB), Y4, Y4
+	VPAND          constant15<>+0(SB), Y1, Y4
+	VPMULLW        constant17<>+0(SB), Y4, Y4
+	VPMULHUW       constant17<>+0(SB), Y4, Y4
 	VPSLLW         $0x08, Y4, Y4
-	VPMULLW        constant16<>+0(SB), Y3, Y3
-	VPMULHUW       constant16<>+0(SB), Y3, Y3
+	VPMULLW        constant17<>+0(SB), Y3, Y3
+	VPMULHUW       constant17<>+0(SB), Y3, Y3
 	VPOR           Y3, Y4, Y3
 	VPMADDUBSW     32(DI)(R10*8), Y3, Y3
 	VPUNPCKLWD     Y3, Y2, Y4
 	VPUNPCKHWD     Y3, Y2, Y2
 	VPADDW         Y4, Y2, Y2
 	VPSLLW         $0x08, Y1, Y3
-	VPAND          constant14<>+0(SB), Y1, Y4
-	VPMULLW        constant17<>+0(SB), Y4, Y4
-	VPMULHUW       constant16<>+0(SB), Y4, Y4
+	VPAND          constant15<>+0(SB), Y1, Y4
+	VPMULLW        constant18<>+0(SB), Y4, Y4
+	VPMULHUW       constant17<>+0(SB), Y4, Y4
 	VPSLLW         $0x08, Y4, Y4
-	VPMULLW        constant17<>+0(SB), Y3, Y3
-	VPMULHUW       constant16<>+0(SB), Y3, Y3
+	VPMULLW        constant18<>+0(SB), Y3, Y3
+	VPMULHUW       constant17<>+0(SB), Y3, Y3
 	VPOR           Y3, Y4, Y3
 	VPMADDUBSW     64(DI)(R10*8), Y3, Y3
 	VPSLLW         $0x08, Y1, Y4
-	VPAND          constant14<>+0(SB), Y1, Y5
-	VPMULLW        constant18<>+0(SB), Y5, Y5
-	VPMULHUW       constant16<>+0(SB), Y5, Y5
+	VPAND          constant15<>+0(SB), Y1, Y5
+	VPMULLW        constant19<>+0(SB), Y5, Y5
+	VPMULHUW       constant17<>+0(SB), Y5, Y5
 	VPSLLW         $0x08, Y5, Y5
-	VPMULLW        constant18<>+0(SB), Y4, Y4
-	VPMULHUW       constant16<>+0(SB), Y4, Y4
+	VPMULLW        constant19<>+0(SB), Y4, Y4
+	VPMULHUW       constant17<>+0(SB), Y4, Y4
 	VPOR           Y4, Y5, Y4
 	VPMADDUBSW     96(DI)(R10*8), Y4, Y4
 	VPUNPCKLWD     Y4, Y3, Y5
@@ -744,45 +743,45 @@ group:
 	VPUNPCKHDQ     Y3, Y2, Y2
 	VPADDW         Y4, Y2, Y2
 	VPSLLW         $0x08, Y1, Y3
-	VPAND          constant14<>+0(SB), Y1, Y1
-	VPMULLW        constant19<>+0(SB), Y1, Y1
-	VPMULHUW       constant16<>+0(SB), Y1, Y1
+	VPAND          constant15<>+0(SB), Y1, Y1
+	VPMULLW        constant20<>+0(SB), Y1, Y1
+	VPMULHUW       constant17<>+0(SB), Y1, Y1
 	VPSLLW         $0x08, Y1, Y1
-	VPMULLW        constant19<>+0(SB), Y3, Y3
-	VPMULHUW       constant16<>+0(SB), Y3, Y3
+	VPMULLW        constant20<>+0(SB), Y3, Y3
+	VPMULHUW       constant17<>+0(SB), Y3, Y3
 	VPOR           Y3, Y1, Y1
 	VPMADDUBSW     128(DI)(R10*8), Y1, Y1
 	VBROADCASTI128 32(R11), Y3
 	VPSLLW         $0x08, Y3, Y4
-	VPAND          constant14<>+0(SB), Y3, Y5
-	VPMULLW        constant20<>+0(SB), Y5, Y5
-	VPMULHUW       constant16<>+0(SB), Y5, Y5
+	VPAND          constant15<>+0(SB), Y3, Y5
+	VPMULLW        constant21<>+0(SB), Y5, Y5
+	VPMULHUW       constant17<>+0(SB), Y5, Y5
 	VPSLLW         $0x08, Y5, Y5
-	VPMULLW        constant20<>+0(SB), Y4, Y4
-	VPMULHUW       constant16<>+0(SB), Y4, Y4
+	VPMULLW        constant21<>+0(SB), Y4, Y4
+	VPMULHUW       constant17<>+0(SB), Y4, Y4
 	VPOR           Y4, Y5, Y4
 	VPMADDUBSW     160(DI)(R10*8), Y4, Y4
 	VPUNPCKLWD     Y4, Y1, Y5
 	VPUNPCKHWD     Y4, Y1, Y1
 	VPADDW         Y5, Y1, Y1
 	VPSLLW         $0x08, Y3, Y4
-	VPAND          constant14<>+0(SB), Y3, Y5
-	VPMULLW        constant21<>+0(SB), Y5, Y5
-	VPMULHUW       constant16<>+0(SB), Y5, Y5
+	VPAND          constant15<>+0(SB), Y3, Y5
+	VPMULLW        constant22<>+0(SB), Y5, Y5
+	VPMULHUW       constant17<>+0(SB), Y5, Y5
 	VPSLLW         $0x08, Y5, Y5
-	VPMULLW        constant21<>+0(SB), Y4, Y4
-	VPMULHUW       constant16<>+0(SB), Y4, Y4
+	VPMULLW        constant22<>+0(SB), Y4, Y4
+	VPMULHUW       constant17<>+0(SB), Y4, Y4
 	VPOR           Y4, Y5, Y4
 	VPMADDUBSW     192(DI)(R10*8), Y4, Y5
 	VPBROADCASTD   48(R11), Y4
 	VPBLENDD       $0xf0, Y4, Y3, Y3
 	VPSLLW         $0x08, Y3, Y4
-	VPAND          constant14<>+0(SB), Y3, Y3
-	VPMULLW        constant22<>+0(SB), Y3, Y3
-	VPMULHUW       constant16<>+0(SB), Y3, Y3
+	VPAND          constant15<>+0(SB), Y3, Y3
+	VPMULLW        constant23<>+0(SB), Y3, Y3
+	VPMULHUW       constant17<>+0(SB), Y3, Y3
 	VPSLLW         $0x08, Y3, Y3
-	VPMULLW        constant22<>+0(SB), Y4, Y4
-	VPMULHUW       constant16<>+0(SB), Y4, Y4
+	VPMULLW        constant23<>+0(SB), Y4, Y4
+	VPMULHUW       constant17<>+0(SB), Y4, Y4
 	VPOR           Y4, Y3, Y3
 	VPMADDUBSW     224(DI)(R10*8), Y3, Y3
 	VPUNPCKLWD     Y3, Y5, Y4
@@ -825,59 +824,59 @@ rest:
 	VZEROUPPER
 	RET
 
-DATA constant14<>+0(SB)/8, $0xff00ff00ff00ff00
-DATA constant14<>+8(SB)/8, $0xff00ff00ff00ff00
-DATA constant14<>+16(SB)/8, $0xff00ff00ff00ff00
-DATA constant14<>+24(SB)/8, $0xff00ff00ff00ff00
-GLOBL constant14<>(SB), RODATA|NOPTR, $32
-
-DATA constant15<>+0(SB)/8, $0x0001000100010001
-DATA constant15<>+8(SB)/8, $0x0001000100010001
-DATA constant15<>+16(SB)/8, $0x0001000100010001
-DATA constant15<>+24(SB)/8, $0x0001000100010001
+DATA constant15<>+0(SB)/8, $0xff00ff00ff00ff00
+DATA constant15<>+8(SB)/8, $0xff00ff00ff00ff00
+DATA constant15<>+16(SB)/8, $0xff00ff00ff00ff00
+DATA constant15<>+24(SB)/8, $0xff00ff00ff00ff00
 GLOBL constant15<>(SB), RODATA|NOPTR, $32
 
-DATA constant16<>+0(SB)/8, $0x0003000300030003
-DATA constant16<>+8(SB)/8, $0x0003000300030003
-DATA constant16<>+16(SB)/8, $0x0003000300030003
-DATA constant16<>+24(SB)/8, $0x0003000300030003
+DATA constant16<>+0(SB)/8, $0x0001000100010001
+DATA constant16<>+8(SB)/8, $0x0001000100010001
+DATA constant16<>+16(SB)/8, $0x0001000100010001
+DATA constant16<>+24(SB)/8, $0x0001000100010001
 GLOBL constant16<>(SB), RODATA|NOPTR, $32
 
-DATA constant17<>+0(SB)/8, $0x0009000900090009
-DATA constant17<>+8(SB)/8, $0x0009000900090009
-DATA constant17<>+16(SB)/8, $0x0009000900090009
-DATA constant17<>+24(SB)/8, $0x0009000900090009
+DATA constant17<>+0(SB)/8, $0x0003000300030003
+DATA constant17<>+8(SB)/8, $0x0003000300030003
+DATA constant17<>+16(SB)/8, $0x0003000300030003
+DATA constant17<>+24(SB)/8, $0x0003000300030003
 GLOBL constant17<>(SB), RODATA|NOPTR, $32
 
-DATA constant18<>+0(SB)/8, $0x001b001b001b001b
-DATA constant18<>+8(SB)/8, $0x001b001b001b001b
-DATA constant18<>+16(SB)/8, $0x001b001b001b001b
-DATA constant18<>+24(SB)/8, $0x001b001b001b001b
+DATA constant18<>+0(SB)/8, $0x0009000900090009
+DATA constant18<>+8(SB)/8, $0x0009000900090009
+DATA constant18<>+16(SB)/8, $0x0009000900090009
+DATA constant18<>+24(SB)/8, $0x0009000900090009
 GLOBL constant18<>(SB), RODATA|NOPTR, $32
 
-DATA constant19<>+0(SB)/8, $0x0051005100510051
-DATA constant19<>+8(SB)/8, $0x0051005100510051
-DATA constant19<>+16(SB)/8, $0x0051005100510051
-DATA constant19<>+24(SB)/8, $0x0051005100510051
+DATA constant19<>+0(SB)/8, $0x001b001b001b001b
+DATA constant19<>+8(SB)/8, $0x001b001b001b001b
+DATA constant19<>+16(SB)/8, $0x001b001b001b001b
+DATA constant19<>+24(SB)/8, $0x001b001b001b001b
 GLOBL constant19<>(SB), RODATA|NOPTR, $32
 
-DATA constant20<>+0(SB)/8, $0x0001000100010001
-DATA constant20<>+8(SB)/8, $0x0001000100010001
-DATA constant20<>+16(SB)/8, $0x0003000300030003
-DATA constant20<>+24(SB)/8, $0x0003000300030003
+DATA constant20<>+0(SB)/8, $0x0051005100510051
+DATA constant20<>+8(SB)/8, $0x0051005100510051
+DATA constant20<>+16(SB)/8, $0x0051005100510051
+DATA constant20<>+24(SB)/8, $0x0051005100510051
 GLOBL constant20<>(SB), RODATA|NOPTR, $32
 
-DATA constant21<>+0(SB)/8, $0x0009000900090009
-DATA constant21<>+8(SB)/8, $0x0009000900090009
-DATA constant21<>+16(SB)/8, $0x001b001b001b001b
-DATA constant21<>+24(SB)/8, $0x001b001b001b001b
+DATA constant21<>+0(SB)/8, $0x0001000100010001
+DATA constant21<>+8(SB)/8, $0x0001000100010001
+DATA constant21<>+16(SB)/8, $0x0003000300030003
+DATA constant21<>+24(SB)/8, $0x0003000300030003
 GLOBL constant21<>(SB), RODATA|NOPTR, $32
 
-DATA constant22<>+0(SB)/8, $0x0051005100510051
-DATA constant22<>+8(SB)/8, $0x0051005100510051
-DATA constant22<>+16(SB)/8, $0x0003000300010001
-DATA constant22<>+24(SB)/8, $0x001b001b00090009
+DATA constant22<>+0(SB)/8, $0x0009000900090009
+DATA constant22<>+8(SB)/8, $0x0009000900090009
+DATA constant22<>+16(SB)/8, $0x001b001b001b001b
+DATA constant22<>+24(SB)/8, $0x001b001b001b001b
 GLOBL constant22<>(SB), RODATA|NOPTR, $32
+
+DATA constant23<>+0(SB)/8, $0x0051005100510051
+DATA constant23<>+8(SB)/8, $0x0051005100510051
+DATA constant23<>+16(SB)/8, $0x0003000300010001
+DATA constant23<>+24(SB)/8, $0x001b001b00090009
+GLOBL constant23<>(SB), RODATA|NOPTR, $32
 
 // func tq1_0PackAVX2(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX2, F16C
@@ -905,48 +904,48 @@ tile:
 	VPSHUFD        $0x00, Y1, Y3
 	VPBLENDD       $0xe0, Y3, Y2, Y2
 	VPSLLW         $0x08, Y2, Y3
-	VPAND          constant14<>+0(SB), Y2, Y2
-	VPMULLW        constant23<>+0(SB), Y2, Y2
-	VPMULHUW       constant16<>+0(SB), Y2, Y2
+	VPAND          constant15<>+0(SB), Y2, Y2
+	VPMULLW        constant24<>+0(SB), Y2, Y2
+	VPMULHUW       constant17<>+0(SB), Y2, Y2
 	VPSLLW         $0x08, Y2, Y2
-	VPMULLW        constant23<>+0(SB), Y3, Y3
-	VPMULHUW       constant16<>+0(SB), Y3, Y3
+	VPMULLW        constant24<>+0(SB), Y3, Y3
+	VPMULHUW       constant17<>+0(SB), Y3, Y3
 	VPOR           Y3, Y2, Y2
 	VMOVDQU        Y2, (AX)(R9*8)
 	VPSHUFD        $0x55, Y0, Y2
 	VPSHUFD        $0x55, Y1, Y3
 	VPBLENDD       $0xe0, Y3, Y2, Y2
 	VPSLLW         $0x08, Y2, Y3
-	VPAND          constant14<>+0(SB), Y2, Y2
-	VPMULLW        constant23<>+0(SB), Y2, Y2
-	VPMULHUW       constant16<>+0(SB), Y2, Y2
+	VPAND          constant15<>+0(SB), Y2, Y2
+	VPMULLW        constant24<>+0(SB), Y2, Y2
+	VPMULHUW       constant17<>+0(SB), Y2, Y2
 	VPSLLW         $0x08, Y2, Y2
-	VPMULLW        constant23<>+0(SB), Y3, Y3
-	VPMULHUW       constant16<>+0(SB), Y3, Y3
+	VPMULLW        constant24<>+0(SB), Y3, Y3
+	VPMULHUW       constant17<>+0(SB), Y3, Y3
 	VPOR           Y3, Y2, Y2
 	VMOVDQU        Y2, 64(AX)(R9*8)
 	VPSHUFD        $0xaa, Y0, Y2
 	VPSHUFD        $0xaa, Y1, Y3
 	VPBLENDD       $0xe0, Y3, Y2, Y2
 	VPSLLW         $0x08, Y2, Y3
-	VPAND          constant14<>+0(SB), Y2, Y2
-	VPMULLW        constant23<>+0(SB), Y2, Y2
-	VPMULHUW       constant16<>+0(SB), Y2, Y2
+	VPAND          constant15<>+0(SB), Y2, Y2
+	VPMULLW        constant24<>+0(SB), Y2, Y2
+	VPMULHUW       constant17<>+0(SB), Y2, Y2
 	VPSLLW         $0x08, Y2, Y2
-	VPMULLW        constant23<>+0(SB), Y3, Y3
-	VPMULHUW       constant16<>+0(SB), Y3, Y3
+	VPMULLW        constant24<>+0(SB), Y3, Y3
+	VPMULHUW       constant17<>+0(SB), Y3, Y3
 	VPOR           Y3, Y2, Y2
 	VMOVDQU        Y2, 128(AX)(R9*8)
 	VPSHUFD        $0xff, Y0, Y0
 	VPSHUFD        $0xff, Y1, Y1
 	VPBLENDD       $0xe0, Y1, Y0, Y0
 	VPSLLW         $0x08, Y0, Y1
-	VPAND          constant14<>+0(SB), Y0, Y0
-	VPMULLW        constant23<>+0(SB), Y0, Y0
-	VPMULHUW       constant16<>+0(SB), Y0, Y0
+	VPAND          constant15<>+0(SB), Y0, Y0
+	VPMULLW        constant24<>+0(SB), Y0, Y0
+	VPMULHUW       constant17<>+0(SB), Y0, Y0
 	VPSLLW         $0x08, Y0, Y0
-	VPMULLW        constant23<>+0(SB), Y1, Y1
-	VPMULHUW       constant16<>+0(SB), Y1, Y1
+	VPMULLW        constant24<>+0(SB), Y1, Y1
+	VPMULHUW       constant17<>+0(SB), Y1, Y1
 	VPOR           Y1, Y0, Y0
 	VMOVDQU        Y0, 192(AX)(R9*8)
 	VBROADCASTI128 16(R10), Y0
@@ -959,12 +958,12 @@ tile:
 	VPBROADCASTD   48(R10), Y3
 	VPBLENDD       $0x80, Y3, Y2, Y2
 	VPSLLW         $0x08, Y2, Y3
-	VPAND          constant14<>+0(SB), Y2, Y2
-	VPMULLW        constant24<>+0(SB), Y2, Y2
-	VPMULHUW       constant16<>+0(SB), Y2, Y2
+	VPAND          constant15<>+0(SB), Y2, Y2
+	VPMULLW        constant25<>+0(SB), Y2, Y2
+	VPMULHUW       constant17<>+0(SB), Y2, Y2
 	VPSLLW         $0x08, Y2, Y2
-	VPMULLW        constant24<>+0(SB), Y3, Y3
-	VPMULHUW       constant16<>+0(SB), Y3, Y3
+	VPMULLW        constant25<>+0(SB), Y3, Y3
+	VPMULHUW       constant17<>+0(SB), Y3, Y3
 	VPOR           Y3, Y2, Y2
 	VMOVDQU        Y2, 256(AX)(R9*8)
 	VPSHUFD        $0x55, Y0, Y2
@@ -973,12 +972,12 @@ tile:
 	VPBROADCASTD   48(R10), Y3
 	VPBLENDD       $0x80, Y3, Y2, Y2
 	VPSLLW         $0x08, Y2, Y3
-	VPAND          constant14<>+0(SB), Y2, Y2
-	VPMULLW        constant25<>+0(SB), Y2, Y2
-	VPMULHUW       constant16<>+0(SB), Y2, Y2
+	VPAND          constant15<>+0(SB), Y2, Y2
+	VPMULLW        constant26<>+0(SB), Y2, Y2
+	VPMULHUW       constant17<>+0(SB), Y2, Y2
 	VPSLLW         $0x08, Y2, Y2
-	VPMULLW        constant25<>+0(SB), Y3, Y3
-	VPMULHUW       constant16<>+0(SB), Y3, Y3
+	VPMULLW        constant26<>+0(SB), Y3, Y3
+	VPMULHUW       constant17<>+0(SB), Y3, Y3
 	VPOR           Y3, Y2, Y2
 	VMOVDQU        Y2, 320(AX)(R9*8)
 	VPSHUFD        $0xaa, Y0, Y2
@@ -987,12 +986,12 @@ tile:
 	VPBROADCASTD   48(R10), Y3
 	VPBLENDD       $0x80, Y3, Y2, Y2
 	VPSLLW         $0x08, Y2, Y3
-	VPAND          constant14<>+0(SB), Y2, Y2
-	VPMULLW        constant26<>+0(SB), Y2, Y2
-	VPMULHUW       constant16<>+0(SB), Y2, Y2
+	VPAND          constant15<>+0(SB), Y2, Y2
+	VPMULLW        constant27<>+0(SB), Y2, Y2
+	VPMULHUW       constant17<>+0(SB), Y2, Y2
 	VPSLLW         $0x08, Y2, Y2
-	VPMULLW        constant26<>+0(SB), Y3, Y3
-	VPMULHUW       constant16<>+0(SB), Y3, Y3
+	VPMULLW        constant27<>+0(SB), Y3, Y3
+	VPMULHUW       constant17<>+0(SB), Y3, Y3
 	VPOR           Y3, Y2, Y2
 	VMOVDQU        Y2, 384(AX)(R9*8)
 	VPSHUFD        $0xff, Y0, Y0
@@ -1001,12 +1000,12 @@ tile:
 	VPBROADCASTD   48(R10), Y1
 	VPBLENDD       $0x80, Y1, Y0, Y0
 	VPSLLW         $0x08, Y0, Y1
-	VPAND          constant14<>+0(SB), Y0, Y0
-	VPMULLW        constant27<>+0(SB), Y0, Y0
-	VPMULHUW       constant16<>+0(SB), Y0, Y0
+	VPAND          constant15<>+0(SB), Y0, Y0
+	VPMULLW        constant28<>+0(SB), Y0, Y0
+	VPMULHUW       constant17<>+0(SB), Y0, Y0
 	VPSLLW         $0x08, Y0, Y0
-	VPMULLW        constant27<>+0(SB), Y1, Y1
-	VPMULHUW       constant16<>+0(SB), Y1, Y1
+	VPMULLW        constant28<>+0(SB), Y1, Y1
+	VPMULHUW       constant17<>+0(SB), Y1, Y1
 	VPOR           Y1, Y0, Y0
 	VMOVDQU        Y0, 448(AX)(R9*8)
 	VPBROADCASTW   52(R10), Y0
@@ -1021,48 +1020,48 @@ tile:
 	VPSHUFD        $0x00, Y1, Y3
 	VPBLENDD       $0xe0, Y3, Y2, Y2
 	VPSLLW         $0x08, Y2, Y3
-	VPAND          constant14<>+0(SB), Y2, Y2
-	VPMULLW        constant23<>+0(SB), Y2, Y2
-	VPMULHUW       constant16<>+0(SB), Y2, Y2
+	VPAND          constant15<>+0(SB), Y2, Y2
+	VPMULLW        constant24<>+0(SB), Y2, Y2
+	VPMULHUW       constant17<>+0(SB), Y2, Y2
 	VPSLLW         $0x08, Y2, Y2
-	VPMULLW        constant23<>+0(SB), Y3, Y3
-	VPMULHUW       constant16<>+0(SB), Y3, Y3
+	VPMULLW        constant24<>+0(SB), Y3, Y3
+	VPMULHUW       constant17<>+0(SB), Y3, Y3
 	VPOR           Y3, Y2, Y2
 	VMOVDQU        Y2, 32(AX)(R9*8)
 	VPSHUFD        $0x55, Y0, Y2
 	VPSHUFD        $0x55, Y1, Y3
 	VPBLENDD       $0xe0, Y3, Y2, Y2
 	VPSLLW         $0x08, Y2, Y3
-	VPAND          constant14<>+0(SB), Y2, Y2
-	VPMULLW        constant23<>+0(SB), Y2, Y2
-	VPMULHUW       constant16<>+0(SB), Y2, Y2
+	VPAND          constant15<>+0(SB), Y2, Y2
+	VPMULLW        constant24<>+0(SB), Y2, Y2
+	VPMULHUW       constant17<>+0(SB), Y2, Y2
 	VPSLLW         $0x08, Y2, Y2
-	VPMULLW        constant23<>+0(SB), Y3, Y3
-	VPMULHUW       constant16<>+0(SB), Y3, Y3
+	VPMULLW        constant24<>+0(SB), Y3, Y3
+	VPMULHUW       constant17<>+0(SB), Y3, Y3
 	VPOR           Y3, Y2, Y2
 	VMOVDQU        Y2, 96(AX)(R9*8)
 	VPSHUFD        $0xaa, Y0, Y2
 	VPSHUFD        $0xaa, Y1, Y3
 	VPBLENDD       $0xe0, Y3, Y2, Y2
 	VPSLLW         $0x08, Y2, Y3
-	VPAND          constant14<>+0(SB), Y2, Y2
-	VPMULLW        constant23<>+0(SB), Y2, Y2
-	VPMULHUW       constant16<>+0(SB), Y2, Y2
+	VPAND          constant15<>+0(SB), Y2, Y2
+	VPMULLW        constant24<>+0(SB), Y2, Y2
+	VPMULHUW       constant17<>+0(SB), Y2, Y2
 	VPSLLW         $0x08, Y2, Y2
-	VPMULLW        constant23<>+0(SB), Y3, Y3
-	VPMULHUW       constant16<>+0(SB), Y3, Y3
+	VPMULLW        constant24<>+0(SB), Y3, Y3
+	VPMULHUW       constant17<>+0(SB), Y3, Y3
 	VPOR           Y3, Y2, Y2
 	VMOVDQU        Y2, 160(AX)(R9*8)
 	VPSHUFD        $0xff, Y0, Y0
 	VPSHUFD        $0xff, Y1, Y1
 	VPBLENDD       $0xe0, Y1, Y0, Y0
 	VPSLLW         $0x08, Y0, Y1
-	VPAND          constant14<>+0(SB), Y0, Y0
-	VPMULLW        constant23<>+0(SB), Y0, Y0
-	VPMULHUW       constant16<>+0(SB), Y0, Y0
+	VPAND          constant15<>+0(SB), Y0, Y0
+	VPMULLW        constant24<>+0(SB), Y0, Y0
+	VPMULHUW       constant17<>+0(SB), Y0, Y0
 	VPSLLW         $0x08, Y0, Y0
-	VPMULLW        constant23<>+0(SB), Y1, Y1
-	VPMULHUW       constant16<>+0(SB), Y1, Y1
+	VPMULLW        constant24<>+0(SB), Y1, Y1
+	VPMULHUW       constant17<>+0(SB), Y1, Y1
 	VPOR           Y1, Y0, Y0
 	VMOVDQU        Y0, 224(AX)(R9*8)
 	VBROADCASTI128 16(R10), Y0
@@ -1075,12 +1074,12 @@ tile:
 	VPBROADCASTD   48(R10), Y3
 	VPBLENDD       $0x80, Y3, Y2, Y2
 	VPSLLW         $0x08, Y2, Y3
-	VPAND          constant14<>+0(SB), Y2, Y2
-	VPMULLW        constant24<>+0(SB), Y2, Y2
-	VPMULHUW       constant16<>+0(SB), Y2, Y2
+	VPAND          constant15<>+0(SB), Y2, Y2
+	VPMULLW        constant25<>+0(SB), Y2, Y2
+	VPMULHUW       constant17<>+0(SB), Y2, Y2
 	VPSLLW         $0x08, Y2, Y2
-	VPMULLW        constant24<>+0(SB), Y3, Y3
-	VPMULHUW       constant16<>+0(SB), Y3, Y3
+	VPMULLW        constant25<>+0(SB), Y3, Y3
+	VPMULHUW       constant17<>+0(SB), Y3, Y3
 	VPOR           Y3, Y2, Y2
 	VMOVDQU        Y2, 288(AX)(R9*8)
 	VPSHUFD        $0x55, Y0, Y2
@@ -1089,12 +1088,12 @@ tile:
 	VPBROADCASTD   48(R10), Y3
 	VPBLENDD       $0x80, Y3, Y2, Y2
 	VPSLLW         $0x08, Y2, Y3
-	VPAND          constant14<>+0(SB), Y2, Y2
-	VPMULLW        constant25<>+0(SB), Y2, Y2
-	VPMULHUW       constant16<>+0(SB), Y2, Y2
+	VPAND          constant15<>+0(SB), Y2, Y2
+	VPMULLW        constant26<>+0(SB), Y2, Y2
+	VPMULHUW       constant17<>+0(SB), Y2, Y2
 	VPSLLW         $0x08, Y2, Y2
-	VPMULLW        constant25<>+0(SB), Y3, Y3
-	VPMULHUW       constant16<>+0(SB), Y3, Y3
+	VPMULLW        constant26<>+0(SB), Y3, Y3
+	VPMULHUW       constant17<>+0(SB), Y3, Y3
 	VPOR           Y3, Y2, Y2
 	VMOVDQU        Y2, 352(AX)(R9*8)
 	VPSHUFD        $0xaa, Y0, Y2
@@ -1103,12 +1102,12 @@ tile:
 	VPBROADCASTD   48(R10), Y3
 	VPBLENDD       $0x80, Y3, Y2, Y2
 	VPSLLW         $0x08, Y2, Y3
-	VPAND          constant14<>+0(SB), Y2, Y2
-	VPMULLW        constant26<>+0(SB), Y2, Y2
-	VPMULHUW       constant16<>+0(SB), Y2, Y2
+	VPAND          constant15<>+0(SB), Y2, Y2
+	VPMULLW        constant27<>+0(SB), Y2, Y2
+	VPMULHUW       constant17<>+0(SB), Y2, Y2
 	VPSLLW         $0x08, Y2, Y2
-	VPMULLW        constant26<>+0(SB), Y3, Y3
-	VPMULHUW       constant16<>+0(SB), Y3, Y3
+	VPMULLW        constant27<>+0(SB), Y3, Y3
+	VPMULHUW       constant17<>+0(SB), Y3, Y3
 	VPOR           Y3, Y2, Y2
 	VMOVDQU        Y2, 416(AX)(R9*8)
 	VPSHUFD        $0xff, Y0, Y0
@@ -1117,12 +1116,12 @@ tile:
 	VPBROADCASTD   48(R10), Y1
 	VPBLENDD       $0x80, Y1, Y0, Y0
 	VPSLLW         $0x08, Y0, Y1
-	VPAND          constant14<>+0(SB), Y0, Y0
-	VPMULLW        constant27<>+0(SB), Y0, Y0
-	VPMULHUW       constant16<>+0(SB), Y0, Y0
+	VPAND          constant15<>+0(SB), Y0, Y0
+	VPMULLW        constant28<>+0(SB), Y0, Y0
+	VPMULHUW       constant17<>+0(SB), Y0, Y0
 	VPSLLW         $0x08, Y0, Y0
-	VPMULLW        constant27<>+0(SB), Y1, Y1
-	VPMULHUW       constant16<>+0(SB), Y1, Y1
+	VPMULLW        constant28<>+0(SB), Y1, Y1
+	VPMULHUW       constant17<>+0(SB), Y1, Y1
 	VPOR           Y1, Y0, Y0
 	VMOVDQU        Y0, 480(AX)(R9*8)
 	VPBROADCASTW   52(R10), Y0
@@ -1140,32 +1139,32 @@ tile:
 	VZEROUPPER
 	RET
 
-DATA constant23<>+0(SB)/8, $0x0003000300010001
-DATA constant23<>+8(SB)/8, $0x001b001b00090009
-DATA constant23<>+16(SB)/8, $0x0001000100510051
-DATA constant23<>+24(SB)/8, $0x0051005100090009
-GLOBL constant23<>(SB), RODATA|NOPTR, $32
-
 DATA constant24<>+0(SB)/8, $0x0003000300010001
 DATA constant24<>+8(SB)/8, $0x001b001b00090009
-DATA constant24<>+16(SB)/8, $0x0003000300510051
-DATA constant24<>+24(SB)/8, $0x00010001001b001b
+DATA constant24<>+16(SB)/8, $0x0001000100510051
+DATA constant24<>+24(SB)/8, $0x0051005100090009
 GLOBL constant24<>(SB), RODATA|NOPTR, $32
 
 DATA constant25<>+0(SB)/8, $0x0003000300010001
 DATA constant25<>+8(SB)/8, $0x001b001b00090009
 DATA constant25<>+16(SB)/8, $0x0003000300510051
-DATA constant25<>+24(SB)/8, $0x00030003001b001b
+DATA constant25<>+24(SB)/8, $0x00010001001b001b
 GLOBL constant25<>(SB), RODATA|NOPTR, $32
 
 DATA constant26<>+0(SB)/8, $0x0003000300010001
 DATA constant26<>+8(SB)/8, $0x001b001b00090009
 DATA constant26<>+16(SB)/8, $0x0003000300510051
-DATA constant26<>+24(SB)/8, $0x00090009001b001b
+DATA constant26<>+24(SB)/8, $0x00030003001b001b
 GLOBL constant26<>(SB), RODATA|NOPTR, $32
 
 DATA constant27<>+0(SB)/8, $0x0003000300010001
 DATA constant27<>+8(SB)/8, $0x001b001b00090009
 DATA constant27<>+16(SB)/8, $0x0003000300510051
-DATA constant27<>+24(SB)/8, $0x001b001b001b001b
+DATA constant27<>+24(SB)/8, $0x00090009001b001b
 GLOBL constant27<>(SB), RODATA|NOPTR, $32
+
+DATA constant28<>+0(SB)/8, $0x0003000300010001
+DATA constant28<>+8(SB)/8, $0x001b001b00090009
+DATA constant28<>+16(SB)/8, $0x0003000300510051
+DATA constant28<>+24(SB)/8, $0x001b001b001b001b
+GLOBL constant28<>(SB), RODATA|NOPTR, $32

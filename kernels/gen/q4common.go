@@ -443,14 +443,36 @@ func interleavedSum(v *simd, n interleave, add func(...Op)) func(a, b reg.VecVir
 	}
 }
 
+// narrowedSum merges vectors whose lanes fit 16 bits by adding adjacent lanes: in each 128 bits, two sums of a and then two of b.
+func (v *simd) narrowedSum(a, b reg.VecVirtual) reg.VecVirtual {
+	x := v.new()
+	VPACKSSDW(b, a, x)
+	VPMADDWD(v.words(1), x, x)
+	return x
+}
+
+// adjacentSum is narrowedSum for lanes of 32 bits.
+func (v *simd) adjacentSum(a, b reg.VecVirtual) reg.VecVirtual {
+	even, odd := v.new(), v.new()
+	VSHUFPS(Imm(0x88), b, a, even)
+	VSHUFPS(Imm(0xdd), b, a, odd)
+	VPADDD(even, odd, odd)
+	return odd
+}
+
 // dots returns the integer dot products of a group's codes with the activations at q + 8·o, a lane a block, i1 being nil; or those of
 // the blocks' first and second halves if the format has halves. The bias is still in them.
 func (f *unitFormat) dots(v *simd, w, q, o reg.Register) (i0, i1 reg.VecVirtual) {
 	short := !v.wide() && !f.signed && f.max*127*8 <= math.MaxInt16 // sums of eight products fit 16 bits
 	var r reduction
 	r.merge[0], r.merge[1] = interleavedSum(v, dwords, VPADDD), interleavedSum(v, qwords, VPADDD)
-	if short {
+	switch {
+	case short:
 		r.merge[0], r.merge[1] = interleavedSum(v, words, VPADDW), interleavedSum(v, dwords, VPADDW)
+	case v.wide() && f.max*127*8 <= math.MaxInt16:
+		r.merge[0], r.merge[1] = v.narrowedSum, v.narrowedSum
+	case v.wide() && f.max*127*4 <= math.MaxInt16:
+		r.merge[0], r.merge[1] = v.narrowedSum, v.adjacentSum
 	}
 	k := 0
 	f.codes(v, w, func(u reg.VecVirtual) {
