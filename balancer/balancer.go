@@ -7,13 +7,14 @@
 // # How it decides
 //
 // It searches from a derived start, one setting at a time, by trials: the candidate and the setting in force take turns of some decode
-// steps (A BB AA BB A, so that a steady drift favours neither), and the faster by time per token wins. A candidate that is clearly slower is
-// given up after a few steps; one whose gain cannot reach 2 % any more, after a turn or two. What the figures say decides what is tried first and
-// what is not tried at all: where the engine hardly waits for the disk there is nothing to gain by reading otherwise.
+// steps (A BB AA BB A, so that a steady drift favours neither), and the faster by time per token wins, if it is by more than the trial's own
+// error, and by 2 % where it reads or computes more. A candidate that is clearly slower is given up after a few steps; one whose gain
+// cannot reach that any more, after a turn or two. What the figures say decides what is tried first and what is not tried at all: where the
+// engine hardly waits for the disk there is nothing to gain by reading otherwise.
 //
-// When a round of trials has changed nothing, it waits, twice as long each time, and tries what it has not tried for the longest time.
-// Waiting is also long enough for what the last trial lost to be 2 % of it at most. A time per token that leaves the one expected, for as many bytes read, by
-// more than a quarter begins the search anew.
+// When a round of trials has changed nothing, it waits, twice as long each time, and tries what it has not tried for the longest time. It
+// also waits for so long that what the last trial lost is 2 % of the time. A time per token that leaves the one expected for as many bytes
+// read by more than a quarter begins the search anew.
 //
 // Times are compared as they are. A policy changes how many bytes are read (a wrong prediction is read too, and takes the place of
 // something in memory), so dividing them out would hide what is to be found; what the routing of a few tokens adds is left to the turns,

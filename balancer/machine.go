@@ -225,12 +225,13 @@ func (m *Machine) next() (decided bool) {
 		m.begin(mv, m.target(mv))
 		return false
 	}
+	waiting := m.recent.waiting()
 	m.sleep(0)
 	if m.said {
 		return false
 	}
 	m.said = true
-	m.decide(fmt.Sprintf("nothing to gain: the engine waits for the disk %s of the time, a token takes %s", percent(m.recent.waiting()), millis(m.expect.perStep())))
+	m.decide(fmt.Sprintf("nothing to gain: the engine waits for the disk %s of the time, a token takes %s", percent(waiting), millis(m.expect.perStep())))
 	return true
 }
 
@@ -421,7 +422,7 @@ func (m *Machine) try(t *messages.Took) (decided bool) {
 	b, _ := x.b.perStep()
 	m.recent.reset()
 	if v == better {
-		m.kept = x.to
+		m.kept, m.block = x.to, messages.BlockIO{}
 		m.expect.begin(&x.b)
 		stride := m.stride
 		m.round(x.move)

@@ -42,12 +42,12 @@ func (m *Machine) run(steps int, s steady) (tried int, reasons []string) {
 // TestWaitsForNothing: where the engine does not wait for the disk, what costs computing is tried, and no more than that.
 func TestWaitsForNothing(t *testing.T) {
 	m := New(auto(8))
-	tried, reasons := m.run(2000, func(p messages.Policy) messages.Took { return messages.Took{Nanos: 50*ms + int64(p.Depth)*ms/10} })
+	tried, reasons := m.run(2000, func(p messages.Policy) messages.Took { return messages.Took{Nanos: 50*ms + int64(p.Depth)*ms/10, Waited: ms / 2} })
 	if p := m.Policy(); p.Depth != 0 || p.Readers != 1 {
 		t.Errorf("%+v: %q", p, reasons)
 	}
 	last := reasons[len(reasons)-1]
-	if tried > 60 || last != "nothing to gain: the engine waits for the disk 0 % of the time, a token takes 50.0 ms" {
+	if tried > 60 || last != "nothing to gain: the engine waits for the disk 1 % of the time, a token takes 50.0 ms" {
 		t.Errorf("%d steps were tries; the last reason is %q", tried, last)
 	}
 	if m.run(2000, func(messages.Policy) messages.Took { return messages.Took{Nanos: 50 * ms} }); m.Last().Reason != last {
