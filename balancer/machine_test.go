@@ -42,7 +42,9 @@ func (m *Machine) run(steps int, s steady) (tried int, reasons []string) {
 // TestWaitsForNothing: where the engine does not wait for the disk, what costs computing is tried, and no more than that.
 func TestWaitsForNothing(t *testing.T) {
 	m := New(auto(8))
-	tried, reasons := m.run(2000, func(p messages.Policy) messages.Took { return messages.Took{Nanos: 50*ms + int64(p.Depth)*ms/10, Waited: ms / 2} })
+	tried, reasons := m.run(2000, func(p messages.Policy) messages.Took {
+		return messages.Took{Nanos: 50*ms + int64(p.Depth)*ms/10, Waited: ms / 2}
+	})
 	if p := m.Policy(); p.Depth != 0 || p.Readers != 1 {
 		t.Errorf("%+v: %q", p, reasons)
 	}
