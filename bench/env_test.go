@@ -34,13 +34,13 @@ func TestEnvironmentOfALinuxMachine(t *testing.T) {
 	}
 	root := t.TempDir()
 	for path, text := range map[string]string{
-		"proc/sys/kernel/osrelease":         "6.1.0-1\n",
-		"proc/meminfo":                      "MemTotal:       16777216 kB\nMemAvailable: 1 kB\n",
-		"proc/cpuinfo":                      "processor\t: 0\nmodel name\t: A Processor @ 2 GHz\nmodel name\t: other\n",
-		"proc/self/cgroup":                  "0::/some\n",
-		"proc/self/mountinfo":               "30 25 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n",
-		"sys/fs/cgroup/some/memory.max":     "1073741824\n",
-		"sys/fs/cgroup/some/memory.current": "1\n",
+		"proc/sys/kernel/osrelease":                            "6.1.0-1\n",
+		"proc/meminfo":                                         "MemTotal:       16777216 kB\nMemAvailable: 1 kB\n",
+		"proc/cpuinfo":                                         "processor\t: 0\nmodel name\t: A Processor @ 2 GHz\nmodel name\t: other\n",
+		"proc/self/cgroup":                                     "0::/some\n",
+		"proc/self/mountinfo":                                  "30 25 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n",
+		"sys/fs/cgroup/some/memory.max":                        "1073741824\n",
+		"sys/fs/cgroup/some/memory.current":                    "1\n",
 		"sys/devices/system/cpu/cpu0/cpufreq/scaling_governor": "powersave\n",
 		"sys/devices/system/cpu/intel_pstate/no_turbo":         "1\n",
 	} {
