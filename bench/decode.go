@@ -5,8 +5,9 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
-	"math"
+	"hash/crc32"
 	"time"
+	"unsafe"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
 
@@ -81,6 +82,7 @@ const (
 	tokensPerSecond = "tok/s"
 	ofLimit         = "% of limit"
 	versusBest      = "vs best"
+	memoryGBs       = "memory GB/s"
 )
 
 func decodeMetrics() []Metric {
@@ -94,6 +96,7 @@ func decodeMetrics() []Metric {
 		{Name: ofLimit, Unit: "%", Help: "of what memory and drive allow, all of them at work at the same time", Better: 1, Table: true, Digits: 1},
 		{Name: "% of serial", Unit: "%", Help: "of what they allow one after another", Better: 1, Digits: 1},
 		{Name: "limit tok/s", Unit: "tok/s", Help: "what they allow", Digits: 2},
+		{Name: memoryGBs, Unit: "GB/s", Help: "rate of a plain read of memory, which the limit is of", Digits: 2},
 		{Name: "cache %", Unit: "%", Help: "experts that have room in memory", Digits: 1},
 		{Name: "hit %", Unit: "%", Help: "(token, expert) pairs found in memory", Better: 1, Digits: 1},
 		{Name: "in flight %", Unit: "%", Help: "pairs whose expert was on its way from disk", Digits: 1},
@@ -132,7 +135,8 @@ func (x *decode) Arms() (arms []Arm) {
 			for _, n := range x.Gen {
 				arms = append(arms, Arm{
 					Test: test("tg", n, depth), Params: s.Params, Bytes: x.bytes(i, depth+n),
-					Open: func(ctx context.Context) (Run, error) { return x.start(ctx, i, depth, n) },
+					Open:    func(ctx context.Context) (Run, error) { return x.start(ctx, i, depth, n) },
+					Resumed: func(rep int, s *Sample) error { return x.agree(i, test("tg", n, depth), x.piece(rep), s) },
 				})
 			}
 		}
@@ -159,8 +163,7 @@ type decodeRun struct {
 	depth, n int
 
 	hist   *hdrhistogram.Histogram // nanoseconds of a token
-	answer []float32               // logits of the repetition
-	tokens []int32                 // of the largest logits, where a device found them
+	answer []uint32                // of the repetition: for each token a checksum of the logits or, where a device found it, the next token
 	before probe.Snapshot
 	after  probe.Snapshot
 }
@@ -169,18 +172,18 @@ type decodeRun struct {
 func (r *decodeRun) Warm(ctx context.Context) error {
 	number := 0
 	if r.x.models.State == Warm {
-		number = r.piece(0)
+		number = r.x.piece(0)
 	}
 	tokens := r.x.warmup(r.setting)
 	for done := 0; done == 0 || done < tokens; done += r.n {
-		ids := r.trace.piece(number, r.depth+r.n)
+		ids := r.ids(number, r.depth+r.n)
 		if err := r.prompt(ctx, ids[:r.depth]); err != nil {
 			return err
 		}
 		if _, err := r.generate(ctx, ids[r.depth:]); err != nil {
 			return err
 		}
-		if number != r.piece(0) {
+		if number != r.x.piece(0) {
 			number-- // a piece before those that are measured
 		}
 	}
@@ -200,7 +203,7 @@ func (s *session) prompt(ctx context.Context, ids []int32) error {
 // generate computes tokens one by one and returns what they took. Answers are kept where they are to be compared.
 func (r *decodeRun) generate(ctx context.Context, ids []int32) (total time.Duration, err error) {
 	r.hist.Reset()
-	r.answer, r.tokens = r.answer[:0], r.tokens[:0]
+	r.answer = r.answer[:0]
 	for i := range ids {
 		start := time.Now()
 		token, logits, err := r.Greedy(ctx, ids[i:i+1])
@@ -215,12 +218,19 @@ func (r *decodeRun) generate(ctx context.Context, ids []int32) (total time.Durat
 		switch {
 		case r.x.answers == nil:
 		case logits == nil:
-			r.tokens = append(r.tokens, token)
+			r.answer = append(r.answer, uint32(token))
 		default:
-			r.answer = append(r.answer, logits...)
+			r.answer = append(r.answer, checksum(logits))
 		}
 	}
 	return total, nil
+}
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// checksum is one of every bit of logits. It is done within microseconds: while it lasts, reads go on that nobody's time counts.
+func checksum(logits []float32) uint32 {
+	return crc32.Checksum(unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(logits))), 4*len(logits)), castagnoli)
 }
 
 // Measure computes repetition rep.
@@ -238,7 +248,7 @@ func (r *decodeRun) Measure(ctx context.Context, rep int) (out Sample, err error
 			return out, err
 		}
 	}
-	ids := r.trace.piece(r.piece(rep), r.depth+r.n)
+	ids := r.ids(r.x.piece(rep), r.depth+r.n)
 	if err := r.prompt(ctx, ids[:r.depth]); err != nil {
 		return out, err
 	}
@@ -277,8 +287,11 @@ func (r *decodeRun) Measure(ctx context.Context, rep int) (out Sample, err error
 		if err := r.streamed(&out, &work, before, took, drive); err != nil {
 			return out, err
 		}
-	} else {
+	} else if r.m.Config.NumExperts > 0 {
 		out.Values["cache %"], out.Values["hit %"] = 100, 100
+	}
+	if err := r.measureMemory(ctx, &out); err != nil {
+		return out, err
 	}
 	if b, ok := r.bound(ctx, work, drive); ok {
 		serial, overlapped := b.Efficiency(out.Values[tokensPerSecond])
@@ -291,16 +304,21 @@ func (r *decodeRun) Measure(ctx context.Context, rep int) (out Sample, err error
 		out.Notes = append(out.Notes, r.decisions()...)
 	}
 	if r.x.answers != nil {
-		line, err := r.x.answers.compare(&r.x.models.Settings[r.setting], r.test(), r.piece(rep), r.digest())
-		if err != nil {
-			return out, err
-		}
-		out.Notes = append(out.Notes, line)
+		piece := r.x.piece(rep)
+		out.Answer = r.digest()
+		out.Notes = append(out.Notes, fmt.Sprintf("answer to piece %d: %s", piece, out.Answer))
+		return out, r.x.agree(r.setting, test("tg", r.n, r.depth), piece, &out)
 	}
 	return out, nil
 }
 
-func (r *decodeRun) test() string { return test("tg", r.n, r.depth) }
+// agree is an error if a sample has another answer than that of an arm that did the same before, in an earlier run too.
+func (x *decode) agree(setting int, test string, piece int, s *Sample) error {
+	if x.answers == nil || s.Answer == "" {
+		return nil
+	}
+	return x.answers.compare(&x.models.Settings[setting], test, piece, s.Answer)
+}
 
 // streamed adds what the experts' pipeline did since before, and moves to the disk the part of work that was found there.
 func (r *decodeRun) streamed(out *Sample, work *limits.Work, before engine.ExpertStats, took time.Duration, drive float64) error {
@@ -355,21 +373,14 @@ func (r *decodeRun) streamed(out *Sample, work *limits.Work, before engine.Exper
 	return nil
 }
 
-// digest is a hash of the repetition's answers: all logits, to the bit, or the tokens that a device found.
+// digest is a hash of the repetition's answers.
 func (r *decodeRun) digest() string {
-	h := sha256.New()
 	var b []byte
 	for _, v := range r.answer {
-		if b = binary.LittleEndian.AppendUint32(b, math.Float32bits(v)); len(b) >= 4096 {
-			h.Write(b)
-			b = b[:0]
-		}
+		b = binary.LittleEndian.AppendUint32(b, v)
 	}
-	for _, id := range r.tokens {
-		b = binary.LittleEndian.AppendUint32(b, uint32(id))
-	}
-	h.Write(b)
-	return fmt.Sprintf("%x", h.Sum(nil)[:8])
+	sum := sha256.Sum256(b)
+	return fmt.Sprintf("%x", sum[:8])
 }
 
 // answers compares what arms compute: the same trace has the same logits wherever weights are found, and whoever reads them when.
@@ -382,18 +393,18 @@ type answer struct{ digest, arm string }
 func newAnswers() *answers { return &answers{map[string]answer{}} }
 
 // compare is an error if an arm's digest is not that of the first arm that did the same. A device adds in another order than the CPU, so arms
-// are compared where the same layers are on it. The line says what the digest is.
-func (a *answers) compare(s *Setting, test string, piece int, digest string) (line string, err error) {
+// are compared where the same layers are on it.
+func (a *answers) compare(s *Setting, test string, piece int, digest string) error {
 	arm := Arm{Test: test, Params: s.Params}
 	key := fmt.Sprintln(s.Path, s.Options.Device, s.Options.GPULayers, test, piece)
 	first, ok := a.first[key]
 	if !ok {
 		a.first[key] = answer{digest, arm.String()}
-		return fmt.Sprintf("answer to piece %d: %s", piece, digest), nil
+		return nil
 	}
 	if first.digest != digest {
-		return "", fmt.Errorf("%s computes another answer (%s) than %s (%s) to piece %d of the trace: placement must decide speed only; please report it",
+		return fmt.Errorf("%s computes another answer (%s) than %s (%s) to piece %d of the trace: placement must decide speed only; please report it",
 			&arm, digest, first.arm, first.digest, piece)
 	}
-	return fmt.Sprintf("answer to piece %d: %s", piece, digest), nil
+	return nil
 }

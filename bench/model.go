@@ -63,6 +63,7 @@ type models struct {
 	watch  watch
 	rates  map[int]float64 // of a plain read of memory, bytes a second, by threads
 	said   map[string]bool
+	most   int // tokens of the longest session
 }
 
 type sharedModel struct {
@@ -164,8 +165,9 @@ func (x *models) Describe(env *Env) {
 	env.GPU = strings.Join(names, ", ")
 }
 
-// fits is an error if an amount of work needs a longer context than a model has.
+// fits is an error if an amount of work needs a longer context than a model has. Each that an experiment has is asked for before any is done.
 func (x *models) fits(test string, tokens int) error {
+	x.most = max(x.most, tokens)
 	for i, info := range x.info {
 		if info.limit > 0 && tokens > info.limit {
 			return badSetting("%s needs a context of %d tokens, and %s was trained for %d; use a smaller --n-depth or fewer tokens",
@@ -210,7 +212,7 @@ func (x *models) open(ctx context.Context, i int) (m *engine.Model, release func
 	s := x.shared[i]
 	if s == nil {
 		opt := x.Settings[i].Options
-		opt.Note, opt.Profile = x.note, x.Parts
+		opt.Note, opt.Profile, opt.Context = x.note, x.Parts, x.most
 		unwatch := func() error { return nil }
 		if opt.RAM > 0 && opt.RAM < x.info[i].experts { // it may stream
 			if opt.Probe, err = x.watch.open(); err != nil {
@@ -219,14 +221,20 @@ func (x *models) open(ctx context.Context, i int) (m *engine.Model, release func
 			unwatch = x.watch.close
 		}
 		if m, err = x.Load(ctx, x.Settings[i].Path, opt); err != nil {
-			return nil, nil, errors.Join(err, unwatch())
+			if err = errors.Join(err, unwatch()); errors.Is(err, ledger.ErrNoRoom) && len(x.Settings) > 1 {
+				err = fmt.Errorf("%w: %w", ErrSkip, err) // others may do with less
+			}
+			return nil, nil, err
 		}
 		release = func() error { return errors.Join(x.close(m), unwatch()) }
 		if n, _ := m.LayersOnDevice(); n == 0 && wantsDevice(&opt) {
 			return nil, nil, errors.Join(fmt.Errorf("no layer is on the device that was asked for: %s", m.LayersWhy), release())
 		}
-		if _, streams, err := m.Experts(); streams || err != nil {
-			return m, release, err
+		switch _, streams, err := m.Experts(); {
+		case err != nil:
+			return nil, nil, errors.Join(err, release())
+		case streams:
+			return m, release, nil
 		}
 		s = &sharedModel{Model: m, release: release}
 		x.shared[i] = s
@@ -301,6 +309,14 @@ func (x *models) memoryRate(ctx context.Context, threads int) float64 {
 		x.rates[threads] = rate
 	}
 	return x.rates[threads]
+}
+
+// measureMemory adds the rate of a plain read of memory to a sample.
+func (s *session) measureMemory(ctx context.Context, out *Sample) error {
+	if rate := s.x.memoryRate(ctx, s.m.Threads()); rate > 0 {
+		out.Values[memoryGBs] = rate / 1e9
+	}
+	return ctx.Err()
 }
 
 // trace is the tokens that a model is given.
@@ -382,11 +398,19 @@ func (s *session) Close() error {
 }
 
 // piece is the number of the trace's piece that repetition rep is made with; warm-up, of rotating arms, has one of its own.
-func (s *session) piece(rep int) int {
-	if s.x.State == Warm {
+func (x *models) piece(rep int) int {
+	if x.State == Warm {
 		return 1
 	}
 	return rep + 1
+}
+
+// ids are the first n tokens of a piece of the trace.
+func (s *session) ids(number, n int) []int32 {
+	if text := len(s.trace.text); s.x.State == Rotating && text > 0 && (number+1)*n > text {
+		s.x.note(fmt.Sprintf("%s has %d tokens and begins again: not every repetition has text of its own", s.x.Text, text))
+	}
+	return s.trace.piece(number, n)
 }
 
 // check is an error if the device has failed since the arm was opened: what was measured would be the CPU.
@@ -408,6 +432,13 @@ func (s *session) notes() []string {
 	notes := []string{place, fmt.Sprintf("threads: %d (%s)", s.m.Threads(), s.m.ThreadsWhy)}
 	if s.m.LayersWhy != "" {
 		notes = append(notes, s.m.LayersWhy)
+	}
+	opt := &s.x.Settings[s.setting].Options
+	if opt.Measure {
+		notes = append(notes, "actors took the times of their messages, to be shown")
+	}
+	if opt.DeviceOptions.Profile {
+		notes = append(notes, "the device took the times of its ops")
 	}
 	return notes
 }

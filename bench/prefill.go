@@ -49,6 +49,7 @@ func (*prefill) Metrics() []Metric {
 		{Name: "ms", Unit: "ms", Help: "from the prompt's first token to the logits behind its last", Better: -1, Table: true, Digits: 1},
 		{Name: "ms/token", Unit: "ms", Help: "the same, divided by the tokens", Better: -1, Digits: 3},
 		{Name: "MB/token", Unit: "MB", Help: "weights that a token reads, in 10⁶ bytes: a chunk reads each once, of the experts as many as even routing would use", Table: true, Digits: 1},
+		{Name: memoryGBs, Unit: "GB/s", Help: "rate of a plain read of memory, which that share is of", Digits: 2},
 		{Name: "% of memory", Unit: "%", Help: "of what memory allows; a prompt is usually limited by arithmetic", Better: 1, Digits: 1},
 		{Name: "disk MB/token", Unit: "MB", Help: "read from disk, in 10⁶ bytes", Better: -1, Table: true, Digits: 2},
 		{Name: "stall %", Unit: "%", Help: "of the time: waiting for the disk with nothing to compute", Better: -1, Table: true, Digits: 1},
@@ -87,7 +88,7 @@ type prefillRun struct {
 func (r *prefillRun) Warm(ctx context.Context) error {
 	number := 0
 	if r.x.State == Warm {
-		number = r.piece(0)
+		number = r.x.piece(0)
 	}
 	_, err := r.compute(ctx, number, func() {})
 	return err
@@ -95,7 +96,7 @@ func (r *prefillRun) Warm(ctx context.Context) error {
 
 // compute gives an emptied session a piece of the trace and returns what the part after depth took. ready is called before it.
 func (r *prefillRun) compute(ctx context.Context, number int, ready func()) (time.Duration, error) {
-	ids := r.trace.piece(number, r.depth+r.n)
+	ids := r.ids(number, r.depth+r.n)
 	if err := r.prompt(ctx, ids[:r.depth]); err != nil {
 		return 0, err
 	}
@@ -113,7 +114,7 @@ func (r *prefillRun) Measure(ctx context.Context, rep int) (out Sample, err erro
 	}
 	spent := r.m.Parts()
 	var failed error
-	took, err := r.compute(ctx, r.piece(rep), func() {
+	took, err := r.compute(ctx, r.x.piece(rep), func() {
 		before, _, failed = r.m.Experts()
 		spent = r.m.Parts()
 		resetPeak()
@@ -129,6 +130,9 @@ func (r *prefillRun) Measure(ctx context.Context, rep int) (out Sample, err erro
 	out.Parts = parts(spent, r.m.Parts(), r.n)
 	work := r.work()
 	out.Values["MB/token"] = work.Found().Sum() / 1e6
+	if err := r.measureMemory(ctx, &out); err != nil {
+		return out, err
+	}
 	if b, ok := r.bound(ctx, work, 0); ok {
 		_, overlapped := b.Efficiency(out.Values[tokensPerSecond])
 		out.Values["% of memory"] = 100 * overlapped
