@@ -9,7 +9,8 @@ import (
 // floatKernel is one instruction set's product of a float format with float32 activations.
 //
 // The order of its sums: with AVX-512, column c goes to lane c%16 of vector c/16%2, in rising order, then v0+v1; with AVX2, to lane c%8
-// of vector c/8%4, then (v0+v1)+(v2+v3); and over the lanes as panel.go has it. Absent columns count as zeros.
+// of vector c/8%4, then (v0+v1)+(v2+v3); and over the lanes as panel.go has it. Absent columns count as zeros. With F8E4M3, column c goes to
+// lane c%16 or c%8; each lane sums the columns that share a scale, in rising order, and then acc = fma(sum, scale, acc).
 type floatKernel struct {
 	// row sets dst[i] for n weight rows, stride bytes apart, and one activation row of cols values.
 	row func(dst *float32, w *byte, stride, n int, x *float32, cols int)

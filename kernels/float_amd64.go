@@ -9,4 +9,6 @@ func init() {
 	registerFloat(format.F16, avx2, &floatKernel{row: f16RowAVX2, rows: f16RowsAVX2})
 	registerFloat(format.BF16, avx512, &floatKernel{row: bf16RowAVX512, rows: bf16RowsAVX512})
 	registerFloat(format.BF16, avx2, &floatKernel{row: bf16RowAVX2, rows: bf16RowsAVX2})
+	registerFloat(format.F8E4M3, avx512, &floatKernel{row: f8RowAVX512, rows: f8RowsAVX512})
+	registerFloat(format.F8E4M3, avx2, &floatKernel{row: f8RowAVX2, rows: f8RowsAVX2})
 }

@@ -266,14 +266,19 @@ func (f *floatFormat) copyTail(from, left reg.GPVirtual, to Mem, step int) {
 	i, next := GP64(), label("copy")
 	XORQ(i, i)
 	Label(next)
-	if f.size == 4 {
+	switch f.size {
+	case 4:
 		t := GP32()
 		MOVL(at(from, i, 4, 0), t)
 		MOVL(t, to.Idx(i, 4))
-	} else {
+	case 2:
 		t := GP16()
 		MOVW(at(from, i, 2, 0), t)
 		MOVW(t, to.Idx(i, 2))
+	default:
+		t := GP8()
+		MOVB(at(from, i, 1, 0), t)
+		MOVB(t, to.Idx(i, 1))
 	}
 	INCQ(i)
 	CMPQ(i, left)
