@@ -73,6 +73,7 @@ type benchRun struct {
 	verbose  bool
 
 	observers  []observer
+	bar        *benchBar          // nil if none is drawn
 	conclusion []string           // of a bench.Concluder
 	cancel     context.CancelFunc // ends the experiment as Ctrl+C does
 }
@@ -106,9 +107,13 @@ func (b *benchRun) measure() bool {
 
 // say tells the user a line, unless --quiet is set.
 func (b *benchRun) say(line string) {
-	if !b.quiet {
-		note(b.cmd.ErrOrStderr(), "%s", line)
+	if b.quiet {
+		return
 	}
+	if b.bar != nil {
+		b.bar.clear() // the line is its
+	}
+	note(b.cmd.ErrOrStderr(), "%s", line)
 }
 
 // openModel is the model of an open arm, nil if the experiment has none: runs with one have a method Model.
@@ -236,9 +241,9 @@ func (b *benchRun) execute(ctx context.Context, e bench.Experiment, o bench.Opti
 		watch, screen = append(watch, ob.event), screen || ob.screen()
 	}
 	if !screen && term.IsTerminal(int(os.Stderr.Fd())) && os.Getenv("TERM") != "dumb" {
-		bar := newBenchBar(os.Stderr)
-		defer bar.clear()
-		watch = append([]func(bench.Event){bar.event}, watch...)
+		b.bar = newBenchBar(os.Stderr)
+		defer b.bar.clear()
+		watch = append(watch, b.bar.event)
 	}
 	o.Watch = func(e bench.Event) {
 		for _, w := range watch {
@@ -306,7 +311,7 @@ func newBenchBar(w io.Writer) *benchBar {
 // event draws the bar with what is going on; errors are ignored, since a bar that cannot be drawn is no reason to stop.
 func (b *benchBar) event(e bench.Event) {
 	if e.Phase >= bench.Measured {
-		b.clear() // lines may follow
+		b.clear() // it is drawn again when more is done
 		return
 	}
 	if b.bar.GetMax() != e.Total {
