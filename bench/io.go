@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/HdrHistogram/hdrhistogram-go"
 
+	"github.com/coli-moe/coli/internal/disk"
 	"github.com/coli-moe/coli/internal/loghist"
 	"github.com/coli-moe/coli/ledger"
 	"github.com/coli-moe/coli/prefetcher"
@@ -309,9 +311,10 @@ func (r *ioRun) Close() error { return r.raw.Close() }
 const fileStep = 4 << 20
 
 // MakeFile writes a file of size bytes that no drive can compress, of a name of its own in dir, for NewIO to read. It errs if the file
-// would leave less than a tenth of the drive's free space. remove deletes it. When ctx ends, nothing is left.
-func MakeFile(ctx context.Context, dir string, size int64, seed uint64) (path string, remove func() error, err error) {
-	if free, ok := freeSpace(dir); ok && size > free-free/10 {
+// would leave less than a tenth of the drive's free space. begin, which may be nil, is called before the first byte is written. remove
+// deletes the file. When ctx ends, nothing is left.
+func MakeFile(ctx context.Context, dir string, size int64, seed uint64, begin func()) (path string, remove func() error, err error) {
+	if free, ok := disk.Free(dir); ok && size > free-free/10 {
 		return "", nil, fmt.Errorf("%s has %s free, too little for a file of %s: choose another folder, or a smaller file",
 			dir, ledger.FormatSize(free), ledger.FormatSize(size))
 	}
@@ -324,8 +327,11 @@ func MakeFile(ctx context.Context, dir string, size int64, seed uint64) (path st
 			err = fmt.Errorf("writing a file of %s: %w", ledger.FormatSize(size), errors.Join(err, os.Remove(f.Name())))
 		}
 	}()
+	if begin != nil {
+		begin()
+	}
 	var key [32]byte
-	key[0], key[1] = byte(seed), byte(seed>>8)
+	binary.LittleEndian.PutUint64(key[:], seed)
 	random := rand.NewChaCha8(key)
 	chunk := make([]byte, fileStep)
 	for left := size; left > 0; {

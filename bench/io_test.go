@@ -9,13 +9,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/coli-moe/coli/internal/disk"
 	"github.com/coli-moe/coli/prefetcher"
 )
 
 // ioFile is a file of 1 MiB.
 func ioFile(t *testing.T) string {
 	t.Helper()
-	path, remove, err := MakeFile(t.Context(), t.TempDir(), 1<<20, 3)
+	path, remove, err := MakeFile(t.Context(), t.TempDir(), 1<<20, 3, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -129,20 +130,25 @@ func TestMakeFile(t *testing.T) {
 	dir := t.TempDir()
 	stopped, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, _, err := MakeFile(stopped, dir, 1<<20, 0); !errors.Is(err, context.Canceled) {
+	if _, _, err := MakeFile(stopped, dir, 1<<20, 0, nil); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
-	if free, ok := freeSpace(dir); ok {
-		if _, _, err := MakeFile(t.Context(), dir, free, 0); err == nil || !strings.Contains(err.Error(), "free, too little for a file of") {
+	begins := 0
+	begin := func() { begins++ }
+	if free, ok := disk.Free(dir); ok {
+		if _, _, err := MakeFile(t.Context(), dir, free, 0, begin); err == nil || !strings.Contains(err.Error(), "free, too little for a file of") {
 			t.Error(err)
 		}
 	}
-	if _, _, err := MakeFile(t.Context(), filepath.Join(dir, "none"), 1, 0); !errors.Is(err, os.ErrNotExist) {
+	if _, _, err := MakeFile(t.Context(), filepath.Join(dir, "none"), 1, 0, begin); !errors.Is(err, os.ErrNotExist) {
 		t.Error(err)
 	}
-	path, remove, err := MakeFile(t.Context(), dir, 5<<20+3, 0)
-	if err != nil {
-		t.Fatal(err)
+	if begins > 0 {
+		t.Error("a file that is not written has begun to be")
+	}
+	path, remove, err := MakeFile(t.Context(), dir, 5<<20+3, 0, begin)
+	if err != nil || begins != 1 {
+		t.Fatal(err, begins)
 	}
 	if files, err := RegularFiles(dir); err != nil || len(files) != 1 || files[0] != path {
 		t.Error(files, err)

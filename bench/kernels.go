@@ -5,12 +5,14 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
 
 	"github.com/coli-moe/coli/internal/hugemem"
 	"github.com/coli-moe/coli/kernels"
+	"github.com/coli-moe/coli/ledger"
 	"github.com/coli-moe/coli/ops"
 	"github.com/coli-moe/coli/ops/cpu"
 	"github.com/coli-moe/coli/weights/format"
@@ -23,7 +25,8 @@ type KernelsConfig struct {
 	Threads    []int         //
 	MatrixRows int           // of a weight matrix, outputs
 	Cols       int           // inputs
-	Bytes      int64         // of weights, gone through in turn; 0: kernels.BeyondCaches
+	Bytes      int64         // of weights, gone through in turn; 0: kernels.BeyondCaches, or what Memory allows
+	Memory     int64         // for weights and activations; 0: not known
 	Time       time.Duration // of a repetition
 	Seed       uint64
 }
@@ -40,9 +43,21 @@ func NewKernels(cfg KernelsConfig) (Experiment, error) {
 	if cfg.MatrixRows < 1 {
 		return nil, badSetting("matrices of %d rows", cfg.MatrixRows)
 	}
+	// A matrix in the widest format, and activations with their products, each as floats and in the form that is multiplied. Bytes may
+	// be too many to be counted.
+	matrix := 4 * float64(cfg.Cols) * float64(cfg.MatrixRows)
+	rows := 8 * float64(slices.Max(append(cfg.Rows, 1))) * (float64(cfg.Cols) + float64(cfg.MatrixRows))
+	if need := max(float64(cfg.Bytes), matrix) + rows; cfg.Memory > 0 && need > float64(cfg.Memory) {
+		return nil, fmt.Errorf("%w: %.3g GB are needed, and %.3g GB may be used; try smaller matrices, fewer rows of activations or fewer bytes",
+			ledger.ErrNoRoom, need/1e9, float64(cfg.Memory)/1e9)
+	}
 	if cfg.Bytes <= 0 {
 		cfg.Bytes = kernels.BeyondCaches()
+		if cfg.Memory > 0 {
+			cfg.Bytes = min(cfg.Bytes, cfg.Memory-int64(rows))
+		}
 	}
+	cfg.Bytes = max(cfg.Bytes, int64(matrix))
 	return &kernelsExperiment{cfg: cfg}, nil
 }
 
@@ -102,9 +117,7 @@ func (e *kernelsExperiment) start(f format.Format, rows, threads int) (Run, erro
 		return nil, err
 	}
 	if e.open == 0 {
-		// Room for at least one matrix of the widest format.
-		widest := int64(4*e.cfg.Cols) * int64(e.cfg.MatrixRows)
-		if e.block, err = hugemem.Map(max(e.cfg.Bytes, widest)); err != nil {
+		if e.block, err = hugemem.Map(e.cfg.Bytes); err != nil {
 			return nil, fmt.Errorf("memory for weights: %w", err)
 		}
 		e.held = format.Unknown
@@ -223,11 +236,16 @@ func (r *kernelsRun) Measure(ctx context.Context, _ int) (Sample, error) {
 	}
 	weights := float64(calls) * float64(r.matrix.Rows) * float64(r.matrix.Cols)
 	rate := float64(calls) * float64(r.matrix.Rows) * float64(r.matrix.RowBytes) / took.Seconds()
-	return Sample{Values: map[string]float64{
+	s := Sample{Values: map[string]float64{
 		"GB/s": rate / 1e9, "plain GB/s": plain / 1e9, "% of plain": 100 * rate / plain,
 		"GOPS":      2 * weights * float64(r.rows) / took.Seconds() / 1e9,
 		"ns/weight": float64(took.Nanoseconds()) / weights,
-	}}, nil
+	}}
+	if caches := kernels.Caches(); r.e.cfg.Bytes < 2*caches {
+		s.Notes = append(s.Notes, fmt.Sprintf("the weights take %s, and the caches hold %s: memory may be slower", ledger.FormatSize(r.e.cfg.Bytes),
+			ledger.FormatSize(caches)))
+	}
+	return s, nil
 }
 
 // Close frees the weights with the last arm.

@@ -58,7 +58,7 @@ func param(a Arm, name string) string {
 // Every format is multiplied, alone and in batches, and the figures of a sample agree with each other.
 func TestKernels(t *testing.T) {
 	cfg := KernelsConfig{
-		Formats: format.All(), Rows: []int{1, 3}, Threads: []int{1, 2}, MatrixRows: 64, Cols: 256, Bytes: 1 << 20, Time: time.Millisecond, Seed: 1,
+		Formats: format.All(), Rows: []int{1, 3}, Threads: []int{1, 2}, MatrixRows: 64, Cols: 256, Bytes: 1 << 20, Memory: 8 << 20, Time: time.Millisecond, Seed: 1,
 	}
 	if testing.Short() {
 		cfg.Formats = cfg.Formats[:4]
@@ -79,7 +79,11 @@ func TestKernels(t *testing.T) {
 		if isa, _, decodes := strings.Cut(param(a, "kernel"), ","); isa != kernels.For(f).ISA || decodes == kernels.For(f).Direct {
 			t.Errorf("%v: kernel %q", f, param(a, "kernel"))
 		}
-		v := measure(t, e, a, 1)[0].Values
+		s := measure(t, e, a, 1)[0]
+		if small := kernels.Caches() > 512<<10; small != (len(s.Notes) == 1 && strings.Contains(s.Notes[0], "the caches hold")) {
+			t.Errorf("%v: 1 MiB of weights: %q", a.Params, s.Notes)
+		}
+		v := s.Values
 		rowBytes, _ := f.RowBytes(cfg.Cols)
 		if want := v["GB/s"] / v["plain GB/s"] * 100; math.Abs(v["% of plain"]/want-1) > 1e-9 {
 			t.Errorf("%v: %v", a.Params, v)
@@ -97,7 +101,7 @@ func TestKernels(t *testing.T) {
 func TestKernelsShareMemory(t *testing.T) {
 	e, err := NewKernels(KernelsConfig{
 		Formats: []format.Format{format.F32, format.Q8_0}, Rows: []int{1}, Threads: []int{2}, MatrixRows: 100, Cols: 64, Bytes: 1 << 20,
-		Time: time.Millisecond, Seed: 7,
+		Memory: 8 << 20, Time: time.Millisecond, Seed: 7,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -138,12 +142,36 @@ func TestKernelsShareMemory(t *testing.T) {
 }
 
 func TestKernelsRefuse(t *testing.T) {
+	const gib = 1 << 30
 	for what, cfg := range map[string]KernelsConfig{
-		"multiple of 256": {Formats: []format.Format{format.Q4_K}, MatrixRows: 1, Cols: 100},
-		"0 rows":          {Formats: []format.Format{format.F32}, Cols: 256},
+		"multiple of 256":    {Formats: []format.Format{format.Q4_K}, MatrixRows: 1, Cols: 100, Memory: gib},
+		"0 rows":             {Formats: []format.Format{format.F32}, Cols: 256, Memory: gib},
+		"4.3 GB are needed":  {Formats: []format.Format{format.F32}, MatrixRows: 1 << 15, Cols: 1 << 15, Memory: gib},
+		"e+22 GB are needed": {Formats: []format.Format{format.F32}, MatrixRows: math.MaxInt, Cols: 1 << 40, Memory: gib},
+		"2.15 GB":            {Formats: []format.Format{format.F32}, MatrixRows: 1, Cols: 255, Rows: []int{1, 1 << 20}, Memory: gib},
+		"1.07 GB may be":     {Formats: []format.Format{format.F32}, MatrixRows: 256, Cols: 256, Bytes: 2 * gib, Memory: gib},
 	} {
 		if _, err := NewKernels(cfg); err == nil || !strings.Contains(err.Error(), what) {
 			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+// The weights are more than caches hold, where there is the memory, and at least a matrix.
+func TestKernelsBytes(t *testing.T) {
+	for _, tt := range []struct{ bytes, memory, want int64 }{
+		{0, 0, kernels.BeyondCaches()},
+		{0, 64 << 30, kernels.BeyondCaches()},
+		{0, 1 << 20, 1<<20 - 8*257}, // beside activations and products
+		{1, 1 << 20, 1024},
+		{5000, 1 << 20, 5000},
+	} {
+		e, err := NewKernels(KernelsConfig{Formats: []format.Format{format.F32}, MatrixRows: 1, Cols: 256, Rows: []int{1}, Bytes: tt.bytes, Memory: tt.memory})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := e.(*kernelsExperiment).cfg.Bytes; got != tt.want {
+			t.Errorf("%d bytes of %d asked for: %d, want %d", tt.bytes, tt.memory, got, tt.want)
 		}
 	}
 }

@@ -231,7 +231,7 @@ func TestVulkanNotTaken(t *testing.T) {
 		opt  Options
 	}{
 		{filepath.Join(t.TempDir(), "none.gguf"), Options{}},
-		{dir, Options{Threads: maxThreads + 1}},
+		{dir, Options{Threads: MaxThreads + 1}},
 	} {
 		found := look(onVulkan(t, tt.opt))
 		if <-found.done; found.err != nil || found.device == nil {

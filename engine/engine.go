@@ -150,8 +150,8 @@ func bind(ctx context.Context, path string, c *weights.Checkpoint, opt Options, 
 
 // prepare returns a model of which nothing is loaded.
 func prepare(path string, c *weights.Checkpoint, opt Options) (*Model, error) {
-	if opt.Threads > maxThreads {
-		return nil, fmt.Errorf("--threads %d: at most %d are useful; 0 takes the physical cores", opt.Threads, maxThreads)
+	if opt.Threads > MaxThreads {
+		return nil, fmt.Errorf("--threads %d: at most %d are useful; 0 takes the physical cores", opt.Threads, MaxThreads)
 	}
 	cfg, err := c.Config()
 	if err != nil {

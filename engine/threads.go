@@ -2,8 +2,8 @@ package engine
 
 import "runtime"
 
-// maxThreads is more than any machine has. Idle threads watch for work before they park, so a mistyped number would stall the machine.
-const maxThreads = 1024
+// MaxThreads is more than any machine has. Idle threads watch for work before they park, so a mistyped number would stall the machine.
+const MaxThreads = 1024
 
 // fallbackThreads is used where the operating system does not tell more.
 func fallbackThreads() (n int, why string) {

@@ -183,8 +183,9 @@ func (f *ioFlags) make(ctx context.Context, b *benchRun, largest int64) (path st
 			ledger.FormatSize(largest*most))}
 	}
 	dir := filepath.Clean(f.dir)
-	b.say(fmt.Sprintf("writing a file of %s in %s, to be removed in the end; given a FILE, that is read instead", ledger.FormatSize(size), dir))
-	path, remove, err := bench.MakeFile(ctx, dir, size, b.seed)
+	path, remove, err := bench.MakeFile(ctx, dir, size, b.seed, func() {
+		b.say(fmt.Sprintf("writing a file of %s in %s, to be removed in the end; given a FILE, that is read instead", ledger.FormatSize(size), dir))
+	})
 	if err == nil {
 		f.remove = remove
 	}
@@ -219,13 +220,13 @@ func newBenchKernelsCmd() *cobra.Command {
 			})
 			group(cmd, "Weights", func(f *pflag.FlagSet) {
 				f.StringVar(&shape, "shape", "2048x2048", "`ROWSxCOLUMNS` of a matrix")
-				f.StringVar(&bytes, "bytes", "", "of all matrices, gone through in turn (default: twice the last-level cache)")
+				f.StringVar(&bytes, "bytes", "", "of all matrices, gone through in turn (default: twice what the caches hold)")
 			})
 			group(cmd, "Measurement", func(f *pflag.FlagSet) { repetitionTime(f, &d, 100*time.Millisecond) })
 		},
 		build: func(_ context.Context, b *benchRun) (bench.Experiment, error) {
-			cfg := bench.KernelsConfig{Rows: rows, Time: d, Seed: b.seed}
-			err := errors.Join(checkTime(d), between("rows", rows, 1, many), between("threads", threads, 0, many))
+			cfg := bench.KernelsConfig{Rows: rows, Memory: benchMemory(), Time: d, Seed: b.seed}
+			err := errors.Join(checkTime(d), between("rows", rows, 1, many), between("threads", threads, 0, engine.MaxThreads))
 			if _, e := fmt.Sscanf(shape+" ", "%dx%d ", &cfg.MatrixRows, &cfg.Cols); e != nil || cfg.MatrixRows < 1 || cfg.Cols < 1 {
 				err = errors.Join(err, usageError{fmt.Errorf("--shape %s: want ROWSxCOLUMNS, 2048x2048 for example", shape)})
 			}
@@ -305,7 +306,7 @@ func newBenchMailboxCmd() *cobra.Command {
 			group(cmd, "Measurement", func(f *pflag.FlagSet) { repetitionTime(f, &d, 200*time.Millisecond) })
 		},
 		build: func(_ context.Context, b *benchRun) (bench.Experiment, error) {
-			if err := errors.Join(checkTime(d), between("threads", threads, 0, many)); err != nil {
+			if err := errors.Join(checkTime(d), between("threads", threads, 0, engine.MaxThreads)); err != nil {
 				return nil, err
 			}
 			cfg := bench.MailboxConfig{
