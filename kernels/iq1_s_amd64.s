@@ -51,129 +51,119 @@ group:
 	PREFETCHT0      4096(R11)
 	PREFETCHT0      4160(R11)
 	LEAQ            ·iq1Book+0(SB), R13
-	VPMOVZXBD       2(R11), Y12
-	VPBROADCASTD    34(R11), Y14
-	VPRORVD         Y2, Y14, Y13
+	VPMOVZXBD       2(R11), Y11
+	VPBROADCASTD    34(R11), Y12
+	VPRORVD         Y2, Y12, Y12
+	VPTERNLOGD      $0xf8, Y3, Y12, Y11
+	VPXORD          Z12, Z12, Z12
+	KXNORW          K1, K1, K1
+	VPGATHERDQ      (R13)(Y11*8), K1, Z12
+	VPXORD          Z11, Z11, Z11
+	VPDPBUSD        (DI)(R10*8), Z12, Z11
+	VPMOVZXBD       10(R11), Y12
+	VPBROADCASTD    38(R11), Y13
+	VPRORVD         Y2, Y13, Y13
 	VPTERNLOGD      $0xf8, Y3, Y13, Y12
 	VPXORD          Z13, Z13, Z13
 	KXNORW          K1, K1, K1
 	VPGATHERDQ      (R13)(Y12*8), K1, Z13
-	VPTESTMD        Y5, Y14, K1
-	VPSUBQ          Z4, Z13, K1, Z13
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        (DI)(R10*8), Z13, Z12
-	VPMOVZXBD       10(R11), Y13
-	VPBROADCASTD    38(R11), Y15
-	VPRORVD         Y2, Y15, Y14
+	VPDPBUSD        64(DI)(R10*8), Z13, Z12
+	VPACKSSDW       Z12, Z11, Z11
+	VPMADDWD        Z4, Z11, Z11
+	VPMOVZXBD       18(R11), Y12
+	VPBROADCASTD    42(R11), Y13
+	VPRORVD         Y2, Y13, Y13
+	VPTERNLOGD      $0xf8, Y3, Y13, Y12
+	VPXORD          Z13, Z13, Z13
+	KXNORW          K1, K1, K1
+	VPGATHERDQ      (R13)(Y12*8), K1, Z13
+	VPXORD          Z12, Z12, Z12
+	VPDPBUSD        128(DI)(R10*8), Z13, Z12
+	VPMOVZXBD       26(R11), Y13
+	VPBROADCASTD    46(R11), Y14
+	VPRORVD         Y2, Y14, Y14
 	VPTERNLOGD      $0xf8, Y3, Y14, Y13
 	VPXORD          Z14, Z14, Z14
 	KXNORW          K1, K1, K1
 	VPGATHERDQ      (R13)(Y13*8), K1, Z14
-	VPTESTMD        Y5, Y15, K1
-	VPSUBQ          Z4, Z14, K1, Z14
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        64(DI)(R10*8), Z14, Z13
+	VPDPBUSD        192(DI)(R10*8), Z14, Z13
 	VPACKSSDW       Z13, Z12, Z12
-	VPMADDWD        Z6, Z12, Z12
-	VPMOVZXBD       18(R11), Y13
-	VPBROADCASTD    42(R11), Y15
-	VPRORVD         Y2, Y15, Y14
+	VPMADDWD        Z4, Z12, Z12
+	VPACKSSDW       Z12, Z11, Z11
+	VPMADDWD        Z4, Z11, Z11
+	VPMOVZXBD       52(R11), Y12
+	VPBROADCASTD    84(R11), Y13
+	VPRORVD         Y2, Y13, Y13
+	VPTERNLOGD      $0xf8, Y3, Y13, Y12
+	VPXORD          Z13, Z13, Z13
+	KXNORW          K1, K1, K1
+	VPGATHERDQ      (R13)(Y12*8), K1, Z13
+	VPXORD          Z12, Z12, Z12
+	VPDPBUSD        256(DI)(R10*8), Z13, Z12
+	VPMOVZXBD       60(R11), Y13
+	VPBROADCASTD    88(R11), Y14
+	VPRORVD         Y2, Y14, Y14
 	VPTERNLOGD      $0xf8, Y3, Y14, Y13
 	VPXORD          Z14, Z14, Z14
 	KXNORW          K1, K1, K1
 	VPGATHERDQ      (R13)(Y13*8), K1, Z14
-	VPTESTMD        Y5, Y15, K1
-	VPSUBQ          Z4, Z14, K1, Z14
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        128(DI)(R10*8), Z14, Z13
-	VPMOVZXBD       26(R11), Y14
-	VPBROADCASTD    46(R11), Y16
-	VPRORVD         Y2, Y16, Y15
-	VPTERNLOGD      $0xf8, Y3, Y15, Y14
-	VPXORD          Z15, Z15, Z15
-	KXNORW          K1, K1, K1
-	VPGATHERDQ      (R13)(Y14*8), K1, Z15
-	VPTESTMD        Y5, Y16, K1
-	VPSUBQ          Z4, Z15, K1, Z15
-	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        192(DI)(R10*8), Z15, Z14
-	VPACKSSDW       Z14, Z13, Z13
-	VPMADDWD        Z6, Z13, Z13
+	VPDPBUSD        320(DI)(R10*8), Z14, Z13
 	VPACKSSDW       Z13, Z12, Z12
-	VPMADDWD        Z6, Z12, Z12
-	VPMOVZXBD       52(R11), Y13
-	VPBROADCASTD    84(R11), Y15
-	VPRORVD         Y2, Y15, Y14
+	VPMADDWD        Z4, Z12, Z12
+	VPMOVZXBD       68(R11), Y13
+	VPBROADCASTD    92(R11), Y14
+	VPRORVD         Y2, Y14, Y14
 	VPTERNLOGD      $0xf8, Y3, Y14, Y13
 	VPXORD          Z14, Z14, Z14
 	KXNORW          K1, K1, K1
 	VPGATHERDQ      (R13)(Y13*8), K1, Z14
-	VPTESTMD        Y5, Y15, K1
-	VPSUBQ          Z4, Z14, K1, Z14
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        256(DI)(R10*8), Z14, Z13
-	VPMOVZXBD       60(R11), Y14
-	VPBROADCASTD    88(R11), Y16
-	VPRORVD         Y2, Y16, Y15
+	VPDPBUSD        384(DI)(R10*8), Z14, Z13
+	VPMOVZXBD       76(R11), Y14
+	VPBROADCASTD    96(R11), Y15
+	VPRORVD         Y2, Y15, Y15
 	VPTERNLOGD      $0xf8, Y3, Y15, Y14
 	VPXORD          Z15, Z15, Z15
 	KXNORW          K1, K1, K1
 	VPGATHERDQ      (R13)(Y14*8), K1, Z15
-	VPTESTMD        Y5, Y16, K1
-	VPSUBQ          Z4, Z15, K1, Z15
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        320(DI)(R10*8), Z15, Z14
+	VPDPBUSD        448(DI)(R10*8), Z15, Z14
 	VPACKSSDW       Z14, Z13, Z13
-	VPMADDWD        Z6, Z13, Z13
-	VPMOVZXBD       68(R11), Y14
-	VPBROADCASTD    92(R11), Y16
-	VPRORVD         Y2, Y16, Y15
-	VPTERNLOGD      $0xf8, Y3, Y15, Y14
-	VPXORD          Z15, Z15, Z15
-	KXNORW          K1, K1, K1
-	VPGATHERDQ      (R13)(Y14*8), K1, Z15
-	VPTESTMD        Y5, Y16, K1
-	VPSUBQ          Z4, Z15, K1, Z15
-	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        384(DI)(R10*8), Z15, Z14
-	VPMOVZXBD       76(R11), Y15
-	VPBROADCASTD    96(R11), Y17
-	VPRORVD         Y2, Y17, Y16
-	VPTERNLOGD      $0xf8, Y3, Y16, Y15
-	VPXORD          Z16, Z16, Z16
-	KXNORW          K1, K1, K1
-	VPGATHERDQ      (R13)(Y15*8), K1, Z16
-	VPTESTMD        Y5, Y17, K1
-	VPSUBQ          Z4, Z16, K1, Z16
-	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        448(DI)(R10*8), Z16, Z15
-	VPACKSSDW       Z15, Z14, Z14
-	VPMADDWD        Z6, Z14, Z14
-	VPACKSSDW       Z14, Z13, Z13
-	VPMADDWD        Z6, Z13, Z13
-	VSHUFI32X4      $0x88, Z13, Z12, Z14
-	VSHUFI32X4      $0xdd, Z13, Z12, Z12
-	VPADDD          Z12, Z14, Z14
-	VPERMD          Z14, Z7, Z14
-	VMOVDQU32       (R9)(R10*1), Z12
-	VPSLLD          $0x04, Z12, Z12
-	VPSUBD          Z12, Z14, Z14
+	VPMADDWD        Z4, Z13, Z13
+	VPACKSSDW       Z13, Z12, Z12
+	VPMADDWD        Z4, Z12, Z12
+	VSHUFI32X4      $0x88, Z12, Z11, Z13
+	VSHUFI32X4      $0xdd, Z12, Z11, Z11
+	VPADDD          Z11, Z13, Z13
+	VPERMD          Z13, Z5, Z13
+	VMOVDQU32       (R9)(R10*1), Z11
+	VPSLLD          $0x04, Z11, Z12
+	VPSUBD          Z12, Z13, Z13
 	VBROADCASTI32X4 34(R11), Y12
 	VINSERTI32X4    $0x01, 84(R11), Y12, Y12
 	VPMOVZXWD       Y12, Z12
-	VPBROADCASTW    (R11), Y13
-	VPBROADCASTW    50(R11), X15
-	VINSERTI32X4    $0x01, X15, Y13, Y13
-	VCVTPH2PS       Y13, Z13
-	VPSRLVD         Z8, Z12, Z12
-	VPANDD          Z9, Z12, Z12
+	VPADDD          Z11, Z11, Z11
+	VPTESTMD        Z6, Z12, K1
+	VPSUBD          Z11, Z13, K1, Z13
+	VPBROADCASTW    (R11), Y11
+	VPBROADCASTW    50(R11), X12
+	VINSERTI32X4    $0x01, X12, Y11, Y11
+	VCVTPH2PS       Y11, Z11
+	VBROADCASTI32X4 34(R11), Y12
+	VINSERTI32X4    $0x01, 84(R11), Y12, Y12
+	VPMOVZXWD       Y12, Z12
+	VPSRLVD         Z7, Z12, Z12
+	VPANDD          Z8, Z12, Z12
 	VCVTDQ2PS       Z12, Z12
-	VFMADD213PS     Z10, Z11, Z12
-	VMULPS          Z13, Z12, Z12
-	VMOVDQU32       (R8)(R10*1), Z13
-	VCVTDQ2PS       Z14, Z14
-	VMULPS          Z13, Z12, Z12
-	VFMADD231PS     Z12, Z14, Z1
+	VFMADD213PS     Z9, Z10, Z12
+	VMULPS          Z11, Z12, Z12
+	VMOVDQU32       (R8)(R10*1), Z11
+	VCVTDQ2PS       Z13, Z13
+	VMULPS          Z11, Z12, Z12
+	VFMADD231PS     Z12, Z13, Z1
 	ADDQ            $+100, R11
 	ADDQ            $+64, R10
 	JMP             group
@@ -191,12 +181,12 @@ copy:
 	MOVW      R15, (R14)
 	ADDQ      $+2, R11
 	ADDQ      $+2, R14
-	VMOVDQU32 (R11), Y12
-	VMOVDQU32 Y12, (R14)
+	VMOVDQU32 (R11), Y11
+	VMOVDQU32 Y11, (R14)
 	ADDQ      $+32, R11
 	ADDQ      $+32, R14
-	VMOVDQU32 (R11), X12
-	VMOVDQU32 X12, (R14)
+	VMOVDQU32 (R11), X11
+	VMOVDQU32 X11, (R14)
 	ADDQ      $+16, R11
 	ADDQ      $+16, R14
 	SUBQ      $+8, R13
@@ -205,141 +195,131 @@ copy:
 
 inPlace:
 	LEAQ            ·iq1Book+0(SB), R13
-	VPMOVZXBD       2(R11), Y12
-	VPBROADCASTD    34(R11), Y14
-	VPRORVD         Y2, Y14, Y13
+	VPMOVZXBD       2(R11), Y11
+	VPBROADCASTD    34(R11), Y12
+	VPRORVD         Y2, Y12, Y12
+	VPTERNLOGD      $0xf8, Y3, Y12, Y11
+	VPXORD          Z12, Z12, Z12
+	KXNORW          K1, K1, K1
+	VPGATHERDQ      (R13)(Y11*8), K1, Z12
+	VPXORD          Z11, Z11, Z11
+	VPDPBUSD        (DI)(R10*8), Z12, Z11
+	VPMOVZXBD       10(R11), Y12
+	VPBROADCASTD    38(R11), Y13
+	VPRORVD         Y2, Y13, Y13
 	VPTERNLOGD      $0xf8, Y3, Y13, Y12
 	VPXORD          Z13, Z13, Z13
 	KXNORW          K1, K1, K1
 	VPGATHERDQ      (R13)(Y12*8), K1, Z13
-	VPTESTMD        Y5, Y14, K1
-	VPSUBQ          Z4, Z13, K1, Z13
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        (DI)(R10*8), Z13, Z12
-	VPMOVZXBD       10(R11), Y13
-	VPBROADCASTD    38(R11), Y15
-	VPRORVD         Y2, Y15, Y14
+	VPDPBUSD        64(DI)(R10*8), Z13, Z12
+	VPACKSSDW       Z12, Z11, Z11
+	VPMADDWD        Z4, Z11, Z11
+	VPMOVZXBD       18(R11), Y12
+	VPBROADCASTD    42(R11), Y13
+	VPRORVD         Y2, Y13, Y13
+	VPTERNLOGD      $0xf8, Y3, Y13, Y12
+	VPXORD          Z13, Z13, Z13
+	KXNORW          K1, K1, K1
+	VPGATHERDQ      (R13)(Y12*8), K1, Z13
+	VPXORD          Z12, Z12, Z12
+	VPDPBUSD        128(DI)(R10*8), Z13, Z12
+	VPMOVZXBD       26(R11), Y13
+	VPBROADCASTD    46(R11), Y14
+	VPRORVD         Y2, Y14, Y14
 	VPTERNLOGD      $0xf8, Y3, Y14, Y13
 	VPXORD          Z14, Z14, Z14
 	KXNORW          K1, K1, K1
 	VPGATHERDQ      (R13)(Y13*8), K1, Z14
-	VPTESTMD        Y5, Y15, K1
-	VPSUBQ          Z4, Z14, K1, Z14
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        64(DI)(R10*8), Z14, Z13
+	VPDPBUSD        192(DI)(R10*8), Z14, Z13
 	VPACKSSDW       Z13, Z12, Z12
-	VPMADDWD        Z6, Z12, Z12
-	VPMOVZXBD       18(R11), Y13
-	VPBROADCASTD    42(R11), Y15
-	VPRORVD         Y2, Y15, Y14
+	VPMADDWD        Z4, Z12, Z12
+	VPACKSSDW       Z12, Z11, Z11
+	VPMADDWD        Z4, Z11, Z11
+	VPMOVZXBD       52(R11), Y12
+	VPBROADCASTD    84(R11), Y13
+	VPRORVD         Y2, Y13, Y13
+	VPTERNLOGD      $0xf8, Y3, Y13, Y12
+	VPXORD          Z13, Z13, Z13
+	KXNORW          K1, K1, K1
+	VPGATHERDQ      (R13)(Y12*8), K1, Z13
+	VPXORD          Z12, Z12, Z12
+	VPDPBUSD        256(DI)(R10*8), Z13, Z12
+	VPMOVZXBD       60(R11), Y13
+	VPBROADCASTD    88(R11), Y14
+	VPRORVD         Y2, Y14, Y14
 	VPTERNLOGD      $0xf8, Y3, Y14, Y13
 	VPXORD          Z14, Z14, Z14
 	KXNORW          K1, K1, K1
 	VPGATHERDQ      (R13)(Y13*8), K1, Z14
-	VPTESTMD        Y5, Y15, K1
-	VPSUBQ          Z4, Z14, K1, Z14
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        128(DI)(R10*8), Z14, Z13
-	VPMOVZXBD       26(R11), Y14
-	VPBROADCASTD    46(R11), Y16
-	VPRORVD         Y2, Y16, Y15
-	VPTERNLOGD      $0xf8, Y3, Y15, Y14
-	VPXORD          Z15, Z15, Z15
-	KXNORW          K1, K1, K1
-	VPGATHERDQ      (R13)(Y14*8), K1, Z15
-	VPTESTMD        Y5, Y16, K1
-	VPSUBQ          Z4, Z15, K1, Z15
-	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        192(DI)(R10*8), Z15, Z14
-	VPACKSSDW       Z14, Z13, Z13
-	VPMADDWD        Z6, Z13, Z13
+	VPDPBUSD        320(DI)(R10*8), Z14, Z13
 	VPACKSSDW       Z13, Z12, Z12
-	VPMADDWD        Z6, Z12, Z12
-	VPMOVZXBD       52(R11), Y13
-	VPBROADCASTD    84(R11), Y15
-	VPRORVD         Y2, Y15, Y14
+	VPMADDWD        Z4, Z12, Z12
+	VPMOVZXBD       68(R11), Y13
+	VPBROADCASTD    92(R11), Y14
+	VPRORVD         Y2, Y14, Y14
 	VPTERNLOGD      $0xf8, Y3, Y14, Y13
 	VPXORD          Z14, Z14, Z14
 	KXNORW          K1, K1, K1
 	VPGATHERDQ      (R13)(Y13*8), K1, Z14
-	VPTESTMD        Y5, Y15, K1
-	VPSUBQ          Z4, Z14, K1, Z14
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        256(DI)(R10*8), Z14, Z13
-	VPMOVZXBD       60(R11), Y14
-	VPBROADCASTD    88(R11), Y16
-	VPRORVD         Y2, Y16, Y15
+	VPDPBUSD        384(DI)(R10*8), Z14, Z13
+	VPMOVZXBD       76(R11), Y14
+	VPBROADCASTD    96(R11), Y15
+	VPRORVD         Y2, Y15, Y15
 	VPTERNLOGD      $0xf8, Y3, Y15, Y14
 	VPXORD          Z15, Z15, Z15
 	KXNORW          K1, K1, K1
 	VPGATHERDQ      (R13)(Y14*8), K1, Z15
-	VPTESTMD        Y5, Y16, K1
-	VPSUBQ          Z4, Z15, K1, Z15
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        320(DI)(R10*8), Z15, Z14
+	VPDPBUSD        448(DI)(R10*8), Z15, Z14
 	VPACKSSDW       Z14, Z13, Z13
-	VPMADDWD        Z6, Z13, Z13
-	VPMOVZXBD       68(R11), Y14
-	VPBROADCASTD    92(R11), Y16
-	VPRORVD         Y2, Y16, Y15
-	VPTERNLOGD      $0xf8, Y3, Y15, Y14
-	VPXORD          Z15, Z15, Z15
-	KXNORW          K1, K1, K1
-	VPGATHERDQ      (R13)(Y14*8), K1, Z15
-	VPTESTMD        Y5, Y16, K1
-	VPSUBQ          Z4, Z15, K1, Z15
-	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        384(DI)(R10*8), Z15, Z14
-	VPMOVZXBD       76(R11), Y15
-	VPBROADCASTD    96(R11), Y17
-	VPRORVD         Y2, Y17, Y16
-	VPTERNLOGD      $0xf8, Y3, Y16, Y15
-	VPXORD          Z16, Z16, Z16
-	KXNORW          K1, K1, K1
-	VPGATHERDQ      (R13)(Y15*8), K1, Z16
-	VPTESTMD        Y5, Y17, K1
-	VPSUBQ          Z4, Z16, K1, Z16
-	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        448(DI)(R10*8), Z16, Z15
-	VPACKSSDW       Z15, Z14, Z14
-	VPMADDWD        Z6, Z14, Z14
-	VPACKSSDW       Z14, Z13, Z13
-	VPMADDWD        Z6, Z13, Z13
-	VSHUFI32X4      $0x88, Z13, Z12, Z14
-	VSHUFI32X4      $0xdd, Z13, Z12, Z12
-	VPADDD          Z12, Z14, Z14
-	VPERMD          Z14, Z7, Z14
-	VMOVDQU32       (R9)(R10*1), Z12
-	VPSLLD          $0x04, Z12, Z12
-	VPSUBD          Z12, Z14, Z14
+	VPMADDWD        Z4, Z13, Z13
+	VPACKSSDW       Z13, Z12, Z12
+	VPMADDWD        Z4, Z12, Z12
+	VSHUFI32X4      $0x88, Z12, Z11, Z13
+	VSHUFI32X4      $0xdd, Z12, Z11, Z11
+	VPADDD          Z11, Z13, Z13
+	VPERMD          Z13, Z5, Z13
+	VMOVDQU32       (R9)(R10*1), Z11
+	VPSLLD          $0x04, Z11, Z12
+	VPSUBD          Z12, Z13, Z13
 	VBROADCASTI32X4 34(R11), Y12
 	VINSERTI32X4    $0x01, 84(R11), Y12, Y12
 	VPMOVZXWD       Y12, Z12
-	VPBROADCASTW    (R11), Y13
-	VPBROADCASTW    50(R11), X15
-	VINSERTI32X4    $0x01, X15, Y13, Y13
-	VCVTPH2PS       Y13, Z13
-	VPSRLVD         Z8, Z12, Z12
-	VPANDD          Z9, Z12, Z12
+	VPADDD          Z11, Z11, Z11
+	VPTESTMD        Z6, Z12, K1
+	VPSUBD          Z11, Z13, K1, Z13
+	VPBROADCASTW    (R11), Y11
+	VPBROADCASTW    50(R11), X12
+	VINSERTI32X4    $0x01, X12, Y11, Y11
+	VCVTPH2PS       Y11, Z11
+	VBROADCASTI32X4 34(R11), Y12
+	VINSERTI32X4    $0x01, 84(R11), Y12, Y12
+	VPMOVZXWD       Y12, Z12
+	VPSRLVD         Z7, Z12, Z12
+	VPANDD          Z8, Z12, Z12
 	VCVTDQ2PS       Z12, Z12
-	VFMADD213PS     Z10, Z11, Z12
-	VMULPS          Z13, Z12, Z12
+	VFMADD213PS     Z9, Z10, Z12
+	VMULPS          Z11, Z12, Z12
 	VPANDD          Z0, Z12, Z12
-	VMOVDQU32       (R8)(R10*1), Z13
-	VCVTDQ2PS       Z14, Z14
-	VMULPS          Z13, Z12, Z12
-	VFMADD231PS     Z12, Z14, Z1
+	VMOVDQU32       (R8)(R10*1), Z11
+	VCVTDQ2PS       Z13, Z13
+	VMULPS          Z11, Z12, Z12
+	VFMADD231PS     Z12, Z13, Z1
 
 done:
-	VPERMILPS     $0x4e, Z1, Z12
-	VADDPS        Z1, Z12, Z12
-	VPERMILPS     $0xb1, Z12, Z1
-	VADDPS        Z1, Z12, Z12
-	VSHUFF32X4    $0xb1, Z12, Z12, Z1
-	VADDPS        Z12, Z1, Z1
-	VEXTRACTI32X4 $0x02, Z1, X12
-	VADDPS        X1, X12, X12
-	VMOVSS        X12, (AX)
+	VPERMILPS     $0x4e, Z1, Z11
+	VADDPS        Z1, Z11, Z11
+	VPERMILPS     $0xb1, Z11, Z1
+	VADDPS        Z1, Z11, Z11
+	VSHUFF32X4    $0xb1, Z11, Z11, Z1
+	VADDPS        Z11, Z1, Z1
+	VEXTRACTI32X4 $0x02, Z1, X11
+	VADDPS        X1, X11, X11
+	VMOVSS        X11, (AX)
 	ADDQ          $0x04, AX
 	ADDQ          DX, CX
 	DECQ          BX
@@ -348,16 +328,15 @@ done:
 	RET
 
 constants:
-	VMOVDQU32 constant2<>+0(SB), Z7
-	VMOVDQU32 constant3<>+0(SB), Z10
-	VMOVDQU32 constant4<>+0(SB), Z11
+	VMOVDQU32 constant2<>+0(SB), Z5
+	VMOVDQU32 constant3<>+0(SB), Z9
+	VMOVDQU32 constant4<>+0(SB), Z10
 	VMOVDQU32 constant5<>+0(SB), Z3
-	VMOVDQU32 constant6<>+0(SB), Z5
-	VMOVDQU32 constant7<>+0(SB), Z6
-	VMOVDQU32 constant8<>+0(SB), Z4
-	VMOVDQU32 constant9<>+0(SB), Z9
-	VMOVDQU32 constant10<>+0(SB), Z8
-	VMOVDQU32 constant11<>+0(SB), Z2
+	VMOVDQU32 constant6<>+0(SB), Z6
+	VMOVDQU32 constant7<>+0(SB), Z4
+	VMOVDQU32 constant8<>+0(SB), Z8
+	VMOVDQU32 constant9<>+0(SB), Z7
+	VMOVDQU32 constant10<>+0(SB), Z2
 	JMP       begin
 
 DATA constant0<>+0(SB)/8, $0xffffffffffffffff
@@ -426,12 +405,12 @@ GLOBL constant5<>(SB), RODATA|NOPTR, $64
 
 DATA constant6<>+0(SB)/8, $0x0000800000008000
 DATA constant6<>+8(SB)/8, $0x0000800000008000
-DATA constant6<>+16(SB)/8, $0x8000000080000000
-DATA constant6<>+24(SB)/8, $0x8000000080000000
+DATA constant6<>+16(SB)/8, $0x0000800000008000
+DATA constant6<>+24(SB)/8, $0x0000800000008000
 DATA constant6<>+32(SB)/8, $0x0000800000008000
 DATA constant6<>+40(SB)/8, $0x0000800000008000
-DATA constant6<>+48(SB)/8, $0x8000000080000000
-DATA constant6<>+56(SB)/8, $0x8000000080000000
+DATA constant6<>+48(SB)/8, $0x0000800000008000
+DATA constant6<>+56(SB)/8, $0x0000800000008000
 GLOBL constant6<>(SB), RODATA|NOPTR, $64
 
 DATA constant7<>+0(SB)/8, $0x0001000100010001
@@ -444,45 +423,35 @@ DATA constant7<>+48(SB)/8, $0x0001000100010001
 DATA constant7<>+56(SB)/8, $0x0001000100010001
 GLOBL constant7<>(SB), RODATA|NOPTR, $64
 
-DATA constant8<>+0(SB)/8, $0x0202020202020202
-DATA constant8<>+8(SB)/8, $0x0202020202020202
-DATA constant8<>+16(SB)/8, $0x0202020202020202
-DATA constant8<>+24(SB)/8, $0x0202020202020202
-DATA constant8<>+32(SB)/8, $0x0202020202020202
-DATA constant8<>+40(SB)/8, $0x0202020202020202
-DATA constant8<>+48(SB)/8, $0x0202020202020202
-DATA constant8<>+56(SB)/8, $0x0202020202020202
+DATA constant8<>+0(SB)/8, $0x0000000700000007
+DATA constant8<>+8(SB)/8, $0x0000000700000007
+DATA constant8<>+16(SB)/8, $0x0000000700000007
+DATA constant8<>+24(SB)/8, $0x0000000700000007
+DATA constant8<>+32(SB)/8, $0x0000000700000007
+DATA constant8<>+40(SB)/8, $0x0000000700000007
+DATA constant8<>+48(SB)/8, $0x0000000700000007
+DATA constant8<>+56(SB)/8, $0x0000000700000007
 GLOBL constant8<>(SB), RODATA|NOPTR, $64
 
-DATA constant9<>+0(SB)/8, $0x0000000700000007
-DATA constant9<>+8(SB)/8, $0x0000000700000007
-DATA constant9<>+16(SB)/8, $0x0000000700000007
-DATA constant9<>+24(SB)/8, $0x0000000700000007
-DATA constant9<>+32(SB)/8, $0x0000000700000007
-DATA constant9<>+40(SB)/8, $0x0000000700000007
-DATA constant9<>+48(SB)/8, $0x0000000700000007
-DATA constant9<>+56(SB)/8, $0x0000000700000007
+DATA constant9<>+0(SB)/8, $0x0000000c0000000c
+DATA constant9<>+8(SB)/8, $0x0000000c0000000c
+DATA constant9<>+16(SB)/8, $0x0000000c0000000c
+DATA constant9<>+24(SB)/8, $0x0000000c0000000c
+DATA constant9<>+32(SB)/8, $0x0000000c0000000c
+DATA constant9<>+40(SB)/8, $0x0000000c0000000c
+DATA constant9<>+48(SB)/8, $0x0000000c0000000c
+DATA constant9<>+56(SB)/8, $0x0000000c0000000c
 GLOBL constant9<>(SB), RODATA|NOPTR, $64
 
-DATA constant10<>+0(SB)/8, $0x0000000c0000000c
-DATA constant10<>+8(SB)/8, $0x0000000c0000000c
-DATA constant10<>+16(SB)/8, $0x0000000c0000000c
-DATA constant10<>+24(SB)/8, $0x0000000c0000000c
-DATA constant10<>+32(SB)/8, $0x0000000c0000000c
-DATA constant10<>+40(SB)/8, $0x0000000c0000000c
-DATA constant10<>+48(SB)/8, $0x0000000c0000000c
-DATA constant10<>+56(SB)/8, $0x0000000c0000000c
+DATA constant10<>+0(SB)/8, $0x0000001b00000018
+DATA constant10<>+8(SB)/8, $0x000000010000001e
+DATA constant10<>+16(SB)/8, $0x0000000b00000008
+DATA constant10<>+24(SB)/8, $0x000000110000000e
+DATA constant10<>+32(SB)/8, $0x0000001b00000018
+DATA constant10<>+40(SB)/8, $0x000000010000001e
+DATA constant10<>+48(SB)/8, $0x0000000b00000008
+DATA constant10<>+56(SB)/8, $0x000000110000000e
 GLOBL constant10<>(SB), RODATA|NOPTR, $64
-
-DATA constant11<>+0(SB)/8, $0x0000001b00000018
-DATA constant11<>+8(SB)/8, $0x000000010000001e
-DATA constant11<>+16(SB)/8, $0x0000000b00000008
-DATA constant11<>+24(SB)/8, $0x000000110000000e
-DATA constant11<>+32(SB)/8, $0x0000001b00000018
-DATA constant11<>+40(SB)/8, $0x000000010000001e
-DATA constant11<>+48(SB)/8, $0x0000000b00000008
-DATA constant11<>+56(SB)/8, $0x000000110000000e
-GLOBL constant11<>(SB), RODATA|NOPTR, $64
 
 // func iq1_sPackAVX512(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX2, AVX512F, AVX512VL
@@ -618,19 +587,19 @@ tile:
 	VSHUFI32X4      $0xdd, Z14, Z1, Z0
 	VPERMD          Z0, Z7, Z0
 	VMOVDQU32       Z0, 448(AX)(R9*8)
-	VBROADCASTI32X4 34(R10), Y0
-	VINSERTI32X4    $0x01, 84(R10), Y0, Y0
-	VPMOVZXWD       Y0, Z0
-	VPBROADCASTW    (R10), Y1
-	VPBROADCASTW    50(R10), X2
-	VINSERTI32X4    $0x01, X2, Y1, Y1
-	VCVTPH2PS       Y1, Z1
-	VPSRLVD         Z8, Z0, Z0
-	VPANDD          Z9, Z0, Z0
-	VCVTDQ2PS       Z0, Z0
-	VFMADD213PS     Z10, Z11, Z0
-	VMULPS          Z1, Z0, Z0
-	VMOVDQU32       Z0, (CX)(R9*1)
+	VPBROADCASTW    (R10), Y0
+	VPBROADCASTW    50(R10), X1
+	VINSERTI32X4    $0x01, X1, Y0, Y0
+	VCVTPH2PS       Y0, Z0
+	VBROADCASTI32X4 34(R10), Y1
+	VINSERTI32X4    $0x01, 84(R10), Y1, Y1
+	VPMOVZXWD       Y1, Z1
+	VPSRLVD         Z8, Z1, Z1
+	VPANDD          Z9, Z1, Z1
+	VCVTDQ2PS       Z1, Z1
+	VFMADD213PS     Z10, Z11, Z1
+	VMULPS          Z0, Z1, Z1
+	VMOVDQU32       Z1, (CX)(R9*1)
 	ADDQ            $+100, R10
 	ADDQ            $0x40, R9
 	CMPQ            R9, R8
@@ -648,12 +617,32 @@ constants:
 	VMOVDQU32 constant3<>+0(SB), Z10
 	VMOVDQU32 constant4<>+0(SB), Z11
 	VMOVDQU32 constant5<>+0(SB), Z4
-	VMOVDQU32 constant6<>+0(SB), Z6
-	VMOVDQU32 constant8<>+0(SB), Z5
-	VMOVDQU32 constant9<>+0(SB), Z9
-	VMOVDQU32 constant10<>+0(SB), Z8
-	VMOVDQU32 constant11<>+0(SB), Z3
+	VMOVDQU32 constant11<>+0(SB), Z6
+	VMOVDQU32 constant12<>+0(SB), Z5
+	VMOVDQU32 constant8<>+0(SB), Z9
+	VMOVDQU32 constant9<>+0(SB), Z8
+	VMOVDQU32 constant10<>+0(SB), Z3
 	JMP       begin
+
+DATA constant11<>+0(SB)/8, $0x0000800000008000
+DATA constant11<>+8(SB)/8, $0x0000800000008000
+DATA constant11<>+16(SB)/8, $0x8000000080000000
+DATA constant11<>+24(SB)/8, $0x8000000080000000
+DATA constant11<>+32(SB)/8, $0x0000800000008000
+DATA constant11<>+40(SB)/8, $0x0000800000008000
+DATA constant11<>+48(SB)/8, $0x8000000080000000
+DATA constant11<>+56(SB)/8, $0x8000000080000000
+GLOBL constant11<>(SB), RODATA|NOPTR, $64
+
+DATA constant12<>+0(SB)/8, $0x0202020202020202
+DATA constant12<>+8(SB)/8, $0x0202020202020202
+DATA constant12<>+16(SB)/8, $0x0202020202020202
+DATA constant12<>+24(SB)/8, $0x0202020202020202
+DATA constant12<>+32(SB)/8, $0x0202020202020202
+DATA constant12<>+40(SB)/8, $0x0202020202020202
+DATA constant12<>+48(SB)/8, $0x0202020202020202
+DATA constant12<>+56(SB)/8, $0x0202020202020202
+GLOBL constant12<>(SB), RODATA|NOPTR, $64
 
 // func iq1_sRowAVX2(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 // Requires: AVX, AVX2, F16C, FMA3, MMX+
@@ -681,55 +670,43 @@ group:
 	PREFETCHT0   4096(R11)
 	LEAQ         ·iq1Book+0(SB), R12
 	VPMOVZXBD    2(R11), X1
-	VPBROADCASTW 34(R11), Y3
-	VPSRLVD      constant12<>+0(SB), X3, X2
-	VPAND        constant13<>+0(SB), X2, X2
+	VPBROADCASTW 34(R11), Y2
+	VPSRLVD      constant13<>+0(SB), X2, X2
+	VPAND        constant14<>+0(SB), X2, X2
 	VPOR         X2, X1, X1
 	VPXOR        Y2, Y2, Y2
-	VPCMPEQD     Y4, Y4, Y4
-	VPGATHERDQ   Y4, (R12)(X1*8), Y2
-	VPSRAW       $0x0f, Y3, Y3
-	VPAND        constant14<>+0(SB), Y3, Y1
-	VPSUBB       Y1, Y2, Y2
+	VPCMPEQD     Y3, Y3, Y3
+	VPGATHERDQ   Y3, (R12)(X1*8), Y2
 	VPMADDUBSW   (DI)(R10*8), Y2, Y1
 	VPMOVZXBD    6(R11), X2
-	VPBROADCASTW 36(R11), Y4
-	VPSRLVD      constant12<>+0(SB), X4, X3
-	VPAND        constant13<>+0(SB), X3, X3
+	VPBROADCASTW 36(R11), Y3
+	VPSRLVD      constant13<>+0(SB), X3, X3
+	VPAND        constant14<>+0(SB), X3, X3
 	VPOR         X3, X2, X2
 	VPXOR        Y3, Y3, Y3
-	VPCMPEQD     Y5, Y5, Y5
-	VPGATHERDQ   Y5, (R12)(X2*8), Y3
-	VPSRAW       $0x0f, Y4, Y4
-	VPAND        constant14<>+0(SB), Y4, Y2
-	VPSUBB       Y2, Y3, Y3
+	VPCMPEQD     Y4, Y4, Y4
+	VPGATHERDQ   Y4, (R12)(X2*8), Y3
 	VPMADDUBSW   32(DI)(R10*8), Y3, Y2
 	VPUNPCKLWD   Y2, Y1, Y3
 	VPUNPCKHWD   Y2, Y1, Y1
 	VPADDW       Y3, Y1, Y1
 	VPMOVZXBD    10(R11), X2
-	VPBROADCASTW 38(R11), Y4
-	VPSRLVD      constant12<>+0(SB), X4, X3
-	VPAND        constant13<>+0(SB), X3, X3
+	VPBROADCASTW 38(R11), Y3
+	VPSRLVD      constant13<>+0(SB), X3, X3
+	VPAND        constant14<>+0(SB), X3, X3
 	VPOR         X3, X2, X2
 	VPXOR        Y3, Y3, Y3
-	VPCMPEQD     Y5, Y5, Y5
-	VPGATHERDQ   Y5, (R12)(X2*8), Y3
-	VPSRAW       $0x0f, Y4, Y4
-	VPAND        constant14<>+0(SB), Y4, Y2
-	VPSUBB       Y2, Y3, Y3
+	VPCMPEQD     Y4, Y4, Y4
+	VPGATHERDQ   Y4, (R12)(X2*8), Y3
 	VPMADDUBSW   64(DI)(R10*8), Y3, Y2
 	VPMOVZXBD    14(R11), X3
-	VPBROADCASTW 40(R11), Y5
-	VPSRLVD      constant12<>+0(SB), X5, X4
-	VPAND        constant13<>+0(SB), X4, X4
+	VPBROADCASTW 40(R11), Y4
+	VPSRLVD      constant13<>+0(SB), X4, X4
+	VPAND        constant14<>+0(SB), X4, X4
 	VPOR         X4, X3, X3
 	VPXOR        Y4, Y4, Y4
-	VPCMPEQD     Y6, Y6, Y6
-	VPGATHERDQ   Y6, (R12)(X3*8), Y4
-	VPSRAW       $0x0f, Y5, Y5
-	VPAND        constant14<>+0(SB), Y5, Y3
-	VPSUBB       Y3, Y4, Y4
+	VPCMPEQD     Y5, Y5, Y5
+	VPGATHERDQ   Y5, (R12)(X3*8), Y4
 	VPMADDUBSW   96(DI)(R10*8), Y4, Y3
 	VPUNPCKLWD   Y3, Y2, Y4
 	VPUNPCKHWD   Y3, Y2, Y2
@@ -738,55 +715,43 @@ group:
 	VPUNPCKHDQ   Y2, Y1, Y1
 	VPADDW       Y3, Y1, Y1
 	VPMOVZXBD    18(R11), X2
-	VPBROADCASTW 42(R11), Y4
-	VPSRLVD      constant12<>+0(SB), X4, X3
-	VPAND        constant13<>+0(SB), X3, X3
+	VPBROADCASTW 42(R11), Y3
+	VPSRLVD      constant13<>+0(SB), X3, X3
+	VPAND        constant14<>+0(SB), X3, X3
 	VPOR         X3, X2, X2
 	VPXOR        Y3, Y3, Y3
-	VPCMPEQD     Y5, Y5, Y5
-	VPGATHERDQ   Y5, (R12)(X2*8), Y3
-	VPSRAW       $0x0f, Y4, Y4
-	VPAND        constant14<>+0(SB), Y4, Y2
-	VPSUBB       Y2, Y3, Y3
+	VPCMPEQD     Y4, Y4, Y4
+	VPGATHERDQ   Y4, (R12)(X2*8), Y3
 	VPMADDUBSW   128(DI)(R10*8), Y3, Y2
 	VPMOVZXBD    22(R11), X3
-	VPBROADCASTW 44(R11), Y5
-	VPSRLVD      constant12<>+0(SB), X5, X4
-	VPAND        constant13<>+0(SB), X4, X4
+	VPBROADCASTW 44(R11), Y4
+	VPSRLVD      constant13<>+0(SB), X4, X4
+	VPAND        constant14<>+0(SB), X4, X4
 	VPOR         X4, X3, X3
 	VPXOR        Y4, Y4, Y4
-	VPCMPEQD     Y6, Y6, Y6
-	VPGATHERDQ   Y6, (R12)(X3*8), Y4
-	VPSRAW       $0x0f, Y5, Y5
-	VPAND        constant14<>+0(SB), Y5, Y3
-	VPSUBB       Y3, Y4, Y4
+	VPCMPEQD     Y5, Y5, Y5
+	VPGATHERDQ   Y5, (R12)(X3*8), Y4
 	VPMADDUBSW   160(DI)(R10*8), Y4, Y3
 	VPUNPCKLWD   Y3, Y2, Y4
 	VPUNPCKHWD   Y3, Y2, Y2
 	VPADDW       Y4, Y2, Y2
 	VPMOVZXBD    26(R11), X3
-	VPBROADCASTW 46(R11), Y5
-	VPSRLVD      constant12<>+0(SB), X5, X4
-	VPAND        constant13<>+0(SB), X4, X4
+	VPBROADCASTW 46(R11), Y4
+	VPSRLVD      constant13<>+0(SB), X4, X4
+	VPAND        constant14<>+0(SB), X4, X4
 	VPOR         X4, X3, X3
 	VPXOR        Y4, Y4, Y4
-	VPCMPEQD     Y6, Y6, Y6
-	VPGATHERDQ   Y6, (R12)(X3*8), Y4
-	VPSRAW       $0x0f, Y5, Y5
-	VPAND        constant14<>+0(SB), Y5, Y3
-	VPSUBB       Y3, Y4, Y4
+	VPCMPEQD     Y5, Y5, Y5
+	VPGATHERDQ   Y5, (R12)(X3*8), Y4
 	VPMADDUBSW   192(DI)(R10*8), Y4, Y3
 	VPMOVZXBD    30(R11), X4
-	VPBROADCASTW 48(R11), Y6
-	VPSRLVD      constant12<>+0(SB), X6, X5
-	VPAND        constant13<>+0(SB), X5, X5
+	VPBROADCASTW 48(R11), Y5
+	VPSRLVD      constant13<>+0(SB), X5, X5
+	VPAND        constant14<>+0(SB), X5, X5
 	VPOR         X5, X4, X4
 	VPXOR        Y5, Y5, Y5
-	VPCMPEQD     Y7, Y7, Y7
-	VPGATHERDQ   Y7, (R12)(X4*8), Y5
-	VPSRAW       $0x0f, Y6, Y6
-	VPAND        constant14<>+0(SB), Y6, Y4
-	VPSUBB       Y4, Y5, Y5
+	VPCMPEQD     Y6, Y6, Y6
+	VPGATHERDQ   Y6, (R12)(X4*8), Y5
 	VPMADDUBSW   224(DI)(R10*8), Y5, Y4
 	VPUNPCKLWD   Y4, Y3, Y5
 	VPUNPCKHWD   Y4, Y3, Y3
@@ -806,21 +771,27 @@ group:
 	VPADDD       Y4, Y2, Y2
 	VPADDD       Y2, Y3, Y3
 	VMOVDQU      (R9)(R10*1), Y1
-	VPSLLD       $0x04, Y1, Y1
+	VPSLLD       $0x04, Y1, Y2
+	VPSUBD       Y2, Y3, Y3
+	VPMOVZXWD    34(R11), Y2
+	VPADDD       Y1, Y1, Y1
+	VPSLLD       $0x10, Y2, Y2
+	VPSRAD       $0x1f, Y2, Y2
+	VPAND        Y1, Y2, Y1
 	VPSUBD       Y1, Y3, Y3
-	VPMOVZXWD    34(R11), Y1
-	VPBROADCASTW (R11), Y2
-	VCVTPH2PS    X2, Y2
-	VPSRLVD      constant15<>+0(SB), Y1, Y1
-	VPAND        constant16<>+0(SB), Y1, Y1
-	VCVTDQ2PS    Y1, Y1
+	VPBROADCASTW (R11), Y1
+	VCVTPH2PS    X1, Y1
+	VPMOVZXWD    34(R11), Y2
+	VPSRLVD      constant15<>+0(SB), Y2, Y2
+	VPAND        constant16<>+0(SB), Y2, Y2
+	VCVTDQ2PS    Y2, Y2
 	VMOVDQU      constant18<>+0(SB), Y4
-	VFMADD213PS  constant17<>+0(SB), Y4, Y1
-	VMULPS       Y2, Y1, Y1
-	VMOVDQU      (R8)(R10*1), Y2
+	VFMADD213PS  constant17<>+0(SB), Y4, Y2
+	VMULPS       Y1, Y2, Y2
+	VMOVDQU      (R8)(R10*1), Y1
 	VCVTDQ2PS    Y3, Y3
-	VMULPS       Y2, Y1, Y1
-	VFMADD231PS  Y1, Y3, Y0
+	VMULPS       Y1, Y2, Y2
+	VFMADD231PS  Y2, Y3, Y0
 	ADDQ         $+50, R11
 	ADDQ         $+32, R10
 	JMP          group
@@ -840,22 +811,16 @@ rest:
 	VZEROUPPER
 	RET
 
-DATA constant12<>+0(SB)/8, $0x0000000b00000008
-DATA constant12<>+8(SB)/8, $0x000000110000000e
-DATA constant12<>+16(SB)/8, $0x0000000b00000008
-DATA constant12<>+24(SB)/8, $0x000000110000000e
-GLOBL constant12<>(SB), RODATA|NOPTR, $32
-
-DATA constant13<>+0(SB)/8, $0x0000070000000700
-DATA constant13<>+8(SB)/8, $0x0000070000000700
-DATA constant13<>+16(SB)/8, $0x0000070000000700
-DATA constant13<>+24(SB)/8, $0x0000070000000700
+DATA constant13<>+0(SB)/8, $0x0000000b00000008
+DATA constant13<>+8(SB)/8, $0x000000110000000e
+DATA constant13<>+16(SB)/8, $0x0000000b00000008
+DATA constant13<>+24(SB)/8, $0x000000110000000e
 GLOBL constant13<>(SB), RODATA|NOPTR, $32
 
-DATA constant14<>+0(SB)/8, $0x0202020202020202
-DATA constant14<>+8(SB)/8, $0x0202020202020202
-DATA constant14<>+16(SB)/8, $0x0202020202020202
-DATA constant14<>+24(SB)/8, $0x0202020202020202
+DATA constant14<>+0(SB)/8, $0x0000070000000700
+DATA constant14<>+8(SB)/8, $0x0000070000000700
+DATA constant14<>+16(SB)/8, $0x0000070000000700
+DATA constant14<>+24(SB)/8, $0x0000070000000700
 GLOBL constant14<>(SB), RODATA|NOPTR, $32
 
 DATA constant15<>+0(SB)/8, $0x0000000c0000000c
@@ -903,91 +868,91 @@ tile:
 	LEAQ         ·iq1Book+0(SB), R11
 	VPMOVZXBD    2(R10), X0
 	VPBROADCASTW 34(R10), Y2
-	VPSRLVD      constant12<>+0(SB), X2, X1
-	VPAND        constant13<>+0(SB), X1, X1
+	VPSRLVD      constant13<>+0(SB), X2, X1
+	VPAND        constant14<>+0(SB), X1, X1
 	VPOR         X1, X0, X0
 	VPXOR        Y1, Y1, Y1
 	VPCMPEQD     Y3, Y3, Y3
 	VPGATHERDQ   Y3, (R11)(X0*8), Y1
 	VPSRAW       $0x0f, Y2, Y2
-	VPAND        constant14<>+0(SB), Y2, Y0
+	VPAND        constant19<>+0(SB), Y2, Y0
 	VPSUBB       Y0, Y1, Y1
 	VPMOVZXBD    6(R10), X0
 	VPBROADCASTW 36(R10), Y3
-	VPSRLVD      constant12<>+0(SB), X3, X2
-	VPAND        constant13<>+0(SB), X2, X2
+	VPSRLVD      constant13<>+0(SB), X3, X2
+	VPAND        constant14<>+0(SB), X2, X2
 	VPOR         X2, X0, X0
 	VPXOR        Y2, Y2, Y2
 	VPCMPEQD     Y4, Y4, Y4
 	VPGATHERDQ   Y4, (R11)(X0*8), Y2
 	VPSRAW       $0x0f, Y3, Y3
-	VPAND        constant14<>+0(SB), Y3, Y0
+	VPAND        constant19<>+0(SB), Y3, Y0
 	VPSUBB       Y0, Y2, Y2
 	VPMOVZXBD    10(R10), X0
 	VPBROADCASTW 38(R10), Y4
-	VPSRLVD      constant12<>+0(SB), X4, X3
-	VPAND        constant13<>+0(SB), X3, X3
+	VPSRLVD      constant13<>+0(SB), X4, X3
+	VPAND        constant14<>+0(SB), X3, X3
 	VPOR         X3, X0, X0
 	VPXOR        Y3, Y3, Y3
 	VPCMPEQD     Y5, Y5, Y5
 	VPGATHERDQ   Y5, (R11)(X0*8), Y3
 	VPSRAW       $0x0f, Y4, Y4
-	VPAND        constant14<>+0(SB), Y4, Y0
+	VPAND        constant19<>+0(SB), Y4, Y0
 	VPSUBB       Y0, Y3, Y3
 	VPMOVZXBD    14(R10), X0
 	VPBROADCASTW 40(R10), Y5
-	VPSRLVD      constant12<>+0(SB), X5, X4
-	VPAND        constant13<>+0(SB), X4, X4
+	VPSRLVD      constant13<>+0(SB), X5, X4
+	VPAND        constant14<>+0(SB), X4, X4
 	VPOR         X4, X0, X0
 	VPXOR        Y4, Y4, Y4
 	VPCMPEQD     Y6, Y6, Y6
 	VPGATHERDQ   Y6, (R11)(X0*8), Y4
 	VPSRAW       $0x0f, Y5, Y5
-	VPAND        constant14<>+0(SB), Y5, Y0
+	VPAND        constant19<>+0(SB), Y5, Y0
 	VPSUBB       Y0, Y4, Y4
 	VPMOVZXBD    18(R10), X0
 	VPBROADCASTW 42(R10), Y6
-	VPSRLVD      constant12<>+0(SB), X6, X5
-	VPAND        constant13<>+0(SB), X5, X5
+	VPSRLVD      constant13<>+0(SB), X6, X5
+	VPAND        constant14<>+0(SB), X5, X5
 	VPOR         X5, X0, X0
 	VPXOR        Y5, Y5, Y5
 	VPCMPEQD     Y7, Y7, Y7
 	VPGATHERDQ   Y7, (R11)(X0*8), Y5
 	VPSRAW       $0x0f, Y6, Y6
-	VPAND        constant14<>+0(SB), Y6, Y0
+	VPAND        constant19<>+0(SB), Y6, Y0
 	VPSUBB       Y0, Y5, Y5
 	VPMOVZXBD    22(R10), X0
 	VPBROADCASTW 44(R10), Y7
-	VPSRLVD      constant12<>+0(SB), X7, X6
-	VPAND        constant13<>+0(SB), X6, X6
+	VPSRLVD      constant13<>+0(SB), X7, X6
+	VPAND        constant14<>+0(SB), X6, X6
 	VPOR         X6, X0, X0
 	VPXOR        Y6, Y6, Y6
 	VPCMPEQD     Y8, Y8, Y8
 	VPGATHERDQ   Y8, (R11)(X0*8), Y6
 	VPSRAW       $0x0f, Y7, Y7
-	VPAND        constant14<>+0(SB), Y7, Y0
+	VPAND        constant19<>+0(SB), Y7, Y0
 	VPSUBB       Y0, Y6, Y6
 	VPMOVZXBD    26(R10), X0
 	VPBROADCASTW 46(R10), Y8
-	VPSRLVD      constant12<>+0(SB), X8, X7
-	VPAND        constant13<>+0(SB), X7, X7
+	VPSRLVD      constant13<>+0(SB), X8, X7
+	VPAND        constant14<>+0(SB), X7, X7
 	VPOR         X7, X0, X0
 	VPXOR        Y7, Y7, Y7
 	VPCMPEQD     Y9, Y9, Y9
 	VPGATHERDQ   Y9, (R11)(X0*8), Y7
 	VPSRAW       $0x0f, Y8, Y8
-	VPAND        constant14<>+0(SB), Y8, Y0
+	VPAND        constant19<>+0(SB), Y8, Y0
 	VPSUBB       Y0, Y7, Y7
 	VPMOVZXBD    30(R10), X0
 	VPBROADCASTW 48(R10), Y9
-	VPSRLVD      constant12<>+0(SB), X9, X8
-	VPAND        constant13<>+0(SB), X8, X8
+	VPSRLVD      constant13<>+0(SB), X9, X8
+	VPAND        constant14<>+0(SB), X8, X8
 	VPOR         X8, X0, X0
 	VPXOR        Y8, Y8, Y8
 	VPCMPEQD     Y10, Y10, Y10
 	VPGATHERDQ   Y10, (R11)(X0*8), Y8
 	VPSRAW       $0x0f, Y9, Y9
-	VPAND        constant14<>+0(SB), Y9, Y0
+	VPAND        constant19<>+0(SB), Y9, Y0
 	VPSUBB       Y0, Y8, Y8
 	VPUNPCKLDQ   Y2, Y1, Y0
 	VPUNPCKHDQ   Y2, Y1, Y1
@@ -1021,105 +986,105 @@ tile:
 	VMOVDQU      Y0, 192(AX)(R9*8)
 	VPERM2I128   $0x31, Y5, Y1, Y0
 	VMOVDQU      Y0, 448(AX)(R9*8)
-	VPMOVZXWD    34(R10), Y0
-	VPBROADCASTW (R10), Y1
-	VCVTPH2PS    X1, Y1
-	VPSRLVD      constant15<>+0(SB), Y0, Y0
-	VPAND        constant16<>+0(SB), Y0, Y0
-	VCVTDQ2PS    Y0, Y0
+	VPBROADCASTW (R10), Y0
+	VCVTPH2PS    X0, Y0
+	VPMOVZXWD    34(R10), Y1
+	VPSRLVD      constant15<>+0(SB), Y1, Y1
+	VPAND        constant16<>+0(SB), Y1, Y1
+	VCVTDQ2PS    Y1, Y1
 	VMOVDQU      constant18<>+0(SB), Y2
-	VFMADD213PS  constant17<>+0(SB), Y2, Y0
-	VMULPS       Y1, Y0, Y0
-	VMOVDQU      Y0, (CX)(R9*1)
+	VFMADD213PS  constant17<>+0(SB), Y2, Y1
+	VMULPS       Y0, Y1, Y1
+	VMOVDQU      Y1, (CX)(R9*1)
 	ADDQ         $+50, R10
 	LEAQ         ·iq1Book+0(SB), R11
 	VPMOVZXBD    2(R10), X0
 	VPBROADCASTW 34(R10), Y2
-	VPSRLVD      constant12<>+0(SB), X2, X1
-	VPAND        constant13<>+0(SB), X1, X1
+	VPSRLVD      constant13<>+0(SB), X2, X1
+	VPAND        constant14<>+0(SB), X1, X1
 	VPOR         X1, X0, X0
 	VPXOR        Y1, Y1, Y1
 	VPCMPEQD     Y3, Y3, Y3
 	VPGATHERDQ   Y3, (R11)(X0*8), Y1
 	VPSRAW       $0x0f, Y2, Y2
-	VPAND        constant14<>+0(SB), Y2, Y0
+	VPAND        constant19<>+0(SB), Y2, Y0
 	VPSUBB       Y0, Y1, Y1
 	VPMOVZXBD    6(R10), X0
 	VPBROADCASTW 36(R10), Y3
-	VPSRLVD      constant12<>+0(SB), X3, X2
-	VPAND        constant13<>+0(SB), X2, X2
+	VPSRLVD      constant13<>+0(SB), X3, X2
+	VPAND        constant14<>+0(SB), X2, X2
 	VPOR         X2, X0, X0
 	VPXOR        Y2, Y2, Y2
 	VPCMPEQD     Y4, Y4, Y4
 	VPGATHERDQ   Y4, (R11)(X0*8), Y2
 	VPSRAW       $0x0f, Y3, Y3
-	VPAND        constant14<>+0(SB), Y3, Y0
+	VPAND        constant19<>+0(SB), Y3, Y0
 	VPSUBB       Y0, Y2, Y2
 	VPMOVZXBD    10(R10), X0
 	VPBROADCASTW 38(R10), Y4
-	VPSRLVD      constant12<>+0(SB), X4, X3
-	VPAND        constant13<>+0(SB), X3, X3
+	VPSRLVD      constant13<>+0(SB), X4, X3
+	VPAND        constant14<>+0(SB), X3, X3
 	VPOR         X3, X0, X0
 	VPXOR        Y3, Y3, Y3
 	VPCMPEQD     Y5, Y5, Y5
 	VPGATHERDQ   Y5, (R11)(X0*8), Y3
 	VPSRAW       $0x0f, Y4, Y4
-	VPAND        constant14<>+0(SB), Y4, Y0
+	VPAND        constant19<>+0(SB), Y4, Y0
 	VPSUBB       Y0, Y3, Y3
 	VPMOVZXBD    14(R10), X0
 	VPBROADCASTW 40(R10), Y5
-	VPSRLVD      constant12<>+0(SB), X5, X4
-	VPAND        constant13<>+0(SB), X4, X4
+	VPSRLVD      constant13<>+0(SB), X5, X4
+	VPAND        constant14<>+0(SB), X4, X4
 	VPOR         X4, X0, X0
 	VPXOR        Y4, Y4, Y4
 	VPCMPEQD     Y6, Y6, Y6
 	VPGATHERDQ   Y6, (R11)(X0*8), Y4
 	VPSRAW       $0x0f, Y5, Y5
-	VPAND        constant14<>+0(SB), Y5, Y0
+	VPAND        constant19<>+0(SB), Y5, Y0
 	VPSUBB       Y0, Y4, Y4
 	VPMOVZXBD    18(R10), X0
 	VPBROADCASTW 42(R10), Y6
-	VPSRLVD      constant12<>+0(SB), X6, X5
-	VPAND        constant13<>+0(SB), X5, X5
+	VPSRLVD      constant13<>+0(SB), X6, X5
+	VPAND        constant14<>+0(SB), X5, X5
 	VPOR         X5, X0, X0
 	VPXOR        Y5, Y5, Y5
 	VPCMPEQD     Y7, Y7, Y7
 	VPGATHERDQ   Y7, (R11)(X0*8), Y5
 	VPSRAW       $0x0f, Y6, Y6
-	VPAND        constant14<>+0(SB), Y6, Y0
+	VPAND        constant19<>+0(SB), Y6, Y0
 	VPSUBB       Y0, Y5, Y5
 	VPMOVZXBD    22(R10), X0
 	VPBROADCASTW 44(R10), Y7
-	VPSRLVD      constant12<>+0(SB), X7, X6
-	VPAND        constant13<>+0(SB), X6, X6
+	VPSRLVD      constant13<>+0(SB), X7, X6
+	VPAND        constant14<>+0(SB), X6, X6
 	VPOR         X6, X0, X0
 	VPXOR        Y6, Y6, Y6
 	VPCMPEQD     Y8, Y8, Y8
 	VPGATHERDQ   Y8, (R11)(X0*8), Y6
 	VPSRAW       $0x0f, Y7, Y7
-	VPAND        constant14<>+0(SB), Y7, Y0
+	VPAND        constant19<>+0(SB), Y7, Y0
 	VPSUBB       Y0, Y6, Y6
 	VPMOVZXBD    26(R10), X0
 	VPBROADCASTW 46(R10), Y8
-	VPSRLVD      constant12<>+0(SB), X8, X7
-	VPAND        constant13<>+0(SB), X7, X7
+	VPSRLVD      constant13<>+0(SB), X8, X7
+	VPAND        constant14<>+0(SB), X7, X7
 	VPOR         X7, X0, X0
 	VPXOR        Y7, Y7, Y7
 	VPCMPEQD     Y9, Y9, Y9
 	VPGATHERDQ   Y9, (R11)(X0*8), Y7
 	VPSRAW       $0x0f, Y8, Y8
-	VPAND        constant14<>+0(SB), Y8, Y0
+	VPAND        constant19<>+0(SB), Y8, Y0
 	VPSUBB       Y0, Y7, Y7
 	VPMOVZXBD    30(R10), X0
 	VPBROADCASTW 48(R10), Y9
-	VPSRLVD      constant12<>+0(SB), X9, X8
-	VPAND        constant13<>+0(SB), X8, X8
+	VPSRLVD      constant13<>+0(SB), X9, X8
+	VPAND        constant14<>+0(SB), X8, X8
 	VPOR         X8, X0, X0
 	VPXOR        Y8, Y8, Y8
 	VPCMPEQD     Y10, Y10, Y10
 	VPGATHERDQ   Y10, (R11)(X0*8), Y8
 	VPSRAW       $0x0f, Y9, Y9
-	VPAND        constant14<>+0(SB), Y9, Y0
+	VPAND        constant19<>+0(SB), Y9, Y0
 	VPSUBB       Y0, Y8, Y8
 	VPUNPCKLDQ   Y2, Y1, Y0
 	VPUNPCKHDQ   Y2, Y1, Y1
@@ -1153,16 +1118,16 @@ tile:
 	VMOVDQU      Y0, 224(AX)(R9*8)
 	VPERM2I128   $0x31, Y5, Y1, Y0
 	VMOVDQU      Y0, 480(AX)(R9*8)
-	VPMOVZXWD    34(R10), Y0
-	VPBROADCASTW (R10), Y1
-	VCVTPH2PS    X1, Y1
-	VPSRLVD      constant15<>+0(SB), Y0, Y0
-	VPAND        constant16<>+0(SB), Y0, Y0
-	VCVTDQ2PS    Y0, Y0
+	VPBROADCASTW (R10), Y0
+	VCVTPH2PS    X0, Y0
+	VPMOVZXWD    34(R10), Y1
+	VPSRLVD      constant15<>+0(SB), Y1, Y1
+	VPAND        constant16<>+0(SB), Y1, Y1
+	VCVTDQ2PS    Y1, Y1
 	VMOVDQU      constant18<>+0(SB), Y2
-	VFMADD213PS  constant17<>+0(SB), Y2, Y0
-	VMULPS       Y1, Y0, Y0
-	VMOVDQU      Y0, 32(CX)(R9*1)
+	VFMADD213PS  constant17<>+0(SB), Y2, Y1
+	VMULPS       Y0, Y1, Y1
+	VMOVDQU      Y1, 32(CX)(R9*1)
 	ADDQ         $+50, R10
 	ADDQ         $0x40, R9
 	CMPQ         R9, R8
@@ -1174,3 +1139,9 @@ tile:
 	JG           row
 	VZEROUPPER
 	RET
+
+DATA constant19<>+0(SB)/8, $0x0202020202020202
+DATA constant19<>+8(SB)/8, $0x0202020202020202
+DATA constant19<>+16(SB)/8, $0x0202020202020202
+DATA constant19<>+24(SB)/8, $0x0202020202020202
+GLOBL constant19<>(SB), RODATA|NOPTR, $32

@@ -26,6 +26,8 @@ type iqFormat struct {
 	// lowered says where the codes of the same blocks as indices', whose second result it has, are two less: a mask of quadwords with
 	// 512 bits, else a vector of bytes; nil for IQ2 and IQ3.
 	lowered func(v *simd, high reg.VecVirtual) Op
+	// adjust, unless nil, does for whole blocks what lowered is for, in products.
+	adjust func(v *simd, u iqUnits, sums, i reg.VecVirtual)
 	// scales returns the scales' numbers and their factor, a lane a block.
 	scales func(v *simd, u iqUnits) iqScales
 }
@@ -56,7 +58,7 @@ func (f *iqFormat) format() *unitFormat {
 	for _, n := range f.unit {
 		size += n
 	}
-	codes := func(v *simd, w reg.Register, emit func(reg.VecVirtual)) {
+	codes := func(v *simd, w reg.Register, lower bool, emit func(reg.VecVirtual)) {
 		units := iqUnits{w, size}
 		book := GP64()
 		LEAQ(Mem{Symbol: Symbol{Name: "·" + f.book}, Base: reg.StaticBase}, book)
@@ -70,6 +72,7 @@ func (f *iqFormat) format() *unitFormat {
 			switch {
 			case signs != nil:
 				v.negate(u, signs(b), 1<<f.shift)
+			case !lower:
 			case v.wide():
 				VPSUBQ(v.dwords(0x02020202), u, f.lowered(v, high), u)
 			default:
@@ -78,13 +81,13 @@ func (f *iqFormat) format() *unitFormat {
 			emit(u)
 		}
 	}
-	return &unitFormat{
+	u := &unitFormat{
 		name: f.name, unit: f.unit, unitBlocks: 8, max: 2<<f.shift - 1, bias: 1 << f.shift, kind: f.kind,
-		codes: codes,
+		codes: func(v *simd, w reg.Register, emit func(reg.VecVirtual)) { codes(v, w, f.adjust == nil, emit) },
 		tile: func(v *simd, w reg.Register, emit func(int, reg.VecVirtual)) {
 			var in [8]reg.VecVirtual
 			k := 0
-			codes(v, w, func(u reg.VecVirtual) {
+			codes(v, w, true, func(u reg.VecVirtual) {
 				in[k] = u
 				k++
 			})
@@ -104,6 +107,10 @@ func (f *iqFormat) format() *unitFormat {
 			return scales
 		},
 	}
+	if f.adjust != nil {
+		u.adjust = func(v *simd, w reg.Register, sums, i reg.VecVirtual) { f.adjust(v, iqUnits{w, size}, sums, i) }
+	}
+	return u
 }
 
 // transposed emits the tile of blocks that came one after the other, with 512 bits two a vector.
@@ -420,6 +427,18 @@ func iq3_s() *iqFormat {
 
 // iq1_s: binary16 d; the low bytes of the indices; per block a word of 4×3 bits above them, the scale and the offset's sign.
 func iq1_s() *iqFormat {
+	words := func(v *simd, u iqUnits) reg.VecVirtual {
+		x := v.new()
+		if v.wide() {
+			words := YMM()
+			broadcast128(off(u.w, 34), words)
+			insert128(1, off(u.w, u.bytes+34), words, words)
+			VPMOVZXWD(words, x)
+		} else {
+			VPMOVZXWD(off(u.w, 34), x)
+		}
+		return x
+	}
 	return &iqFormat{
 		name: "iq1_s", book: "iq1Book", entry: 8, unit: []int{2, 32, 16}, shift: 4,
 		indices: func(v *simd, u iqUnits, b int) (indices, high reg.VecVirtual) {
@@ -445,17 +464,21 @@ func iq1_s() *iqFormat {
 			VPSRAW(Imm(15), high, high)
 			return high
 		},
-		scales: func(v *simd, u iqUnits) iqScales {
-			x := v.new()
+		adjust: func(v *simd, u iqUnits, sums, i reg.VecVirtual) {
+			x, twice := words(v, u), v.new()
+			VPADDD(sums, sums, twice)
 			if v.wide() {
-				words := YMM()
-				broadcast128(off(u.w, 34), words)
-				insert128(1, off(u.w, u.bytes+34), words, words)
-				VPMOVZXWD(words, x)
-			} else {
-				VPMOVZXWD(off(u.w, 34), x)
+				k := K()
+				VPTESTMD(v.dwords(0x8000), x, k)
+				VPSUBD(twice, i, k, i)
+				return
 			}
-			return iqScales{v.unitHalves(u.w, u.bytes, 0), v.field(x, 7, 12), nil, 0.25, 0.125}
+			VPSLLD(Imm(16), x, x)
+			VPSRAD(Imm(31), x, x)
+			VPSUBD(v.and(twice, x), i, i)
+		},
+		scales: func(v *simd, u iqUnits) iqScales {
+			return iqScales{v.unitHalves(u.w, u.bytes, 0), v.field(words(v, u), 7, 12), nil, 0.25, 0.125}
 		},
 	}
 }

@@ -27,6 +27,9 @@ type unitFormat struct {
 
 	// codes emits the unsigned codes of a group at w, block after block: vectors of one block, with 512 bits of two.
 	codes func(v *simd, w reg.Register, emit func(u reg.VecVirtual))
+	// adjust, unless nil, corrects the products i of a group at w, less the bias, of codes that are tile's but for a number a block; sums
+	// are the activations'.
+	adjust func(v *simd, w reg.Register, sums, i reg.VecVirtual)
 	// scales returns the scales of a group at w, a lane a block: one vector, or those of the first and of the second halves; and behind
 	// them as many minima, if there are any.
 	scales func(v *simd, w reg.Register) []reg.VecVirtual
@@ -588,6 +591,9 @@ func (f *unitFormat) group(v *simd, w reg.Register, x blockArgs, acc, mask reg.V
 	if f.biased(v) {
 		for k, s := range sums() {
 			f.unbias(v, s, ints[k])
+			if f.adjust != nil {
+				f.adjust(v, w, s, ints[k])
+			}
 		}
 	}
 	scales := f.scales(v, w)
