@@ -126,7 +126,8 @@ func TestRules(t *testing.T) {
 		{"no topology", func(s *System) { s.Root = tree("proc/meminfo", "MemAvailable: 33554432 kB\n") }, "cores", OK, "processors: 8", "", false},
 
 		{"memory", func(*System) {}, "memory", OK, "32.0 GiB in all; models may use 21.0 GiB", "", false},
-		{"no memory", func(s *System) { s.Root = tree("proc/meminfo", "MemTotal: 524288 kB\nMemAvailable: 262144 kB\n") }, "memory", No, "512 MiB", "end other programs", true},
+		{"little memory", func(s *System) { s.Root = tree("proc/meminfo", "MemTotal: 524288 kB\nMemAvailable: 131072 kB\n") }, "memory", OK, "models may use 64.0 MiB", "", false},
+		{"no memory", func(s *System) { s.Root = tree("proc/meminfo", "MemTotal: 524288 kB\nMemAvailable: 65536 kB\n") }, "memory", No, "512 MiB", "end other programs", true},
 		{"no /proc", func(s *System) { s.Root = tree() }, "memory", No, "meminfo", "mount /proc", true},
 
 		{"limit of a parent, version 2", func(s *System) {

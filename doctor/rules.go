@@ -132,8 +132,8 @@ func online(list string) (n int) {
 	return n
 }
 
-// leastMemory is what the smallest models need beside the system.
-const leastMemory = 256 << 20
+// leastMemory is what the built-in model needs, with layer state and experts in memory.
+const leastMemory = 48 << 20
 
 // memory is about what may be used of it.
 func (s *System) memory() []Check {

@@ -70,7 +70,7 @@ func New(p Probe) (*Ledger, error) {
 	l := &Ledger{known: m.Known, free: m.Available, source: "MemAvailable", keeper: "the system", advice: "free some memory"}
 	for _, lim := range m.Limits {
 		if f := lim.free(); !l.known || f < l.free {
-			l.known, l.free, l.source = true, f, lim.Name
+			l.known, l.free, l.source, l.advice = true, f, lim.Name, "free some memory, or raise that limit"
 		}
 	}
 	l.kept = min(max(l.free/keepShare, keepLeast), keepMost, l.free/2)

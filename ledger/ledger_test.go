@@ -128,6 +128,20 @@ func TestGrant(t *testing.T) {
 	}
 }
 
+// What a control group refuses is not had by ending other programs alone.
+func TestGrantInGroup(t *testing.T) {
+	l, err := ledger.New(group("0::/a", "a/memory.max", "1073741824\n", "a/memory.current", "0\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = l.Grant("experts", 1<<30)
+	const want = "not enough memory for experts: 1.0 GiB needed, 768 MiB free (memory.max of control group /a 1.0 GiB less 256 MiB kept for the " +
+		"system); free some memory, or raise that limit"
+	if !errors.Is(err, ledger.ErrNoRoom) || err.Error() != want {
+		t.Errorf("got  %v\nwant %s", err, want)
+	}
+}
+
 // silent is a system that does not tell.
 type silent struct{}
 
