@@ -13,7 +13,6 @@ import (
 
 	"github.com/coli-moe/coli/device"
 	"github.com/coli-moe/coli/engine"
-	"github.com/coli-moe/coli/kernels"
 	"github.com/coli-moe/coli/ledger"
 	"github.com/coli-moe/coli/limits"
 	"github.com/coli-moe/coli/probe"
@@ -298,13 +297,16 @@ func (x *models) note(line string) {
 	}
 }
 
-// memoryRate is the rate of a plain read with so many threads, measured at its first use.
+// memoryRate is the rate of a plain read with so many threads, measured at its first use; 0 if it cannot be, which is said.
 func (x *models) memoryRate(ctx context.Context, threads int) float64 {
 	const long = 300 * time.Millisecond
 	if _, ok := x.rates[threads]; !ok {
-		rate := kernels.ReadRate(ctx, threads, 0, long)
-		if ctx.Err() != nil {
+		rate, err := engine.MemoryRate(ctx, threads, long)
+		switch {
+		case ctx.Err() != nil:
 			return 0
+		case err != nil:
+			x.note(fmt.Sprintf("the rate of memory is unknown, and so are the bounds: %v", err))
 		}
 		x.rates[threads] = rate
 	}
