@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -163,17 +164,19 @@ func (l *load) total() uint64 { return uint64(l.reads * l.bytes * l.readers) }
 
 func TestBytesCountedAreBytesRead(t *testing.T) {
 	for i, name := range []string{"at the start", "at the insertion"} {
-		t.Run(name, func(t *testing.T) { bytesAreCounted(t, measuringBy(t, programSets[i])) })
+		t.Run(name, func(t *testing.T) { bytesAreCounted(t, measuringBy(t, programSets[i]), i == 0) })
 	}
 }
 
-func bytesAreCounted(t *testing.T, p *Probe) {
+// bytesAreCounted reads and compares. Programs that are not exact may miss a hundredth on a device without a scheduler: docs/probe.md.
+func bytesAreCounted(t *testing.T, p *Probe, exact bool) {
 	const size = 64 << 20
 	path := directFile(t, size)
 	at, err := Drive(path)
 	if err != nil {
 		t.Fatal(err)
 	}
+	exact = exact || !strings.Contains(readLine("/sys/block", at.Name, "queue/scheduler"), "[none]")
 	var all Ops
 	for _, bytes := range []int{4 << 10, 64 << 10, 1 << 20, 3<<20 + 4<<10} {
 		for _, readers := range []int{1, 2, 4, 8} {
@@ -195,7 +198,11 @@ func bytesAreCounted(t *testing.T, p *Probe) {
 					t.Fatalf("the process read %d bytes, %d of them the test's, five times", d.Own.ReadBytes, l.total())
 				}
 				o := d.Reads()
-				if o.Bytes != l.total() || d.Untracked != 0 {
+				least := l.total()
+				if !exact {
+					least -= least / 100
+				}
+				if o.Bytes > l.total() || o.Bytes < least || d.Untracked != 0 {
 					t.Errorf("counted %d bytes of %d; %d requests not tracked", o.Bytes, l.total(), d.Untracked)
 				}
 				if on := d.device(at.Major, at.Minor); len(at.Disks) == 1 && (on == nil || on.Read.Bytes != o.Bytes || on.Name != at.Name) {
