@@ -212,6 +212,9 @@ func TestMatMul(t *testing.T) {
 }
 
 func FuzzMatMul(f *testing.F) {
+	for i := range format.All() {
+		f.Add(uint64(3), uint8(i), uint8(2), uint16(700), uint8(5))
+	}
 	f.Add(uint64(1), uint8(8), uint8(3), uint16(320), uint8(5))
 	f.Add(uint64(2), uint8(12), uint8(1), uint16(256), uint8(1))
 	f.Add(uint64(2), uint8(12), uint8(1), uint16(256), uint8(0)) // one row, repeated
