@@ -58,73 +58,73 @@ group:
 	PREFETCHT0      4224(R11)
 	PREFETCHT0      4288(R11)
 	PREFETCHT0      4352(R11)
-	VBROADCASTI64X4 4(R11), Z7
-	VPSRLVD         Z2, Z7, Z7
-	VPANDD          Z3, Z7, Z7
-	VPXORD          Z8, Z8, Z8
-	VPDPBUSD        (DI)(R10*8), Z7, Z8
-	VBROADCASTI64X4 40(R11), Z7
-	VPSRLVD         Z2, Z7, Z7
-	VPANDD          Z3, Z7, Z7
-	VPXORD          Z9, Z9, Z9
-	VPDPBUSD        64(DI)(R10*8), Z7, Z9
-	VPACKSSDW       Z9, Z8, Z7
-	VPMADDWD        Z4, Z7, Z7
-	VBROADCASTI64X4 76(R11), Z8
+	VBROADCASTI64X4 4(R11), Z8
 	VPSRLVD         Z2, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPXORD          Z9, Z9, Z9
-	VPDPBUSD        128(DI)(R10*8), Z8, Z9
-	VBROADCASTI64X4 112(R11), Z8
+	VPDPBUSD        (DI)(R10*8), Z8, Z9
+	VBROADCASTI64X4 40(R11), Z8
 	VPSRLVD         Z2, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        192(DI)(R10*8), Z8, Z10
+	VPDPBUSD        64(DI)(R10*8), Z8, Z10
 	VPACKSSDW       Z10, Z9, Z8
 	VPMADDWD        Z4, Z8, Z8
-	VPACKSSDW       Z8, Z7, Z7
-	VPMADDWD        Z4, Z7, Z7
-	VBROADCASTI64X4 148(R11), Z8
-	VPSRLVD         Z2, Z8, Z8
-	VPANDD          Z3, Z8, Z8
-	VPXORD          Z9, Z9, Z9
-	VPDPBUSD        256(DI)(R10*8), Z8, Z9
-	VBROADCASTI64X4 184(R11), Z8
-	VPSRLVD         Z2, Z8, Z8
-	VPANDD          Z3, Z8, Z8
-	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        320(DI)(R10*8), Z8, Z10
-	VPACKSSDW       Z10, Z9, Z8
-	VPMADDWD        Z4, Z8, Z8
-	VBROADCASTI64X4 220(R11), Z9
+	VBROADCASTI64X4 76(R11), Z9
 	VPSRLVD         Z2, Z9, Z9
 	VPANDD          Z3, Z9, Z9
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        384(DI)(R10*8), Z9, Z10
-	VBROADCASTI64X4 256(R11), Z9
+	VPDPBUSD        128(DI)(R10*8), Z9, Z10
+	VBROADCASTI64X4 112(R11), Z9
 	VPSRLVD         Z2, Z9, Z9
 	VPANDD          Z3, Z9, Z9
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        448(DI)(R10*8), Z9, Z11
+	VPDPBUSD        192(DI)(R10*8), Z9, Z11
 	VPACKSSDW       Z11, Z10, Z9
 	VPMADDWD        Z4, Z9, Z9
 	VPACKSSDW       Z9, Z8, Z8
 	VPMADDWD        Z4, Z8, Z8
-	VSHUFI32X4      $0x88, Z8, Z7, Z9
-	VSHUFI32X4      $0xdd, Z8, Z7, Z7
-	VPADDD          Z7, Z9, Z9
-	VPERMD          Z9, Z5, Z9
-	VMOVDQU32       (R9)(R10*1), Z7
-	VPSLLD          $0x03, Z7, Z7
-	VPSUBD          Z7, Z9, Z9
-	VPERMPS         (R11), Z6, Z7
-	VPERMPS         72(R11), Z6, K1, Z7
-	VPERMPS         144(R11), Z6, K2, Z7
-	VPERMPS         216(R11), Z6, K3, Z7
-	VMOVDQU32       (R8)(R10*1), Z8
-	VCVTDQ2PS       Z9, Z9
-	VMULPS          Z8, Z7, Z7
-	VFMADD231PS     Z7, Z9, Z1
+	VBROADCASTI64X4 148(R11), Z9
+	VPSRLVD         Z2, Z9, Z9
+	VPANDD          Z3, Z9, Z9
+	VPXORD          Z10, Z10, Z10
+	VPDPBUSD        256(DI)(R10*8), Z9, Z10
+	VBROADCASTI64X4 184(R11), Z9
+	VPSRLVD         Z2, Z9, Z9
+	VPANDD          Z3, Z9, Z9
+	VPXORD          Z11, Z11, Z11
+	VPDPBUSD        320(DI)(R10*8), Z9, Z11
+	VPACKSSDW       Z11, Z10, Z9
+	VPMADDWD        Z4, Z9, Z9
+	VBROADCASTI64X4 220(R11), Z10
+	VPSRLVD         Z2, Z10, Z10
+	VPANDD          Z3, Z10, Z10
+	VPXORD          Z11, Z11, Z11
+	VPDPBUSD        384(DI)(R10*8), Z10, Z11
+	VBROADCASTI64X4 256(R11), Z10
+	VPSRLVD         Z2, Z10, Z10
+	VPANDD          Z3, Z10, Z10
+	VPXORD          Z12, Z12, Z12
+	VPDPBUSD        448(DI)(R10*8), Z10, Z12
+	VPACKSSDW       Z12, Z11, Z10
+	VPMADDWD        Z4, Z10, Z10
+	VPACKSSDW       Z10, Z9, Z9
+	VPMADDWD        Z4, Z9, Z9
+	VMOVDQU32       Z8, Z10
+	VPERMT2D        Z9, Z5, Z10
+	VPERMT2D        Z9, Z6, Z8
+	VPADDD          Z8, Z10, Z10
+	VMOVDQU32       (R9)(R10*1), Z8
+	VPSLLD          $0x03, Z8, Z8
+	VPSUBD          Z8, Z10, Z10
+	VPERMPS         (R11), Z7, Z8
+	VPERMPS         72(R11), Z7, K1, Z8
+	VPERMPS         144(R11), Z7, K2, Z8
+	VPERMPS         216(R11), Z7, K3, Z8
+	VMOVDQU32       (R8)(R10*1), Z9
+	VCVTDQ2PS       Z10, Z10
+	VMULPS          Z9, Z8, Z8
+	VFMADD231PS     Z8, Z10, Z1
 	ADDQ            $+288, R11
 	ADDQ            $+64, R10
 	JMP             group
@@ -142,8 +142,8 @@ copy:
 	MOVL      R15, (R14)
 	ADDQ      $+4, R11
 	ADDQ      $+4, R14
-	VMOVDQU32 (R11), Y7
-	VMOVDQU32 Y7, (R14)
+	VMOVDQU32 (R11), Y8
+	VMOVDQU32 Y8, (R14)
 	ADDQ      $+32, R11
 	ADDQ      $+32, R14
 	SUBQ      $+2, R13
@@ -151,85 +151,85 @@ copy:
 	LEAQ      8(SP), R11
 
 inPlace:
-	VBROADCASTI64X4 4(R11), Z7
-	VPSRLVD         Z2, Z7, Z7
-	VPANDD          Z3, Z7, Z7
-	VPXORD          Z8, Z8, Z8
-	VPDPBUSD        (DI)(R10*8), Z7, Z8
-	VBROADCASTI64X4 40(R11), Z7
-	VPSRLVD         Z2, Z7, Z7
-	VPANDD          Z3, Z7, Z7
-	VPXORD          Z9, Z9, Z9
-	VPDPBUSD        64(DI)(R10*8), Z7, Z9
-	VPACKSSDW       Z9, Z8, Z7
-	VPMADDWD        Z4, Z7, Z7
-	VBROADCASTI64X4 76(R11), Z8
+	VBROADCASTI64X4 4(R11), Z8
 	VPSRLVD         Z2, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPXORD          Z9, Z9, Z9
-	VPDPBUSD        128(DI)(R10*8), Z8, Z9
-	VBROADCASTI64X4 112(R11), Z8
+	VPDPBUSD        (DI)(R10*8), Z8, Z9
+	VBROADCASTI64X4 40(R11), Z8
 	VPSRLVD         Z2, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        192(DI)(R10*8), Z8, Z10
+	VPDPBUSD        64(DI)(R10*8), Z8, Z10
 	VPACKSSDW       Z10, Z9, Z8
 	VPMADDWD        Z4, Z8, Z8
-	VPACKSSDW       Z8, Z7, Z7
-	VPMADDWD        Z4, Z7, Z7
-	VBROADCASTI64X4 148(R11), Z8
-	VPSRLVD         Z2, Z8, Z8
-	VPANDD          Z3, Z8, Z8
-	VPXORD          Z9, Z9, Z9
-	VPDPBUSD        256(DI)(R10*8), Z8, Z9
-	VBROADCASTI64X4 184(R11), Z8
-	VPSRLVD         Z2, Z8, Z8
-	VPANDD          Z3, Z8, Z8
-	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        320(DI)(R10*8), Z8, Z10
-	VPACKSSDW       Z10, Z9, Z8
-	VPMADDWD        Z4, Z8, Z8
-	VBROADCASTI64X4 220(R11), Z9
+	VBROADCASTI64X4 76(R11), Z9
 	VPSRLVD         Z2, Z9, Z9
 	VPANDD          Z3, Z9, Z9
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        384(DI)(R10*8), Z9, Z10
-	VBROADCASTI64X4 256(R11), Z9
+	VPDPBUSD        128(DI)(R10*8), Z9, Z10
+	VBROADCASTI64X4 112(R11), Z9
 	VPSRLVD         Z2, Z9, Z9
 	VPANDD          Z3, Z9, Z9
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        448(DI)(R10*8), Z9, Z11
+	VPDPBUSD        192(DI)(R10*8), Z9, Z11
 	VPACKSSDW       Z11, Z10, Z9
 	VPMADDWD        Z4, Z9, Z9
 	VPACKSSDW       Z9, Z8, Z8
 	VPMADDWD        Z4, Z8, Z8
-	VSHUFI32X4      $0x88, Z8, Z7, Z9
-	VSHUFI32X4      $0xdd, Z8, Z7, Z7
-	VPADDD          Z7, Z9, Z9
-	VPERMD          Z9, Z5, Z9
-	VMOVDQU32       (R9)(R10*1), Z7
-	VPSLLD          $0x03, Z7, Z7
-	VPSUBD          Z7, Z9, Z9
-	VPERMPS         (R11), Z6, Z7
-	VPERMPS         72(R11), Z6, K1, Z7
-	VPERMPS         144(R11), Z6, K2, Z7
-	VPERMPS         216(R11), Z6, K3, Z7
-	VPANDD          Z0, Z7, Z7
-	VMOVDQU32       (R8)(R10*1), Z8
-	VCVTDQ2PS       Z9, Z9
-	VMULPS          Z8, Z7, Z7
-	VFMADD231PS     Z7, Z9, Z1
+	VBROADCASTI64X4 148(R11), Z9
+	VPSRLVD         Z2, Z9, Z9
+	VPANDD          Z3, Z9, Z9
+	VPXORD          Z10, Z10, Z10
+	VPDPBUSD        256(DI)(R10*8), Z9, Z10
+	VBROADCASTI64X4 184(R11), Z9
+	VPSRLVD         Z2, Z9, Z9
+	VPANDD          Z3, Z9, Z9
+	VPXORD          Z11, Z11, Z11
+	VPDPBUSD        320(DI)(R10*8), Z9, Z11
+	VPACKSSDW       Z11, Z10, Z9
+	VPMADDWD        Z4, Z9, Z9
+	VBROADCASTI64X4 220(R11), Z10
+	VPSRLVD         Z2, Z10, Z10
+	VPANDD          Z3, Z10, Z10
+	VPXORD          Z11, Z11, Z11
+	VPDPBUSD        384(DI)(R10*8), Z10, Z11
+	VBROADCASTI64X4 256(R11), Z10
+	VPSRLVD         Z2, Z10, Z10
+	VPANDD          Z3, Z10, Z10
+	VPXORD          Z12, Z12, Z12
+	VPDPBUSD        448(DI)(R10*8), Z10, Z12
+	VPACKSSDW       Z12, Z11, Z10
+	VPMADDWD        Z4, Z10, Z10
+	VPACKSSDW       Z10, Z9, Z9
+	VPMADDWD        Z4, Z9, Z9
+	VMOVDQU32       Z8, Z10
+	VPERMT2D        Z9, Z5, Z10
+	VPERMT2D        Z9, Z6, Z8
+	VPADDD          Z8, Z10, Z10
+	VMOVDQU32       (R9)(R10*1), Z8
+	VPSLLD          $0x03, Z8, Z8
+	VPSUBD          Z8, Z10, Z10
+	VPERMPS         (R11), Z7, Z8
+	VPERMPS         72(R11), Z7, K1, Z8
+	VPERMPS         144(R11), Z7, K2, Z8
+	VPERMPS         216(R11), Z7, K3, Z8
+	VPANDD          Z0, Z8, Z8
+	VMOVDQU32       (R8)(R10*1), Z9
+	VCVTDQ2PS       Z10, Z10
+	VMULPS          Z9, Z8, Z8
+	VFMADD231PS     Z8, Z10, Z1
 
 done:
-	VPERMILPS     $0x4e, Z1, Z7
-	VADDPS        Z1, Z7, Z7
-	VPERMILPS     $0xb1, Z7, Z1
-	VADDPS        Z1, Z7, Z7
-	VSHUFF32X4    $0xb1, Z7, Z7, Z1
-	VADDPS        Z7, Z1, Z1
-	VEXTRACTI32X4 $0x02, Z1, X7
-	VADDPS        X1, X7, X7
-	VMOVSS        X7, (AX)
+	VPERMILPS     $0x4e, Z1, Z8
+	VADDPS        Z1, Z8, Z8
+	VPERMILPS     $0xb1, Z8, Z1
+	VADDPS        Z1, Z8, Z8
+	VSHUFF32X4    $0xb1, Z8, Z8, Z1
+	VADDPS        Z8, Z1, Z1
+	VEXTRACTI32X4 $0x02, Z1, X8
+	VADDPS        X1, X8, X8
+	VMOVSS        X8, (AX)
 	ADDQ          $0x04, AX
 	ADDQ          DX, CX
 	DECQ          BX
@@ -239,10 +239,11 @@ done:
 
 constants:
 	VMOVDQU32 constant2<>+0(SB), Z2
-	VMOVDQU32 constant3<>+0(SB), Z6
+	VMOVDQU32 constant3<>+0(SB), Z7
 	VMOVDQU32 constant4<>+0(SB), Z5
 	VMOVDQU32 constant5<>+0(SB), Z4
-	VMOVDQU32 constant6<>+0(SB), Z3
+	VMOVDQU32 constant6<>+0(SB), Z6
+	VMOVDQU32 constant7<>+0(SB), Z3
 	MOVL      $0x000000f0, R10
 	KMOVD     R10, K1
 	MOVL      $0x00000f00, R10
@@ -295,14 +296,14 @@ DATA constant3<>+48(SB)/8, $0x0000000000000000
 DATA constant3<>+56(SB)/8, $0x0000000900000009
 GLOBL constant3<>(SB), RODATA|NOPTR, $64
 
-DATA constant4<>+0(SB)/8, $0x0000000400000000
-DATA constant4<>+8(SB)/8, $0x0000000500000001
-DATA constant4<>+16(SB)/8, $0x0000000600000002
-DATA constant4<>+24(SB)/8, $0x0000000700000003
-DATA constant4<>+32(SB)/8, $0x0000000c00000008
-DATA constant4<>+40(SB)/8, $0x0000000d00000009
-DATA constant4<>+48(SB)/8, $0x0000000e0000000a
-DATA constant4<>+56(SB)/8, $0x0000000f0000000b
+DATA constant4<>+0(SB)/8, $0x0000000800000000
+DATA constant4<>+8(SB)/8, $0x0000000900000001
+DATA constant4<>+16(SB)/8, $0x0000000a00000002
+DATA constant4<>+24(SB)/8, $0x0000000b00000003
+DATA constant4<>+32(SB)/8, $0x0000001800000010
+DATA constant4<>+40(SB)/8, $0x0000001900000011
+DATA constant4<>+48(SB)/8, $0x0000001a00000012
+DATA constant4<>+56(SB)/8, $0x0000001b00000013
 GLOBL constant4<>(SB), RODATA|NOPTR, $64
 
 DATA constant5<>+0(SB)/8, $0x0001000100010001
@@ -315,15 +316,25 @@ DATA constant5<>+48(SB)/8, $0x0001000100010001
 DATA constant5<>+56(SB)/8, $0x0001000100010001
 GLOBL constant5<>(SB), RODATA|NOPTR, $64
 
-DATA constant6<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant6<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant6<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant6<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant6<>+32(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant6<>+40(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant6<>+48(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant6<>+56(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant6<>+0(SB)/8, $0x0000000c00000004
+DATA constant6<>+8(SB)/8, $0x0000000d00000005
+DATA constant6<>+16(SB)/8, $0x0000000e00000006
+DATA constant6<>+24(SB)/8, $0x0000000f00000007
+DATA constant6<>+32(SB)/8, $0x0000001c00000014
+DATA constant6<>+40(SB)/8, $0x0000001d00000015
+DATA constant6<>+48(SB)/8, $0x0000001e00000016
+DATA constant6<>+56(SB)/8, $0x0000001f00000017
 GLOBL constant6<>(SB), RODATA|NOPTR, $64
+
+DATA constant7<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant7<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant7<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant7<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant7<>+32(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant7<>+40(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant7<>+48(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant7<>+56(SB)/8, $0x0f0f0f0f0f0f0f0f
+GLOBL constant7<>(SB), RODATA|NOPTR, $64
 
 // func i4g64PackAVX512(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX512BW, AVX512F
@@ -421,8 +432,8 @@ tile:
 
 constants:
 	VMOVDQU32 constant3<>+0(SB), Z5
-	VMOVDQU32 constant7<>+0(SB), Z3
-	VMOVDQU32 constant6<>+0(SB), Z4
+	VMOVDQU32 constant8<>+0(SB), Z3
+	VMOVDQU32 constant7<>+0(SB), Z4
 	MOVL      $0x000000f0, R9
 	KMOVD     R9, K1
 	MOVL      $0x00000f00, R9
@@ -431,15 +442,15 @@ constants:
 	KMOVD     R9, K3
 	JMP       begin
 
-DATA constant7<>+0(SB)/8, $0x0000000400000000
-DATA constant7<>+8(SB)/8, $0x0000000400000000
-DATA constant7<>+16(SB)/8, $0x0000000400000000
-DATA constant7<>+24(SB)/8, $0x0000000400000000
-DATA constant7<>+32(SB)/8, $0x0000000400000000
-DATA constant7<>+40(SB)/8, $0x0000000400000000
-DATA constant7<>+48(SB)/8, $0x0000000400000000
-DATA constant7<>+56(SB)/8, $0x0000000400000000
-GLOBL constant7<>(SB), RODATA|NOPTR, $64
+DATA constant8<>+0(SB)/8, $0x0000000400000000
+DATA constant8<>+8(SB)/8, $0x0000000400000000
+DATA constant8<>+16(SB)/8, $0x0000000400000000
+DATA constant8<>+24(SB)/8, $0x0000000400000000
+DATA constant8<>+32(SB)/8, $0x0000000400000000
+DATA constant8<>+40(SB)/8, $0x0000000400000000
+DATA constant8<>+48(SB)/8, $0x0000000400000000
+DATA constant8<>+56(SB)/8, $0x0000000400000000
+GLOBL constant8<>(SB), RODATA|NOPTR, $64
 
 // func i4g64RowAVX2(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 // Requires: AVX, AVX2, FMA3, MMX+
@@ -461,7 +472,7 @@ TEXT ·i4g64RowAVX2(SB), NOSPLIT, $168-72
 	MOVQ    R10, (SP)
 	MOVQ    SI, R12
 	ANDQ    $+7, R12
-	LEAQ    constant8<>+0(SB), R10
+	LEAQ    constant9<>+0(SB), R10
 	SHLQ    $0x02, R12
 	SUBQ    R12, R10
 	VMOVDQU 32(R10), Y0
@@ -488,8 +499,8 @@ group:
 	PREFETCHT0   4224(R11)
 	VMOVDQU      4(R11), Y2
 	VPSRLD       $0x04, Y2, Y3
-	VPAND        constant9<>+0(SB), Y2, Y2
-	VPAND        constant9<>+0(SB), Y3, Y3
+	VPAND        constant10<>+0(SB), Y2, Y2
+	VPAND        constant10<>+0(SB), Y3, Y3
 	VPMADDUBSW   (DI)(R10*8), Y2, Y2
 	VPMADDUBSW   32(DI)(R10*8), Y3, Y3
 	VPUNPCKLWD   Y3, Y2, Y4
@@ -497,8 +508,8 @@ group:
 	VPADDW       Y4, Y2, Y2
 	VMOVDQU      40(R11), Y3
 	VPSRLD       $0x04, Y3, Y4
-	VPAND        constant9<>+0(SB), Y3, Y3
-	VPAND        constant9<>+0(SB), Y4, Y4
+	VPAND        constant10<>+0(SB), Y3, Y3
+	VPAND        constant10<>+0(SB), Y4, Y4
 	VPMADDUBSW   64(DI)(R10*8), Y3, Y3
 	VPMADDUBSW   96(DI)(R10*8), Y4, Y4
 	VPUNPCKLWD   Y4, Y3, Y5
@@ -509,8 +520,8 @@ group:
 	VPADDW       Y4, Y2, Y2
 	VMOVDQU      76(R11), Y3
 	VPSRLD       $0x04, Y3, Y4
-	VPAND        constant9<>+0(SB), Y3, Y3
-	VPAND        constant9<>+0(SB), Y4, Y4
+	VPAND        constant10<>+0(SB), Y3, Y3
+	VPAND        constant10<>+0(SB), Y4, Y4
 	VPMADDUBSW   128(DI)(R10*8), Y3, Y3
 	VPMADDUBSW   160(DI)(R10*8), Y4, Y4
 	VPUNPCKLWD   Y4, Y3, Y5
@@ -518,8 +529,8 @@ group:
 	VPADDW       Y5, Y3, Y3
 	VMOVDQU      112(R11), Y4
 	VPSRLD       $0x04, Y4, Y5
-	VPAND        constant9<>+0(SB), Y4, Y4
-	VPAND        constant9<>+0(SB), Y5, Y5
+	VPAND        constant10<>+0(SB), Y4, Y4
+	VPAND        constant10<>+0(SB), Y5, Y5
 	VPMADDUBSW   192(DI)(R10*8), Y4, Y4
 	VPMADDUBSW   224(DI)(R10*8), Y5, Y5
 	VPUNPCKLWD   Y5, Y4, Y6
@@ -577,8 +588,8 @@ copy:
 inPlace:
 	VMOVDQU      4(R11), Y2
 	VPSRLD       $0x04, Y2, Y3
-	VPAND        constant9<>+0(SB), Y2, Y2
-	VPAND        constant9<>+0(SB), Y3, Y3
+	VPAND        constant10<>+0(SB), Y2, Y2
+	VPAND        constant10<>+0(SB), Y3, Y3
 	VPMADDUBSW   (DI)(R10*8), Y2, Y2
 	VPMADDUBSW   32(DI)(R10*8), Y3, Y3
 	VPUNPCKLWD   Y3, Y2, Y4
@@ -586,8 +597,8 @@ inPlace:
 	VPADDW       Y4, Y2, Y2
 	VMOVDQU      40(R11), Y3
 	VPSRLD       $0x04, Y3, Y4
-	VPAND        constant9<>+0(SB), Y3, Y3
-	VPAND        constant9<>+0(SB), Y4, Y4
+	VPAND        constant10<>+0(SB), Y3, Y3
+	VPAND        constant10<>+0(SB), Y4, Y4
 	VPMADDUBSW   64(DI)(R10*8), Y3, Y3
 	VPMADDUBSW   96(DI)(R10*8), Y4, Y4
 	VPUNPCKLWD   Y4, Y3, Y5
@@ -598,8 +609,8 @@ inPlace:
 	VPADDW       Y4, Y2, Y2
 	VMOVDQU      76(R11), Y3
 	VPSRLD       $0x04, Y3, Y4
-	VPAND        constant9<>+0(SB), Y3, Y3
-	VPAND        constant9<>+0(SB), Y4, Y4
+	VPAND        constant10<>+0(SB), Y3, Y3
+	VPAND        constant10<>+0(SB), Y4, Y4
 	VPMADDUBSW   128(DI)(R10*8), Y3, Y3
 	VPMADDUBSW   160(DI)(R10*8), Y4, Y4
 	VPUNPCKLWD   Y4, Y3, Y5
@@ -607,8 +618,8 @@ inPlace:
 	VPADDW       Y5, Y3, Y3
 	VMOVDQU      112(R11), Y4
 	VPSRLD       $0x04, Y4, Y5
-	VPAND        constant9<>+0(SB), Y4, Y4
-	VPAND        constant9<>+0(SB), Y5, Y5
+	VPAND        constant10<>+0(SB), Y4, Y4
+	VPAND        constant10<>+0(SB), Y5, Y5
 	VPMADDUBSW   192(DI)(R10*8), Y4, Y4
 	VPMADDUBSW   224(DI)(R10*8), Y5, Y5
 	VPUNPCKLWD   Y5, Y4, Y6
@@ -655,21 +666,21 @@ done:
 	VZEROUPPER
 	RET
 
-DATA constant8<>+0(SB)/8, $0xffffffffffffffff
-DATA constant8<>+8(SB)/8, $0xffffffffffffffff
-DATA constant8<>+16(SB)/8, $0xffffffffffffffff
-DATA constant8<>+24(SB)/8, $0xffffffffffffffff
-DATA constant8<>+32(SB)/8, $0x0000000000000000
-DATA constant8<>+40(SB)/8, $0x0000000000000000
-DATA constant8<>+48(SB)/8, $0x0000000000000000
-DATA constant8<>+56(SB)/8, $0x0000000000000000
-GLOBL constant8<>(SB), RODATA|NOPTR, $64
+DATA constant9<>+0(SB)/8, $0xffffffffffffffff
+DATA constant9<>+8(SB)/8, $0xffffffffffffffff
+DATA constant9<>+16(SB)/8, $0xffffffffffffffff
+DATA constant9<>+24(SB)/8, $0xffffffffffffffff
+DATA constant9<>+32(SB)/8, $0x0000000000000000
+DATA constant9<>+40(SB)/8, $0x0000000000000000
+DATA constant9<>+48(SB)/8, $0x0000000000000000
+DATA constant9<>+56(SB)/8, $0x0000000000000000
+GLOBL constant9<>(SB), RODATA|NOPTR, $64
 
-DATA constant9<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant9<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant9<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant9<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
-GLOBL constant9<>(SB), RODATA|NOPTR, $32
+DATA constant10<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant10<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant10<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant10<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
+GLOBL constant10<>(SB), RODATA|NOPTR, $32
 
 // func i4g64PackAVX2(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX2
@@ -701,17 +712,17 @@ tile:
 	VPUNPCKHQDQ    Y3, Y2, Y2
 	VPUNPCKLQDQ    Y1, Y0, Y3
 	VPUNPCKHQDQ    Y1, Y0, Y0
-	VPSRLVD        constant10<>+0(SB), Y4, Y1
-	VPAND          constant9<>+0(SB), Y1, Y1
+	VPSRLVD        constant11<>+0(SB), Y4, Y1
+	VPAND          constant10<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, (AX)(R9*8)
-	VPSRLVD        constant10<>+0(SB), Y2, Y1
-	VPAND          constant9<>+0(SB), Y1, Y1
+	VPSRLVD        constant11<>+0(SB), Y2, Y1
+	VPAND          constant10<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 64(AX)(R9*8)
-	VPSRLVD        constant10<>+0(SB), Y3, Y1
-	VPAND          constant9<>+0(SB), Y1, Y1
+	VPSRLVD        constant11<>+0(SB), Y3, Y1
+	VPAND          constant10<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 128(AX)(R9*8)
-	VPSRLVD        constant10<>+0(SB), Y0, Y0
-	VPAND          constant9<>+0(SB), Y0, Y0
+	VPSRLVD        constant11<>+0(SB), Y0, Y0
+	VPAND          constant10<>+0(SB), Y0, Y0
 	VMOVDQU        Y0, 192(AX)(R9*8)
 	VBROADCASTI128 20(R10), Y0
 	VINSERTI128    $0x01, 92(R10), Y0, Y0
@@ -725,17 +736,17 @@ tile:
 	VPUNPCKHQDQ    Y3, Y2, Y2
 	VPUNPCKLQDQ    Y1, Y0, Y3
 	VPUNPCKHQDQ    Y1, Y0, Y0
-	VPSRLVD        constant10<>+0(SB), Y4, Y1
-	VPAND          constant9<>+0(SB), Y1, Y1
+	VPSRLVD        constant11<>+0(SB), Y4, Y1
+	VPAND          constant10<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 256(AX)(R9*8)
-	VPSRLVD        constant10<>+0(SB), Y2, Y1
-	VPAND          constant9<>+0(SB), Y1, Y1
+	VPSRLVD        constant11<>+0(SB), Y2, Y1
+	VPAND          constant10<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 320(AX)(R9*8)
-	VPSRLVD        constant10<>+0(SB), Y3, Y1
-	VPAND          constant9<>+0(SB), Y1, Y1
+	VPSRLVD        constant11<>+0(SB), Y3, Y1
+	VPAND          constant10<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 384(AX)(R9*8)
-	VPSRLVD        constant10<>+0(SB), Y0, Y0
-	VPAND          constant9<>+0(SB), Y0, Y0
+	VPSRLVD        constant11<>+0(SB), Y0, Y0
+	VPAND          constant10<>+0(SB), Y0, Y0
 	VMOVDQU        Y0, 448(AX)(R9*8)
 	VBROADCASTSS   (R10), Y0
 	VBROADCASTSS   36(R10), Y1
@@ -758,17 +769,17 @@ tile:
 	VPUNPCKHQDQ    Y3, Y2, Y2
 	VPUNPCKLQDQ    Y1, Y0, Y3
 	VPUNPCKHQDQ    Y1, Y0, Y0
-	VPSRLVD        constant10<>+0(SB), Y4, Y1
-	VPAND          constant9<>+0(SB), Y1, Y1
+	VPSRLVD        constant11<>+0(SB), Y4, Y1
+	VPAND          constant10<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 32(AX)(R9*8)
-	VPSRLVD        constant10<>+0(SB), Y2, Y1
-	VPAND          constant9<>+0(SB), Y1, Y1
+	VPSRLVD        constant11<>+0(SB), Y2, Y1
+	VPAND          constant10<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 96(AX)(R9*8)
-	VPSRLVD        constant10<>+0(SB), Y3, Y1
-	VPAND          constant9<>+0(SB), Y1, Y1
+	VPSRLVD        constant11<>+0(SB), Y3, Y1
+	VPAND          constant10<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 160(AX)(R9*8)
-	VPSRLVD        constant10<>+0(SB), Y0, Y0
-	VPAND          constant9<>+0(SB), Y0, Y0
+	VPSRLVD        constant11<>+0(SB), Y0, Y0
+	VPAND          constant10<>+0(SB), Y0, Y0
 	VMOVDQU        Y0, 224(AX)(R9*8)
 	VBROADCASTI128 20(R10), Y0
 	VINSERTI128    $0x01, 92(R10), Y0, Y0
@@ -782,17 +793,17 @@ tile:
 	VPUNPCKHQDQ    Y3, Y2, Y2
 	VPUNPCKLQDQ    Y1, Y0, Y3
 	VPUNPCKHQDQ    Y1, Y0, Y0
-	VPSRLVD        constant10<>+0(SB), Y4, Y1
-	VPAND          constant9<>+0(SB), Y1, Y1
+	VPSRLVD        constant11<>+0(SB), Y4, Y1
+	VPAND          constant10<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 288(AX)(R9*8)
-	VPSRLVD        constant10<>+0(SB), Y2, Y1
-	VPAND          constant9<>+0(SB), Y1, Y1
+	VPSRLVD        constant11<>+0(SB), Y2, Y1
+	VPAND          constant10<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 352(AX)(R9*8)
-	VPSRLVD        constant10<>+0(SB), Y3, Y1
-	VPAND          constant9<>+0(SB), Y1, Y1
+	VPSRLVD        constant11<>+0(SB), Y3, Y1
+	VPAND          constant10<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 416(AX)(R9*8)
-	VPSRLVD        constant10<>+0(SB), Y0, Y0
-	VPAND          constant9<>+0(SB), Y0, Y0
+	VPSRLVD        constant11<>+0(SB), Y0, Y0
+	VPAND          constant10<>+0(SB), Y0, Y0
 	VMOVDQU        Y0, 480(AX)(R9*8)
 	VBROADCASTSS   (R10), Y0
 	VBROADCASTSS   36(R10), Y1
@@ -814,8 +825,8 @@ tile:
 	VZEROUPPER
 	RET
 
-DATA constant10<>+0(SB)/8, $0x0000000400000000
-DATA constant10<>+8(SB)/8, $0x0000000400000000
-DATA constant10<>+16(SB)/8, $0x0000000400000000
-DATA constant10<>+24(SB)/8, $0x0000000400000000
-GLOBL constant10<>(SB), RODATA|NOPTR, $32
+DATA constant11<>+0(SB)/8, $0x0000000400000000
+DATA constant11<>+8(SB)/8, $0x0000000400000000
+DATA constant11<>+16(SB)/8, $0x0000000400000000
+DATA constant11<>+24(SB)/8, $0x0000000400000000
+GLOBL constant11<>(SB), RODATA|NOPTR, $32

@@ -51,119 +51,119 @@ group:
 	PREFETCHT0      4096(R11)
 	PREFETCHT0      4160(R11)
 	LEAQ            ·iq1Book+0(SB), R13
-	VPMOVZXBD       2(R11), Y11
-	VPBROADCASTD    34(R11), Y12
-	VPRORVD         Y2, Y12, Y12
-	VPTERNLOGD      $0xf8, Y3, Y12, Y11
-	VPXORD          Z12, Z12, Z12
-	KXNORW          K1, K1, K1
-	VPGATHERDQ      (R13)(Y11*8), K1, Z12
-	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        (DI)(R10*8), Z12, Z11
-	VPMOVZXBD       10(R11), Y12
-	VPBROADCASTD    38(R11), Y13
+	VPMOVZXBD       2(R11), Y12
+	VPBROADCASTD    34(R11), Y13
 	VPRORVD         Y2, Y13, Y13
 	VPTERNLOGD      $0xf8, Y3, Y13, Y12
 	VPXORD          Z13, Z13, Z13
 	KXNORW          K1, K1, K1
 	VPGATHERDQ      (R13)(Y12*8), K1, Z13
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        64(DI)(R10*8), Z13, Z12
-	VPACKSSDW       Z12, Z11, Z11
-	VPMADDWD        Z4, Z11, Z11
-	VPMOVZXBD       18(R11), Y12
-	VPBROADCASTD    42(R11), Y13
-	VPRORVD         Y2, Y13, Y13
-	VPTERNLOGD      $0xf8, Y3, Y13, Y12
-	VPXORD          Z13, Z13, Z13
-	KXNORW          K1, K1, K1
-	VPGATHERDQ      (R13)(Y12*8), K1, Z13
-	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        128(DI)(R10*8), Z13, Z12
-	VPMOVZXBD       26(R11), Y13
-	VPBROADCASTD    46(R11), Y14
+	VPDPBUSD        (DI)(R10*8), Z13, Z12
+	VPMOVZXBD       10(R11), Y13
+	VPBROADCASTD    38(R11), Y14
 	VPRORVD         Y2, Y14, Y14
 	VPTERNLOGD      $0xf8, Y3, Y14, Y13
 	VPXORD          Z14, Z14, Z14
 	KXNORW          K1, K1, K1
 	VPGATHERDQ      (R13)(Y13*8), K1, Z14
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        192(DI)(R10*8), Z14, Z13
+	VPDPBUSD        64(DI)(R10*8), Z14, Z13
 	VPACKSSDW       Z13, Z12, Z12
 	VPMADDWD        Z4, Z12, Z12
-	VPACKSSDW       Z12, Z11, Z11
-	VPMADDWD        Z4, Z11, Z11
-	VPMOVZXBD       52(R11), Y12
-	VPBROADCASTD    84(R11), Y13
-	VPRORVD         Y2, Y13, Y13
-	VPTERNLOGD      $0xf8, Y3, Y13, Y12
-	VPXORD          Z13, Z13, Z13
-	KXNORW          K1, K1, K1
-	VPGATHERDQ      (R13)(Y12*8), K1, Z13
-	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        256(DI)(R10*8), Z13, Z12
-	VPMOVZXBD       60(R11), Y13
-	VPBROADCASTD    88(R11), Y14
+	VPMOVZXBD       18(R11), Y13
+	VPBROADCASTD    42(R11), Y14
 	VPRORVD         Y2, Y14, Y14
 	VPTERNLOGD      $0xf8, Y3, Y14, Y13
 	VPXORD          Z14, Z14, Z14
 	KXNORW          K1, K1, K1
 	VPGATHERDQ      (R13)(Y13*8), K1, Z14
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        320(DI)(R10*8), Z14, Z13
-	VPACKSSDW       Z13, Z12, Z12
-	VPMADDWD        Z4, Z12, Z12
-	VPMOVZXBD       68(R11), Y13
-	VPBROADCASTD    92(R11), Y14
-	VPRORVD         Y2, Y14, Y14
-	VPTERNLOGD      $0xf8, Y3, Y14, Y13
-	VPXORD          Z14, Z14, Z14
-	KXNORW          K1, K1, K1
-	VPGATHERDQ      (R13)(Y13*8), K1, Z14
-	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        384(DI)(R10*8), Z14, Z13
-	VPMOVZXBD       76(R11), Y14
-	VPBROADCASTD    96(R11), Y15
+	VPDPBUSD        128(DI)(R10*8), Z14, Z13
+	VPMOVZXBD       26(R11), Y14
+	VPBROADCASTD    46(R11), Y15
 	VPRORVD         Y2, Y15, Y15
 	VPTERNLOGD      $0xf8, Y3, Y15, Y14
 	VPXORD          Z15, Z15, Z15
 	KXNORW          K1, K1, K1
 	VPGATHERDQ      (R13)(Y14*8), K1, Z15
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        448(DI)(R10*8), Z15, Z14
+	VPDPBUSD        192(DI)(R10*8), Z15, Z14
 	VPACKSSDW       Z14, Z13, Z13
 	VPMADDWD        Z4, Z13, Z13
 	VPACKSSDW       Z13, Z12, Z12
 	VPMADDWD        Z4, Z12, Z12
-	VSHUFI32X4      $0x88, Z12, Z11, Z13
-	VSHUFI32X4      $0xdd, Z12, Z11, Z11
-	VPADDD          Z11, Z13, Z13
-	VPERMD          Z13, Z5, Z13
-	VMOVDQU32       (R9)(R10*1), Z11
-	VPSLLD          $0x04, Z11, Z12
-	VPSUBD          Z12, Z13, Z13
-	VBROADCASTI32X4 34(R11), Y12
-	VINSERTI32X4    $0x01, 84(R11), Y12, Y12
-	VPMOVZXWD       Y12, Z12
-	VPADDD          Z11, Z11, Z11
-	VPTESTMD        Z6, Z12, K1
-	VPSUBD          Z11, Z13, K1, Z13
-	VPBROADCASTW    (R11), Y11
-	VPBROADCASTW    50(R11), X12
-	VINSERTI32X4    $0x01, X12, Y11, Y11
-	VCVTPH2PS       Y11, Z11
-	VBROADCASTI32X4 34(R11), Y12
-	VINSERTI32X4    $0x01, 84(R11), Y12, Y12
-	VPMOVZXWD       Y12, Z12
-	VPSRLVD         Z7, Z12, Z12
-	VPANDD          Z8, Z12, Z12
-	VCVTDQ2PS       Z12, Z12
-	VFMADD213PS     Z9, Z10, Z12
-	VMULPS          Z11, Z12, Z12
-	VMOVDQU32       (R8)(R10*1), Z11
+	VPMOVZXBD       52(R11), Y13
+	VPBROADCASTD    84(R11), Y14
+	VPRORVD         Y2, Y14, Y14
+	VPTERNLOGD      $0xf8, Y3, Y14, Y13
+	VPXORD          Z14, Z14, Z14
+	KXNORW          K1, K1, K1
+	VPGATHERDQ      (R13)(Y13*8), K1, Z14
+	VPXORD          Z13, Z13, Z13
+	VPDPBUSD        256(DI)(R10*8), Z14, Z13
+	VPMOVZXBD       60(R11), Y14
+	VPBROADCASTD    88(R11), Y15
+	VPRORVD         Y2, Y15, Y15
+	VPTERNLOGD      $0xf8, Y3, Y15, Y14
+	VPXORD          Z15, Z15, Z15
+	KXNORW          K1, K1, K1
+	VPGATHERDQ      (R13)(Y14*8), K1, Z15
+	VPXORD          Z14, Z14, Z14
+	VPDPBUSD        320(DI)(R10*8), Z15, Z14
+	VPACKSSDW       Z14, Z13, Z13
+	VPMADDWD        Z4, Z13, Z13
+	VPMOVZXBD       68(R11), Y14
+	VPBROADCASTD    92(R11), Y15
+	VPRORVD         Y2, Y15, Y15
+	VPTERNLOGD      $0xf8, Y3, Y15, Y14
+	VPXORD          Z15, Z15, Z15
+	KXNORW          K1, K1, K1
+	VPGATHERDQ      (R13)(Y14*8), K1, Z15
+	VPXORD          Z14, Z14, Z14
+	VPDPBUSD        384(DI)(R10*8), Z15, Z14
+	VPMOVZXBD       76(R11), Y15
+	VPBROADCASTD    96(R11), Y16
+	VPRORVD         Y2, Y16, Y16
+	VPTERNLOGD      $0xf8, Y3, Y16, Y15
+	VPXORD          Z16, Z16, Z16
+	KXNORW          K1, K1, K1
+	VPGATHERDQ      (R13)(Y15*8), K1, Z16
+	VPXORD          Z15, Z15, Z15
+	VPDPBUSD        448(DI)(R10*8), Z16, Z15
+	VPACKSSDW       Z15, Z14, Z14
+	VPMADDWD        Z4, Z14, Z14
+	VPACKSSDW       Z14, Z13, Z13
+	VPMADDWD        Z4, Z13, Z13
+	VMOVDQU32       Z12, Z14
+	VPERMT2D        Z13, Z5, Z14
+	VPERMT2D        Z13, Z6, Z12
+	VPADDD          Z12, Z14, Z14
+	VMOVDQU32       (R9)(R10*1), Z12
+	VPSLLD          $0x04, Z12, Z13
+	VPSUBD          Z13, Z14, Z14
+	VBROADCASTI32X4 34(R11), Y13
+	VINSERTI32X4    $0x01, 84(R11), Y13, Y13
+	VPMOVZXWD       Y13, Z13
+	VPADDD          Z12, Z12, Z12
+	VPTESTMD        Z7, Z13, K1
+	VPSUBD          Z12, Z14, K1, Z14
+	VPBROADCASTW    (R11), Y12
+	VPBROADCASTW    50(R11), X13
+	VINSERTI32X4    $0x01, X13, Y12, Y12
+	VCVTPH2PS       Y12, Z12
+	VBROADCASTI32X4 34(R11), Y13
+	VINSERTI32X4    $0x01, 84(R11), Y13, Y13
+	VPMOVZXWD       Y13, Z13
+	VPSRLVD         Z8, Z13, Z13
+	VPANDD          Z9, Z13, Z13
 	VCVTDQ2PS       Z13, Z13
-	VMULPS          Z11, Z12, Z12
-	VFMADD231PS     Z12, Z13, Z1
+	VFMADD213PS     Z10, Z11, Z13
+	VMULPS          Z12, Z13, Z13
+	VMOVDQU32       (R8)(R10*1), Z12
+	VCVTDQ2PS       Z14, Z14
+	VMULPS          Z12, Z13, Z13
+	VFMADD231PS     Z13, Z14, Z1
 	ADDQ            $+100, R11
 	ADDQ            $+64, R10
 	JMP             group
@@ -181,12 +181,12 @@ copy:
 	MOVW      R15, (R14)
 	ADDQ      $+2, R11
 	ADDQ      $+2, R14
-	VMOVDQU32 (R11), Y11
-	VMOVDQU32 Y11, (R14)
+	VMOVDQU32 (R11), Y12
+	VMOVDQU32 Y12, (R14)
 	ADDQ      $+32, R11
 	ADDQ      $+32, R14
-	VMOVDQU32 (R11), X11
-	VMOVDQU32 X11, (R14)
+	VMOVDQU32 (R11), X12
+	VMOVDQU32 X12, (R14)
 	ADDQ      $+16, R11
 	ADDQ      $+16, R14
 	SUBQ      $+8, R13
@@ -195,131 +195,131 @@ copy:
 
 inPlace:
 	LEAQ            ·iq1Book+0(SB), R13
-	VPMOVZXBD       2(R11), Y11
-	VPBROADCASTD    34(R11), Y12
-	VPRORVD         Y2, Y12, Y12
-	VPTERNLOGD      $0xf8, Y3, Y12, Y11
-	VPXORD          Z12, Z12, Z12
-	KXNORW          K1, K1, K1
-	VPGATHERDQ      (R13)(Y11*8), K1, Z12
-	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        (DI)(R10*8), Z12, Z11
-	VPMOVZXBD       10(R11), Y12
-	VPBROADCASTD    38(R11), Y13
+	VPMOVZXBD       2(R11), Y12
+	VPBROADCASTD    34(R11), Y13
 	VPRORVD         Y2, Y13, Y13
 	VPTERNLOGD      $0xf8, Y3, Y13, Y12
 	VPXORD          Z13, Z13, Z13
 	KXNORW          K1, K1, K1
 	VPGATHERDQ      (R13)(Y12*8), K1, Z13
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        64(DI)(R10*8), Z13, Z12
-	VPACKSSDW       Z12, Z11, Z11
-	VPMADDWD        Z4, Z11, Z11
-	VPMOVZXBD       18(R11), Y12
-	VPBROADCASTD    42(R11), Y13
-	VPRORVD         Y2, Y13, Y13
-	VPTERNLOGD      $0xf8, Y3, Y13, Y12
-	VPXORD          Z13, Z13, Z13
-	KXNORW          K1, K1, K1
-	VPGATHERDQ      (R13)(Y12*8), K1, Z13
-	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        128(DI)(R10*8), Z13, Z12
-	VPMOVZXBD       26(R11), Y13
-	VPBROADCASTD    46(R11), Y14
+	VPDPBUSD        (DI)(R10*8), Z13, Z12
+	VPMOVZXBD       10(R11), Y13
+	VPBROADCASTD    38(R11), Y14
 	VPRORVD         Y2, Y14, Y14
 	VPTERNLOGD      $0xf8, Y3, Y14, Y13
 	VPXORD          Z14, Z14, Z14
 	KXNORW          K1, K1, K1
 	VPGATHERDQ      (R13)(Y13*8), K1, Z14
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        192(DI)(R10*8), Z14, Z13
+	VPDPBUSD        64(DI)(R10*8), Z14, Z13
 	VPACKSSDW       Z13, Z12, Z12
 	VPMADDWD        Z4, Z12, Z12
-	VPACKSSDW       Z12, Z11, Z11
-	VPMADDWD        Z4, Z11, Z11
-	VPMOVZXBD       52(R11), Y12
-	VPBROADCASTD    84(R11), Y13
-	VPRORVD         Y2, Y13, Y13
-	VPTERNLOGD      $0xf8, Y3, Y13, Y12
-	VPXORD          Z13, Z13, Z13
-	KXNORW          K1, K1, K1
-	VPGATHERDQ      (R13)(Y12*8), K1, Z13
-	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        256(DI)(R10*8), Z13, Z12
-	VPMOVZXBD       60(R11), Y13
-	VPBROADCASTD    88(R11), Y14
+	VPMOVZXBD       18(R11), Y13
+	VPBROADCASTD    42(R11), Y14
 	VPRORVD         Y2, Y14, Y14
 	VPTERNLOGD      $0xf8, Y3, Y14, Y13
 	VPXORD          Z14, Z14, Z14
 	KXNORW          K1, K1, K1
 	VPGATHERDQ      (R13)(Y13*8), K1, Z14
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        320(DI)(R10*8), Z14, Z13
-	VPACKSSDW       Z13, Z12, Z12
-	VPMADDWD        Z4, Z12, Z12
-	VPMOVZXBD       68(R11), Y13
-	VPBROADCASTD    92(R11), Y14
-	VPRORVD         Y2, Y14, Y14
-	VPTERNLOGD      $0xf8, Y3, Y14, Y13
-	VPXORD          Z14, Z14, Z14
-	KXNORW          K1, K1, K1
-	VPGATHERDQ      (R13)(Y13*8), K1, Z14
-	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        384(DI)(R10*8), Z14, Z13
-	VPMOVZXBD       76(R11), Y14
-	VPBROADCASTD    96(R11), Y15
+	VPDPBUSD        128(DI)(R10*8), Z14, Z13
+	VPMOVZXBD       26(R11), Y14
+	VPBROADCASTD    46(R11), Y15
 	VPRORVD         Y2, Y15, Y15
 	VPTERNLOGD      $0xf8, Y3, Y15, Y14
 	VPXORD          Z15, Z15, Z15
 	KXNORW          K1, K1, K1
 	VPGATHERDQ      (R13)(Y14*8), K1, Z15
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        448(DI)(R10*8), Z15, Z14
+	VPDPBUSD        192(DI)(R10*8), Z15, Z14
 	VPACKSSDW       Z14, Z13, Z13
 	VPMADDWD        Z4, Z13, Z13
 	VPACKSSDW       Z13, Z12, Z12
 	VPMADDWD        Z4, Z12, Z12
-	VSHUFI32X4      $0x88, Z12, Z11, Z13
-	VSHUFI32X4      $0xdd, Z12, Z11, Z11
-	VPADDD          Z11, Z13, Z13
-	VPERMD          Z13, Z5, Z13
-	VMOVDQU32       (R9)(R10*1), Z11
-	VPSLLD          $0x04, Z11, Z12
-	VPSUBD          Z12, Z13, Z13
-	VBROADCASTI32X4 34(R11), Y12
-	VINSERTI32X4    $0x01, 84(R11), Y12, Y12
-	VPMOVZXWD       Y12, Z12
-	VPADDD          Z11, Z11, Z11
-	VPTESTMD        Z6, Z12, K1
-	VPSUBD          Z11, Z13, K1, Z13
-	VPBROADCASTW    (R11), Y11
-	VPBROADCASTW    50(R11), X12
-	VINSERTI32X4    $0x01, X12, Y11, Y11
-	VCVTPH2PS       Y11, Z11
-	VBROADCASTI32X4 34(R11), Y12
-	VINSERTI32X4    $0x01, 84(R11), Y12, Y12
-	VPMOVZXWD       Y12, Z12
-	VPSRLVD         Z7, Z12, Z12
-	VPANDD          Z8, Z12, Z12
-	VCVTDQ2PS       Z12, Z12
-	VFMADD213PS     Z9, Z10, Z12
-	VMULPS          Z11, Z12, Z12
-	VPANDD          Z0, Z12, Z12
-	VMOVDQU32       (R8)(R10*1), Z11
+	VPMOVZXBD       52(R11), Y13
+	VPBROADCASTD    84(R11), Y14
+	VPRORVD         Y2, Y14, Y14
+	VPTERNLOGD      $0xf8, Y3, Y14, Y13
+	VPXORD          Z14, Z14, Z14
+	KXNORW          K1, K1, K1
+	VPGATHERDQ      (R13)(Y13*8), K1, Z14
+	VPXORD          Z13, Z13, Z13
+	VPDPBUSD        256(DI)(R10*8), Z14, Z13
+	VPMOVZXBD       60(R11), Y14
+	VPBROADCASTD    88(R11), Y15
+	VPRORVD         Y2, Y15, Y15
+	VPTERNLOGD      $0xf8, Y3, Y15, Y14
+	VPXORD          Z15, Z15, Z15
+	KXNORW          K1, K1, K1
+	VPGATHERDQ      (R13)(Y14*8), K1, Z15
+	VPXORD          Z14, Z14, Z14
+	VPDPBUSD        320(DI)(R10*8), Z15, Z14
+	VPACKSSDW       Z14, Z13, Z13
+	VPMADDWD        Z4, Z13, Z13
+	VPMOVZXBD       68(R11), Y14
+	VPBROADCASTD    92(R11), Y15
+	VPRORVD         Y2, Y15, Y15
+	VPTERNLOGD      $0xf8, Y3, Y15, Y14
+	VPXORD          Z15, Z15, Z15
+	KXNORW          K1, K1, K1
+	VPGATHERDQ      (R13)(Y14*8), K1, Z15
+	VPXORD          Z14, Z14, Z14
+	VPDPBUSD        384(DI)(R10*8), Z15, Z14
+	VPMOVZXBD       76(R11), Y15
+	VPBROADCASTD    96(R11), Y16
+	VPRORVD         Y2, Y16, Y16
+	VPTERNLOGD      $0xf8, Y3, Y16, Y15
+	VPXORD          Z16, Z16, Z16
+	KXNORW          K1, K1, K1
+	VPGATHERDQ      (R13)(Y15*8), K1, Z16
+	VPXORD          Z15, Z15, Z15
+	VPDPBUSD        448(DI)(R10*8), Z16, Z15
+	VPACKSSDW       Z15, Z14, Z14
+	VPMADDWD        Z4, Z14, Z14
+	VPACKSSDW       Z14, Z13, Z13
+	VPMADDWD        Z4, Z13, Z13
+	VMOVDQU32       Z12, Z14
+	VPERMT2D        Z13, Z5, Z14
+	VPERMT2D        Z13, Z6, Z12
+	VPADDD          Z12, Z14, Z14
+	VMOVDQU32       (R9)(R10*1), Z12
+	VPSLLD          $0x04, Z12, Z13
+	VPSUBD          Z13, Z14, Z14
+	VBROADCASTI32X4 34(R11), Y13
+	VINSERTI32X4    $0x01, 84(R11), Y13, Y13
+	VPMOVZXWD       Y13, Z13
+	VPADDD          Z12, Z12, Z12
+	VPTESTMD        Z7, Z13, K1
+	VPSUBD          Z12, Z14, K1, Z14
+	VPBROADCASTW    (R11), Y12
+	VPBROADCASTW    50(R11), X13
+	VINSERTI32X4    $0x01, X13, Y12, Y12
+	VCVTPH2PS       Y12, Z12
+	VBROADCASTI32X4 34(R11), Y13
+	VINSERTI32X4    $0x01, 84(R11), Y13, Y13
+	VPMOVZXWD       Y13, Z13
+	VPSRLVD         Z8, Z13, Z13
+	VPANDD          Z9, Z13, Z13
 	VCVTDQ2PS       Z13, Z13
-	VMULPS          Z11, Z12, Z12
-	VFMADD231PS     Z12, Z13, Z1
+	VFMADD213PS     Z10, Z11, Z13
+	VMULPS          Z12, Z13, Z13
+	VPANDD          Z0, Z13, Z13
+	VMOVDQU32       (R8)(R10*1), Z12
+	VCVTDQ2PS       Z14, Z14
+	VMULPS          Z12, Z13, Z13
+	VFMADD231PS     Z13, Z14, Z1
 
 done:
-	VPERMILPS     $0x4e, Z1, Z11
-	VADDPS        Z1, Z11, Z11
-	VPERMILPS     $0xb1, Z11, Z1
-	VADDPS        Z1, Z11, Z11
-	VSHUFF32X4    $0xb1, Z11, Z11, Z1
-	VADDPS        Z11, Z1, Z1
-	VEXTRACTI32X4 $0x02, Z1, X11
-	VADDPS        X1, X11, X11
-	VMOVSS        X11, (AX)
+	VPERMILPS     $0x4e, Z1, Z12
+	VADDPS        Z1, Z12, Z12
+	VPERMILPS     $0xb1, Z12, Z1
+	VADDPS        Z1, Z12, Z12
+	VSHUFF32X4    $0xb1, Z12, Z12, Z1
+	VADDPS        Z12, Z1, Z1
+	VEXTRACTI32X4 $0x02, Z1, X12
+	VADDPS        X1, X12, X12
+	VMOVSS        X12, (AX)
 	ADDQ          $0x04, AX
 	ADDQ          DX, CX
 	DECQ          BX
@@ -329,14 +329,15 @@ done:
 
 constants:
 	VMOVDQU32 constant2<>+0(SB), Z5
-	VMOVDQU32 constant3<>+0(SB), Z9
-	VMOVDQU32 constant4<>+0(SB), Z10
+	VMOVDQU32 constant3<>+0(SB), Z10
+	VMOVDQU32 constant4<>+0(SB), Z11
 	VMOVDQU32 constant5<>+0(SB), Z3
-	VMOVDQU32 constant6<>+0(SB), Z6
+	VMOVDQU32 constant6<>+0(SB), Z7
 	VMOVDQU32 constant7<>+0(SB), Z4
-	VMOVDQU32 constant8<>+0(SB), Z8
-	VMOVDQU32 constant9<>+0(SB), Z7
-	VMOVDQU32 constant10<>+0(SB), Z2
+	VMOVDQU32 constant8<>+0(SB), Z6
+	VMOVDQU32 constant9<>+0(SB), Z9
+	VMOVDQU32 constant10<>+0(SB), Z8
+	VMOVDQU32 constant11<>+0(SB), Z2
 	JMP       begin
 
 DATA constant0<>+0(SB)/8, $0xffffffffffffffff
@@ -363,14 +364,14 @@ DATA constant1<>+16(SB)/8, $0x4040404040404040
 DATA constant1<>+24(SB)/8, $0x4040404040404040
 GLOBL constant1<>(SB), RODATA|NOPTR, $32
 
-DATA constant2<>+0(SB)/8, $0x0000000400000000
-DATA constant2<>+8(SB)/8, $0x0000000500000001
-DATA constant2<>+16(SB)/8, $0x0000000600000002
-DATA constant2<>+24(SB)/8, $0x0000000700000003
-DATA constant2<>+32(SB)/8, $0x0000000c00000008
-DATA constant2<>+40(SB)/8, $0x0000000d00000009
-DATA constant2<>+48(SB)/8, $0x0000000e0000000a
-DATA constant2<>+56(SB)/8, $0x0000000f0000000b
+DATA constant2<>+0(SB)/8, $0x0000000800000000
+DATA constant2<>+8(SB)/8, $0x0000000900000001
+DATA constant2<>+16(SB)/8, $0x0000000a00000002
+DATA constant2<>+24(SB)/8, $0x0000000b00000003
+DATA constant2<>+32(SB)/8, $0x0000001800000010
+DATA constant2<>+40(SB)/8, $0x0000001900000011
+DATA constant2<>+48(SB)/8, $0x0000001a00000012
+DATA constant2<>+56(SB)/8, $0x0000001b00000013
 GLOBL constant2<>(SB), RODATA|NOPTR, $64
 
 DATA constant3<>+0(SB)/8, $0x3e0000003e000000
@@ -423,35 +424,45 @@ DATA constant7<>+48(SB)/8, $0x0001000100010001
 DATA constant7<>+56(SB)/8, $0x0001000100010001
 GLOBL constant7<>(SB), RODATA|NOPTR, $64
 
-DATA constant8<>+0(SB)/8, $0x0000000700000007
-DATA constant8<>+8(SB)/8, $0x0000000700000007
-DATA constant8<>+16(SB)/8, $0x0000000700000007
-DATA constant8<>+24(SB)/8, $0x0000000700000007
-DATA constant8<>+32(SB)/8, $0x0000000700000007
-DATA constant8<>+40(SB)/8, $0x0000000700000007
-DATA constant8<>+48(SB)/8, $0x0000000700000007
-DATA constant8<>+56(SB)/8, $0x0000000700000007
+DATA constant8<>+0(SB)/8, $0x0000000c00000004
+DATA constant8<>+8(SB)/8, $0x0000000d00000005
+DATA constant8<>+16(SB)/8, $0x0000000e00000006
+DATA constant8<>+24(SB)/8, $0x0000000f00000007
+DATA constant8<>+32(SB)/8, $0x0000001c00000014
+DATA constant8<>+40(SB)/8, $0x0000001d00000015
+DATA constant8<>+48(SB)/8, $0x0000001e00000016
+DATA constant8<>+56(SB)/8, $0x0000001f00000017
 GLOBL constant8<>(SB), RODATA|NOPTR, $64
 
-DATA constant9<>+0(SB)/8, $0x0000000c0000000c
-DATA constant9<>+8(SB)/8, $0x0000000c0000000c
-DATA constant9<>+16(SB)/8, $0x0000000c0000000c
-DATA constant9<>+24(SB)/8, $0x0000000c0000000c
-DATA constant9<>+32(SB)/8, $0x0000000c0000000c
-DATA constant9<>+40(SB)/8, $0x0000000c0000000c
-DATA constant9<>+48(SB)/8, $0x0000000c0000000c
-DATA constant9<>+56(SB)/8, $0x0000000c0000000c
+DATA constant9<>+0(SB)/8, $0x0000000700000007
+DATA constant9<>+8(SB)/8, $0x0000000700000007
+DATA constant9<>+16(SB)/8, $0x0000000700000007
+DATA constant9<>+24(SB)/8, $0x0000000700000007
+DATA constant9<>+32(SB)/8, $0x0000000700000007
+DATA constant9<>+40(SB)/8, $0x0000000700000007
+DATA constant9<>+48(SB)/8, $0x0000000700000007
+DATA constant9<>+56(SB)/8, $0x0000000700000007
 GLOBL constant9<>(SB), RODATA|NOPTR, $64
 
-DATA constant10<>+0(SB)/8, $0x0000001b00000018
-DATA constant10<>+8(SB)/8, $0x000000010000001e
-DATA constant10<>+16(SB)/8, $0x0000000b00000008
-DATA constant10<>+24(SB)/8, $0x000000110000000e
-DATA constant10<>+32(SB)/8, $0x0000001b00000018
-DATA constant10<>+40(SB)/8, $0x000000010000001e
-DATA constant10<>+48(SB)/8, $0x0000000b00000008
-DATA constant10<>+56(SB)/8, $0x000000110000000e
+DATA constant10<>+0(SB)/8, $0x0000000c0000000c
+DATA constant10<>+8(SB)/8, $0x0000000c0000000c
+DATA constant10<>+16(SB)/8, $0x0000000c0000000c
+DATA constant10<>+24(SB)/8, $0x0000000c0000000c
+DATA constant10<>+32(SB)/8, $0x0000000c0000000c
+DATA constant10<>+40(SB)/8, $0x0000000c0000000c
+DATA constant10<>+48(SB)/8, $0x0000000c0000000c
+DATA constant10<>+56(SB)/8, $0x0000000c0000000c
 GLOBL constant10<>(SB), RODATA|NOPTR, $64
+
+DATA constant11<>+0(SB)/8, $0x0000001b00000018
+DATA constant11<>+8(SB)/8, $0x000000010000001e
+DATA constant11<>+16(SB)/8, $0x0000000b00000008
+DATA constant11<>+24(SB)/8, $0x000000110000000e
+DATA constant11<>+32(SB)/8, $0x0000001b00000018
+DATA constant11<>+40(SB)/8, $0x000000010000001e
+DATA constant11<>+48(SB)/8, $0x0000000b00000008
+DATA constant11<>+56(SB)/8, $0x000000110000000e
+GLOBL constant11<>(SB), RODATA|NOPTR, $64
 
 // func iq1_sPackAVX512(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX2, AVX512F, AVX512VL
@@ -613,36 +624,46 @@ tile:
 	RET
 
 constants:
-	VMOVDQU32 constant2<>+0(SB), Z7
+	VMOVDQU32 constant12<>+0(SB), Z7
 	VMOVDQU32 constant3<>+0(SB), Z10
 	VMOVDQU32 constant4<>+0(SB), Z11
 	VMOVDQU32 constant5<>+0(SB), Z4
-	VMOVDQU32 constant11<>+0(SB), Z6
-	VMOVDQU32 constant12<>+0(SB), Z5
-	VMOVDQU32 constant8<>+0(SB), Z9
-	VMOVDQU32 constant9<>+0(SB), Z8
-	VMOVDQU32 constant10<>+0(SB), Z3
+	VMOVDQU32 constant13<>+0(SB), Z6
+	VMOVDQU32 constant14<>+0(SB), Z5
+	VMOVDQU32 constant9<>+0(SB), Z9
+	VMOVDQU32 constant10<>+0(SB), Z8
+	VMOVDQU32 constant11<>+0(SB), Z3
 	JMP       begin
 
-DATA constant11<>+0(SB)/8, $0x0000800000008000
-DATA constant11<>+8(SB)/8, $0x0000800000008000
-DATA constant11<>+16(SB)/8, $0x8000000080000000
-DATA constant11<>+24(SB)/8, $0x8000000080000000
-DATA constant11<>+32(SB)/8, $0x0000800000008000
-DATA constant11<>+40(SB)/8, $0x0000800000008000
-DATA constant11<>+48(SB)/8, $0x8000000080000000
-DATA constant11<>+56(SB)/8, $0x8000000080000000
-GLOBL constant11<>(SB), RODATA|NOPTR, $64
-
-DATA constant12<>+0(SB)/8, $0x0202020202020202
-DATA constant12<>+8(SB)/8, $0x0202020202020202
-DATA constant12<>+16(SB)/8, $0x0202020202020202
-DATA constant12<>+24(SB)/8, $0x0202020202020202
-DATA constant12<>+32(SB)/8, $0x0202020202020202
-DATA constant12<>+40(SB)/8, $0x0202020202020202
-DATA constant12<>+48(SB)/8, $0x0202020202020202
-DATA constant12<>+56(SB)/8, $0x0202020202020202
+DATA constant12<>+0(SB)/8, $0x0000000400000000
+DATA constant12<>+8(SB)/8, $0x0000000500000001
+DATA constant12<>+16(SB)/8, $0x0000000600000002
+DATA constant12<>+24(SB)/8, $0x0000000700000003
+DATA constant12<>+32(SB)/8, $0x0000000c00000008
+DATA constant12<>+40(SB)/8, $0x0000000d00000009
+DATA constant12<>+48(SB)/8, $0x0000000e0000000a
+DATA constant12<>+56(SB)/8, $0x0000000f0000000b
 GLOBL constant12<>(SB), RODATA|NOPTR, $64
+
+DATA constant13<>+0(SB)/8, $0x0000800000008000
+DATA constant13<>+8(SB)/8, $0x0000800000008000
+DATA constant13<>+16(SB)/8, $0x8000000080000000
+DATA constant13<>+24(SB)/8, $0x8000000080000000
+DATA constant13<>+32(SB)/8, $0x0000800000008000
+DATA constant13<>+40(SB)/8, $0x0000800000008000
+DATA constant13<>+48(SB)/8, $0x8000000080000000
+DATA constant13<>+56(SB)/8, $0x8000000080000000
+GLOBL constant13<>(SB), RODATA|NOPTR, $64
+
+DATA constant14<>+0(SB)/8, $0x0202020202020202
+DATA constant14<>+8(SB)/8, $0x0202020202020202
+DATA constant14<>+16(SB)/8, $0x0202020202020202
+DATA constant14<>+24(SB)/8, $0x0202020202020202
+DATA constant14<>+32(SB)/8, $0x0202020202020202
+DATA constant14<>+40(SB)/8, $0x0202020202020202
+DATA constant14<>+48(SB)/8, $0x0202020202020202
+DATA constant14<>+56(SB)/8, $0x0202020202020202
+GLOBL constant14<>(SB), RODATA|NOPTR, $64
 
 // func iq1_sRowAVX2(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 // Requires: AVX, AVX2, F16C, FMA3, MMX+
@@ -671,8 +692,8 @@ group:
 	LEAQ         ·iq1Book+0(SB), R12
 	VPMOVZXBD    2(R11), X1
 	VPBROADCASTW 34(R11), Y2
-	VPSRLVD      constant13<>+0(SB), X2, X2
-	VPAND        constant14<>+0(SB), X2, X2
+	VPSRLVD      constant15<>+0(SB), X2, X2
+	VPAND        constant16<>+0(SB), X2, X2
 	VPOR         X2, X1, X1
 	VPXOR        Y2, Y2, Y2
 	VPCMPEQD     Y3, Y3, Y3
@@ -680,8 +701,8 @@ group:
 	VPMADDUBSW   (DI)(R10*8), Y2, Y1
 	VPMOVZXBD    6(R11), X2
 	VPBROADCASTW 36(R11), Y3
-	VPSRLVD      constant13<>+0(SB), X3, X3
-	VPAND        constant14<>+0(SB), X3, X3
+	VPSRLVD      constant15<>+0(SB), X3, X3
+	VPAND        constant16<>+0(SB), X3, X3
 	VPOR         X3, X2, X2
 	VPXOR        Y3, Y3, Y3
 	VPCMPEQD     Y4, Y4, Y4
@@ -692,8 +713,8 @@ group:
 	VPADDW       Y3, Y1, Y1
 	VPMOVZXBD    10(R11), X2
 	VPBROADCASTW 38(R11), Y3
-	VPSRLVD      constant13<>+0(SB), X3, X3
-	VPAND        constant14<>+0(SB), X3, X3
+	VPSRLVD      constant15<>+0(SB), X3, X3
+	VPAND        constant16<>+0(SB), X3, X3
 	VPOR         X3, X2, X2
 	VPXOR        Y3, Y3, Y3
 	VPCMPEQD     Y4, Y4, Y4
@@ -701,8 +722,8 @@ group:
 	VPMADDUBSW   64(DI)(R10*8), Y3, Y2
 	VPMOVZXBD    14(R11), X3
 	VPBROADCASTW 40(R11), Y4
-	VPSRLVD      constant13<>+0(SB), X4, X4
-	VPAND        constant14<>+0(SB), X4, X4
+	VPSRLVD      constant15<>+0(SB), X4, X4
+	VPAND        constant16<>+0(SB), X4, X4
 	VPOR         X4, X3, X3
 	VPXOR        Y4, Y4, Y4
 	VPCMPEQD     Y5, Y5, Y5
@@ -716,8 +737,8 @@ group:
 	VPADDW       Y3, Y1, Y1
 	VPMOVZXBD    18(R11), X2
 	VPBROADCASTW 42(R11), Y3
-	VPSRLVD      constant13<>+0(SB), X3, X3
-	VPAND        constant14<>+0(SB), X3, X3
+	VPSRLVD      constant15<>+0(SB), X3, X3
+	VPAND        constant16<>+0(SB), X3, X3
 	VPOR         X3, X2, X2
 	VPXOR        Y3, Y3, Y3
 	VPCMPEQD     Y4, Y4, Y4
@@ -725,8 +746,8 @@ group:
 	VPMADDUBSW   128(DI)(R10*8), Y3, Y2
 	VPMOVZXBD    22(R11), X3
 	VPBROADCASTW 44(R11), Y4
-	VPSRLVD      constant13<>+0(SB), X4, X4
-	VPAND        constant14<>+0(SB), X4, X4
+	VPSRLVD      constant15<>+0(SB), X4, X4
+	VPAND        constant16<>+0(SB), X4, X4
 	VPOR         X4, X3, X3
 	VPXOR        Y4, Y4, Y4
 	VPCMPEQD     Y5, Y5, Y5
@@ -737,8 +758,8 @@ group:
 	VPADDW       Y4, Y2, Y2
 	VPMOVZXBD    26(R11), X3
 	VPBROADCASTW 46(R11), Y4
-	VPSRLVD      constant13<>+0(SB), X4, X4
-	VPAND        constant14<>+0(SB), X4, X4
+	VPSRLVD      constant15<>+0(SB), X4, X4
+	VPAND        constant16<>+0(SB), X4, X4
 	VPOR         X4, X3, X3
 	VPXOR        Y4, Y4, Y4
 	VPCMPEQD     Y5, Y5, Y5
@@ -746,8 +767,8 @@ group:
 	VPMADDUBSW   192(DI)(R10*8), Y4, Y3
 	VPMOVZXBD    30(R11), X4
 	VPBROADCASTW 48(R11), Y5
-	VPSRLVD      constant13<>+0(SB), X5, X5
-	VPAND        constant14<>+0(SB), X5, X5
+	VPSRLVD      constant15<>+0(SB), X5, X5
+	VPAND        constant16<>+0(SB), X5, X5
 	VPOR         X5, X4, X4
 	VPXOR        Y5, Y5, Y5
 	VPCMPEQD     Y6, Y6, Y6
@@ -782,11 +803,11 @@ group:
 	VPBROADCASTW (R11), Y1
 	VCVTPH2PS    X1, Y1
 	VPMOVZXWD    34(R11), Y2
-	VPSRLVD      constant15<>+0(SB), Y2, Y2
-	VPAND        constant16<>+0(SB), Y2, Y2
+	VPSRLVD      constant17<>+0(SB), Y2, Y2
+	VPAND        constant18<>+0(SB), Y2, Y2
 	VCVTDQ2PS    Y2, Y2
-	VMOVDQU      constant18<>+0(SB), Y4
-	VFMADD213PS  constant17<>+0(SB), Y4, Y2
+	VMOVDQU      constant20<>+0(SB), Y4
+	VFMADD213PS  constant19<>+0(SB), Y4, Y2
 	VMULPS       Y1, Y2, Y2
 	VMOVDQU      (R8)(R10*1), Y1
 	VCVTDQ2PS    Y3, Y3
@@ -811,41 +832,41 @@ rest:
 	VZEROUPPER
 	RET
 
-DATA constant13<>+0(SB)/8, $0x0000000b00000008
-DATA constant13<>+8(SB)/8, $0x000000110000000e
-DATA constant13<>+16(SB)/8, $0x0000000b00000008
-DATA constant13<>+24(SB)/8, $0x000000110000000e
-GLOBL constant13<>(SB), RODATA|NOPTR, $32
-
-DATA constant14<>+0(SB)/8, $0x0000070000000700
-DATA constant14<>+8(SB)/8, $0x0000070000000700
-DATA constant14<>+16(SB)/8, $0x0000070000000700
-DATA constant14<>+24(SB)/8, $0x0000070000000700
-GLOBL constant14<>(SB), RODATA|NOPTR, $32
-
-DATA constant15<>+0(SB)/8, $0x0000000c0000000c
-DATA constant15<>+8(SB)/8, $0x0000000c0000000c
-DATA constant15<>+16(SB)/8, $0x0000000c0000000c
-DATA constant15<>+24(SB)/8, $0x0000000c0000000c
+DATA constant15<>+0(SB)/8, $0x0000000b00000008
+DATA constant15<>+8(SB)/8, $0x000000110000000e
+DATA constant15<>+16(SB)/8, $0x0000000b00000008
+DATA constant15<>+24(SB)/8, $0x000000110000000e
 GLOBL constant15<>(SB), RODATA|NOPTR, $32
 
-DATA constant16<>+0(SB)/8, $0x0000000700000007
-DATA constant16<>+8(SB)/8, $0x0000000700000007
-DATA constant16<>+16(SB)/8, $0x0000000700000007
-DATA constant16<>+24(SB)/8, $0x0000000700000007
+DATA constant16<>+0(SB)/8, $0x0000070000000700
+DATA constant16<>+8(SB)/8, $0x0000070000000700
+DATA constant16<>+16(SB)/8, $0x0000070000000700
+DATA constant16<>+24(SB)/8, $0x0000070000000700
 GLOBL constant16<>(SB), RODATA|NOPTR, $32
 
-DATA constant17<>+0(SB)/8, $0x3e0000003e000000
-DATA constant17<>+8(SB)/8, $0x3e0000003e000000
-DATA constant17<>+16(SB)/8, $0x3e0000003e000000
-DATA constant17<>+24(SB)/8, $0x3e0000003e000000
+DATA constant17<>+0(SB)/8, $0x0000000c0000000c
+DATA constant17<>+8(SB)/8, $0x0000000c0000000c
+DATA constant17<>+16(SB)/8, $0x0000000c0000000c
+DATA constant17<>+24(SB)/8, $0x0000000c0000000c
 GLOBL constant17<>(SB), RODATA|NOPTR, $32
 
-DATA constant18<>+0(SB)/8, $0x3e8000003e800000
-DATA constant18<>+8(SB)/8, $0x3e8000003e800000
-DATA constant18<>+16(SB)/8, $0x3e8000003e800000
-DATA constant18<>+24(SB)/8, $0x3e8000003e800000
+DATA constant18<>+0(SB)/8, $0x0000000700000007
+DATA constant18<>+8(SB)/8, $0x0000000700000007
+DATA constant18<>+16(SB)/8, $0x0000000700000007
+DATA constant18<>+24(SB)/8, $0x0000000700000007
 GLOBL constant18<>(SB), RODATA|NOPTR, $32
+
+DATA constant19<>+0(SB)/8, $0x3e0000003e000000
+DATA constant19<>+8(SB)/8, $0x3e0000003e000000
+DATA constant19<>+16(SB)/8, $0x3e0000003e000000
+DATA constant19<>+24(SB)/8, $0x3e0000003e000000
+GLOBL constant19<>(SB), RODATA|NOPTR, $32
+
+DATA constant20<>+0(SB)/8, $0x3e8000003e800000
+DATA constant20<>+8(SB)/8, $0x3e8000003e800000
+DATA constant20<>+16(SB)/8, $0x3e8000003e800000
+DATA constant20<>+24(SB)/8, $0x3e8000003e800000
+GLOBL constant20<>(SB), RODATA|NOPTR, $32
 
 // func iq1_sPackAVX2(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX2, F16C, FMA3
@@ -868,91 +889,91 @@ tile:
 	LEAQ         ·iq1Book+0(SB), R11
 	VPMOVZXBD    2(R10), X0
 	VPBROADCASTW 34(R10), Y2
-	VPSRLVD      constant13<>+0(SB), X2, X1
-	VPAND        constant14<>+0(SB), X1, X1
+	VPSRLVD      constant15<>+0(SB), X2, X1
+	VPAND        constant16<>+0(SB), X1, X1
 	VPOR         X1, X0, X0
 	VPXOR        Y1, Y1, Y1
 	VPCMPEQD     Y3, Y3, Y3
 	VPGATHERDQ   Y3, (R11)(X0*8), Y1
 	VPSRAW       $0x0f, Y2, Y2
-	VPAND        constant19<>+0(SB), Y2, Y0
+	VPAND        constant21<>+0(SB), Y2, Y0
 	VPSUBB       Y0, Y1, Y1
 	VPMOVZXBD    6(R10), X0
 	VPBROADCASTW 36(R10), Y3
-	VPSRLVD      constant13<>+0(SB), X3, X2
-	VPAND        constant14<>+0(SB), X2, X2
+	VPSRLVD      constant15<>+0(SB), X3, X2
+	VPAND        constant16<>+0(SB), X2, X2
 	VPOR         X2, X0, X0
 	VPXOR        Y2, Y2, Y2
 	VPCMPEQD     Y4, Y4, Y4
 	VPGATHERDQ   Y4, (R11)(X0*8), Y2
 	VPSRAW       $0x0f, Y3, Y3
-	VPAND        constant19<>+0(SB), Y3, Y0
+	VPAND        constant21<>+0(SB), Y3, Y0
 	VPSUBB       Y0, Y2, Y2
 	VPMOVZXBD    10(R10), X0
 	VPBROADCASTW 38(R10), Y4
-	VPSRLVD      constant13<>+0(SB), X4, X3
-	VPAND        constant14<>+0(SB), X3, X3
+	VPSRLVD      constant15<>+0(SB), X4, X3
+	VPAND        constant16<>+0(SB), X3, X3
 	VPOR         X3, X0, X0
 	VPXOR        Y3, Y3, Y3
 	VPCMPEQD     Y5, Y5, Y5
 	VPGATHERDQ   Y5, (R11)(X0*8), Y3
 	VPSRAW       $0x0f, Y4, Y4
-	VPAND        constant19<>+0(SB), Y4, Y0
+	VPAND        constant21<>+0(SB), Y4, Y0
 	VPSUBB       Y0, Y3, Y3
 	VPMOVZXBD    14(R10), X0
 	VPBROADCASTW 40(R10), Y5
-	VPSRLVD      constant13<>+0(SB), X5, X4
-	VPAND        constant14<>+0(SB), X4, X4
+	VPSRLVD      constant15<>+0(SB), X5, X4
+	VPAND        constant16<>+0(SB), X4, X4
 	VPOR         X4, X0, X0
 	VPXOR        Y4, Y4, Y4
 	VPCMPEQD     Y6, Y6, Y6
 	VPGATHERDQ   Y6, (R11)(X0*8), Y4
 	VPSRAW       $0x0f, Y5, Y5
-	VPAND        constant19<>+0(SB), Y5, Y0
+	VPAND        constant21<>+0(SB), Y5, Y0
 	VPSUBB       Y0, Y4, Y4
 	VPMOVZXBD    18(R10), X0
 	VPBROADCASTW 42(R10), Y6
-	VPSRLVD      constant13<>+0(SB), X6, X5
-	VPAND        constant14<>+0(SB), X5, X5
+	VPSRLVD      constant15<>+0(SB), X6, X5
+	VPAND        constant16<>+0(SB), X5, X5
 	VPOR         X5, X0, X0
 	VPXOR        Y5, Y5, Y5
 	VPCMPEQD     Y7, Y7, Y7
 	VPGATHERDQ   Y7, (R11)(X0*8), Y5
 	VPSRAW       $0x0f, Y6, Y6
-	VPAND        constant19<>+0(SB), Y6, Y0
+	VPAND        constant21<>+0(SB), Y6, Y0
 	VPSUBB       Y0, Y5, Y5
 	VPMOVZXBD    22(R10), X0
 	VPBROADCASTW 44(R10), Y7
-	VPSRLVD      constant13<>+0(SB), X7, X6
-	VPAND        constant14<>+0(SB), X6, X6
+	VPSRLVD      constant15<>+0(SB), X7, X6
+	VPAND        constant16<>+0(SB), X6, X6
 	VPOR         X6, X0, X0
 	VPXOR        Y6, Y6, Y6
 	VPCMPEQD     Y8, Y8, Y8
 	VPGATHERDQ   Y8, (R11)(X0*8), Y6
 	VPSRAW       $0x0f, Y7, Y7
-	VPAND        constant19<>+0(SB), Y7, Y0
+	VPAND        constant21<>+0(SB), Y7, Y0
 	VPSUBB       Y0, Y6, Y6
 	VPMOVZXBD    26(R10), X0
 	VPBROADCASTW 46(R10), Y8
-	VPSRLVD      constant13<>+0(SB), X8, X7
-	VPAND        constant14<>+0(SB), X7, X7
+	VPSRLVD      constant15<>+0(SB), X8, X7
+	VPAND        constant16<>+0(SB), X7, X7
 	VPOR         X7, X0, X0
 	VPXOR        Y7, Y7, Y7
 	VPCMPEQD     Y9, Y9, Y9
 	VPGATHERDQ   Y9, (R11)(X0*8), Y7
 	VPSRAW       $0x0f, Y8, Y8
-	VPAND        constant19<>+0(SB), Y8, Y0
+	VPAND        constant21<>+0(SB), Y8, Y0
 	VPSUBB       Y0, Y7, Y7
 	VPMOVZXBD    30(R10), X0
 	VPBROADCASTW 48(R10), Y9
-	VPSRLVD      constant13<>+0(SB), X9, X8
-	VPAND        constant14<>+0(SB), X8, X8
+	VPSRLVD      constant15<>+0(SB), X9, X8
+	VPAND        constant16<>+0(SB), X8, X8
 	VPOR         X8, X0, X0
 	VPXOR        Y8, Y8, Y8
 	VPCMPEQD     Y10, Y10, Y10
 	VPGATHERDQ   Y10, (R11)(X0*8), Y8
 	VPSRAW       $0x0f, Y9, Y9
-	VPAND        constant19<>+0(SB), Y9, Y0
+	VPAND        constant21<>+0(SB), Y9, Y0
 	VPSUBB       Y0, Y8, Y8
 	VPUNPCKLDQ   Y2, Y1, Y0
 	VPUNPCKHDQ   Y2, Y1, Y1
@@ -989,102 +1010,102 @@ tile:
 	VPBROADCASTW (R10), Y0
 	VCVTPH2PS    X0, Y0
 	VPMOVZXWD    34(R10), Y1
-	VPSRLVD      constant15<>+0(SB), Y1, Y1
-	VPAND        constant16<>+0(SB), Y1, Y1
+	VPSRLVD      constant17<>+0(SB), Y1, Y1
+	VPAND        constant18<>+0(SB), Y1, Y1
 	VCVTDQ2PS    Y1, Y1
-	VMOVDQU      constant18<>+0(SB), Y2
-	VFMADD213PS  constant17<>+0(SB), Y2, Y1
+	VMOVDQU      constant20<>+0(SB), Y2
+	VFMADD213PS  constant19<>+0(SB), Y2, Y1
 	VMULPS       Y0, Y1, Y1
 	VMOVDQU      Y1, (CX)(R9*1)
 	ADDQ         $+50, R10
 	LEAQ         ·iq1Book+0(SB), R11
 	VPMOVZXBD    2(R10), X0
 	VPBROADCASTW 34(R10), Y2
-	VPSRLVD      constant13<>+0(SB), X2, X1
-	VPAND        constant14<>+0(SB), X1, X1
+	VPSRLVD      constant15<>+0(SB), X2, X1
+	VPAND        constant16<>+0(SB), X1, X1
 	VPOR         X1, X0, X0
 	VPXOR        Y1, Y1, Y1
 	VPCMPEQD     Y3, Y3, Y3
 	VPGATHERDQ   Y3, (R11)(X0*8), Y1
 	VPSRAW       $0x0f, Y2, Y2
-	VPAND        constant19<>+0(SB), Y2, Y0
+	VPAND        constant21<>+0(SB), Y2, Y0
 	VPSUBB       Y0, Y1, Y1
 	VPMOVZXBD    6(R10), X0
 	VPBROADCASTW 36(R10), Y3
-	VPSRLVD      constant13<>+0(SB), X3, X2
-	VPAND        constant14<>+0(SB), X2, X2
+	VPSRLVD      constant15<>+0(SB), X3, X2
+	VPAND        constant16<>+0(SB), X2, X2
 	VPOR         X2, X0, X0
 	VPXOR        Y2, Y2, Y2
 	VPCMPEQD     Y4, Y4, Y4
 	VPGATHERDQ   Y4, (R11)(X0*8), Y2
 	VPSRAW       $0x0f, Y3, Y3
-	VPAND        constant19<>+0(SB), Y3, Y0
+	VPAND        constant21<>+0(SB), Y3, Y0
 	VPSUBB       Y0, Y2, Y2
 	VPMOVZXBD    10(R10), X0
 	VPBROADCASTW 38(R10), Y4
-	VPSRLVD      constant13<>+0(SB), X4, X3
-	VPAND        constant14<>+0(SB), X3, X3
+	VPSRLVD      constant15<>+0(SB), X4, X3
+	VPAND        constant16<>+0(SB), X3, X3
 	VPOR         X3, X0, X0
 	VPXOR        Y3, Y3, Y3
 	VPCMPEQD     Y5, Y5, Y5
 	VPGATHERDQ   Y5, (R11)(X0*8), Y3
 	VPSRAW       $0x0f, Y4, Y4
-	VPAND        constant19<>+0(SB), Y4, Y0
+	VPAND        constant21<>+0(SB), Y4, Y0
 	VPSUBB       Y0, Y3, Y3
 	VPMOVZXBD    14(R10), X0
 	VPBROADCASTW 40(R10), Y5
-	VPSRLVD      constant13<>+0(SB), X5, X4
-	VPAND        constant14<>+0(SB), X4, X4
+	VPSRLVD      constant15<>+0(SB), X5, X4
+	VPAND        constant16<>+0(SB), X4, X4
 	VPOR         X4, X0, X0
 	VPXOR        Y4, Y4, Y4
 	VPCMPEQD     Y6, Y6, Y6
 	VPGATHERDQ   Y6, (R11)(X0*8), Y4
 	VPSRAW       $0x0f, Y5, Y5
-	VPAND        constant19<>+0(SB), Y5, Y0
+	VPAND        constant21<>+0(SB), Y5, Y0
 	VPSUBB       Y0, Y4, Y4
 	VPMOVZXBD    18(R10), X0
 	VPBROADCASTW 42(R10), Y6
-	VPSRLVD      constant13<>+0(SB), X6, X5
-	VPAND        constant14<>+0(SB), X5, X5
+	VPSRLVD      constant15<>+0(SB), X6, X5
+	VPAND        constant16<>+0(SB), X5, X5
 	VPOR         X5, X0, X0
 	VPXOR        Y5, Y5, Y5
 	VPCMPEQD     Y7, Y7, Y7
 	VPGATHERDQ   Y7, (R11)(X0*8), Y5
 	VPSRAW       $0x0f, Y6, Y6
-	VPAND        constant19<>+0(SB), Y6, Y0
+	VPAND        constant21<>+0(SB), Y6, Y0
 	VPSUBB       Y0, Y5, Y5
 	VPMOVZXBD    22(R10), X0
 	VPBROADCASTW 44(R10), Y7
-	VPSRLVD      constant13<>+0(SB), X7, X6
-	VPAND        constant14<>+0(SB), X6, X6
+	VPSRLVD      constant15<>+0(SB), X7, X6
+	VPAND        constant16<>+0(SB), X6, X6
 	VPOR         X6, X0, X0
 	VPXOR        Y6, Y6, Y6
 	VPCMPEQD     Y8, Y8, Y8
 	VPGATHERDQ   Y8, (R11)(X0*8), Y6
 	VPSRAW       $0x0f, Y7, Y7
-	VPAND        constant19<>+0(SB), Y7, Y0
+	VPAND        constant21<>+0(SB), Y7, Y0
 	VPSUBB       Y0, Y6, Y6
 	VPMOVZXBD    26(R10), X0
 	VPBROADCASTW 46(R10), Y8
-	VPSRLVD      constant13<>+0(SB), X8, X7
-	VPAND        constant14<>+0(SB), X7, X7
+	VPSRLVD      constant15<>+0(SB), X8, X7
+	VPAND        constant16<>+0(SB), X7, X7
 	VPOR         X7, X0, X0
 	VPXOR        Y7, Y7, Y7
 	VPCMPEQD     Y9, Y9, Y9
 	VPGATHERDQ   Y9, (R11)(X0*8), Y7
 	VPSRAW       $0x0f, Y8, Y8
-	VPAND        constant19<>+0(SB), Y8, Y0
+	VPAND        constant21<>+0(SB), Y8, Y0
 	VPSUBB       Y0, Y7, Y7
 	VPMOVZXBD    30(R10), X0
 	VPBROADCASTW 48(R10), Y9
-	VPSRLVD      constant13<>+0(SB), X9, X8
-	VPAND        constant14<>+0(SB), X8, X8
+	VPSRLVD      constant15<>+0(SB), X9, X8
+	VPAND        constant16<>+0(SB), X8, X8
 	VPOR         X8, X0, X0
 	VPXOR        Y8, Y8, Y8
 	VPCMPEQD     Y10, Y10, Y10
 	VPGATHERDQ   Y10, (R11)(X0*8), Y8
 	VPSRAW       $0x0f, Y9, Y9
-	VPAND        constant19<>+0(SB), Y9, Y0
+	VPAND        constant21<>+0(SB), Y9, Y0
 	VPSUBB       Y0, Y8, Y8
 	VPUNPCKLDQ   Y2, Y1, Y0
 	VPUNPCKHDQ   Y2, Y1, Y1
@@ -1121,11 +1142,11 @@ tile:
 	VPBROADCASTW (R10), Y0
 	VCVTPH2PS    X0, Y0
 	VPMOVZXWD    34(R10), Y1
-	VPSRLVD      constant15<>+0(SB), Y1, Y1
-	VPAND        constant16<>+0(SB), Y1, Y1
+	VPSRLVD      constant17<>+0(SB), Y1, Y1
+	VPAND        constant18<>+0(SB), Y1, Y1
 	VCVTDQ2PS    Y1, Y1
-	VMOVDQU      constant18<>+0(SB), Y2
-	VFMADD213PS  constant17<>+0(SB), Y2, Y1
+	VMOVDQU      constant20<>+0(SB), Y2
+	VFMADD213PS  constant19<>+0(SB), Y2, Y1
 	VMULPS       Y0, Y1, Y1
 	VMOVDQU      Y1, 32(CX)(R9*1)
 	ADDQ         $+50, R10
@@ -1140,8 +1161,8 @@ tile:
 	VZEROUPPER
 	RET
 
-DATA constant19<>+0(SB)/8, $0x0202020202020202
-DATA constant19<>+8(SB)/8, $0x0202020202020202
-DATA constant19<>+16(SB)/8, $0x0202020202020202
-DATA constant19<>+24(SB)/8, $0x0202020202020202
-GLOBL constant19<>(SB), RODATA|NOPTR, $32
+DATA constant21<>+0(SB)/8, $0x0202020202020202
+DATA constant21<>+8(SB)/8, $0x0202020202020202
+DATA constant21<>+16(SB)/8, $0x0202020202020202
+DATA constant21<>+24(SB)/8, $0x0202020202020202
+GLOBL constant21<>(SB), RODATA|NOPTR, $32

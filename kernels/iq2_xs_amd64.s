@@ -53,138 +53,137 @@ group:
 	PREFETCHT0   4160(R12)
 	PREFETCHT0   4224(R12)
 	LEAQ         ·iq2xsBook+0(SB), R14
-	VPSRLW       $0x09, 2(R12), Z11
-	VPSRLW       $0x09, 76(R12), Z12
-	VPACKUSWB    Z12, Z11, Z11
-	VPERMQ       Z11, Z2, Z11
-	VPSRLD       $0x04, Z11, Z12
-	VPTERNLOGD   $0x28, Z3, Z11, Z12
-	VPSHUFB      Z12, Z4, Z12
-	VPORD        Z12, Z11, Z11
-	VMOVDQU32    Z11, 168(SP)
-	VPMOVZXWD    2(R12), Y11
-	VPANDD       Y5, Y11, Y11
-	VPXORD       Z12, Z12, Z12
+	VPSRLW       $0x09, 2(R12), Z12
+	VPSRLW       $0x09, 76(R12), Z13
+	VPACKUSWB    Z13, Z12, Z12
+	VPERMQ       Z12, Z2, Z12
+	VPSRLD       $0x04, Z12, Z13
+	VPTERNLOGD   $0x28, Z3, Z12, Z13
+	VPSHUFB      Z13, Z4, Z13
+	VPORD        Z13, Z12, Z12
+	VMOVDQU32    Z12, 168(SP)
+	VPMOVZXWD    2(R12), Y12
+	VPANDD       Y5, Y12, Y12
+	VPXORD       Z13, Z13, Z13
 	KXNORW       K1, K1, K1
-	VPGATHERDQ   (R14)(Y11*8), K1, Z12
+	VPGATHERDQ   (R14)(Y12*8), K1, Z13
 	KMOVQ        168(SP), K1
-	VPSUBB       Z12, Z6, K1, Z12
-	VPXORD       Z11, Z11, Z11
-	VPDPBUSD     (DI)(R11*8), Z12, Z11
-	VPMOVZXWD    18(R12), Y12
-	VPANDD       Y5, Y12, Y12
-	VPXORD       Z13, Z13, Z13
+	VPSUBB       Z13, Z6, K1, Z13
+	VPXORD       Z12, Z12, Z12
+	VPDPBUSD     (DI)(R11*8), Z13, Z12
+	VPMOVZXWD    18(R12), Y13
+	VPANDD       Y5, Y13, Y13
+	VPXORD       Z14, Z14, Z14
 	KXNORW       K1, K1, K1
-	VPGATHERDQ   (R14)(Y12*8), K1, Z13
+	VPGATHERDQ   (R14)(Y13*8), K1, Z14
 	KMOVQ        176(SP), K1
-	VPSUBB       Z13, Z6, K1, Z13
-	VPXORD       Z12, Z12, Z12
-	VPDPBUSD     64(DI)(R11*8), Z13, Z12
-	VPUNPCKLDQ   Z12, Z11, Z13
-	VPUNPCKHDQ   Z12, Z11, Z11
-	VPADDD       Z13, Z11, Z11
-	VPMOVZXWD    34(R12), Y12
-	VPANDD       Y5, Y12, Y12
+	VPSUBB       Z14, Z6, K1, Z14
 	VPXORD       Z13, Z13, Z13
+	VPDPBUSD     64(DI)(R11*8), Z14, Z13
+	VPUNPCKLDQ   Z13, Z12, Z14
+	VPUNPCKHDQ   Z13, Z12, Z12
+	VPADDD       Z14, Z12, Z12
+	VPMOVZXWD    34(R12), Y13
+	VPANDD       Y5, Y13, Y13
+	VPXORD       Z14, Z14, Z14
 	KXNORW       K1, K1, K1
-	VPGATHERDQ   (R14)(Y12*8), K1, Z13
+	VPGATHERDQ   (R14)(Y13*8), K1, Z14
 	KMOVQ        184(SP), K1
-	VPSUBB       Z13, Z6, K1, Z13
-	VPXORD       Z12, Z12, Z12
-	VPDPBUSD     128(DI)(R11*8), Z13, Z12
-	VPMOVZXWD    50(R12), Y13
-	VPANDD       Y5, Y13, Y13
-	VPXORD       Z14, Z14, Z14
-	KXNORW       K1, K1, K1
-	VPGATHERDQ   (R14)(Y13*8), K1, Z14
-	KMOVQ        192(SP), K1
 	VPSUBB       Z14, Z6, K1, Z14
 	VPXORD       Z13, Z13, Z13
-	VPDPBUSD     192(DI)(R11*8), Z14, Z13
-	VPUNPCKLDQ   Z13, Z12, Z14
-	VPUNPCKHDQ   Z13, Z12, Z12
-	VPADDD       Z14, Z12, Z12
-	VPUNPCKLQDQ  Z12, Z11, Z13
-	VPUNPCKHQDQ  Z12, Z11, Z11
-	VPADDD       Z13, Z11, Z11
-	VPMOVZXWD    76(R12), Y12
-	VPANDD       Y5, Y12, Y12
-	VPXORD       Z13, Z13, Z13
-	KXNORW       K1, K1, K1
-	VPGATHERDQ   (R14)(Y12*8), K1, Z13
-	KMOVQ        200(SP), K1
-	VPSUBB       Z13, Z6, K1, Z13
-	VPXORD       Z12, Z12, Z12
-	VPDPBUSD     256(DI)(R11*8), Z13, Z12
-	VPMOVZXWD    92(R12), Y13
-	VPANDD       Y5, Y13, Y13
-	VPXORD       Z14, Z14, Z14
-	KXNORW       K1, K1, K1
-	VPGATHERDQ   (R14)(Y13*8), K1, Z14
-	KMOVQ        208(SP), K1
-	VPSUBB       Z14, Z6, K1, Z14
-	VPXORD       Z13, Z13, Z13
-	VPDPBUSD     320(DI)(R11*8), Z14, Z13
-	VPUNPCKLDQ   Z13, Z12, Z14
-	VPUNPCKHDQ   Z13, Z12, Z12
-	VPADDD       Z14, Z12, Z12
-	VPMOVZXWD    108(R12), Y13
-	VPANDD       Y5, Y13, Y13
-	VPXORD       Z14, Z14, Z14
-	KXNORW       K1, K1, K1
-	VPGATHERDQ   (R14)(Y13*8), K1, Z14
-	KMOVQ        216(SP), K1
-	VPSUBB       Z14, Z6, K1, Z14
-	VPXORD       Z13, Z13, Z13
-	VPDPBUSD     384(DI)(R11*8), Z14, Z13
-	VPMOVZXWD    124(R12), Y14
+	VPDPBUSD     128(DI)(R11*8), Z14, Z13
+	VPMOVZXWD    50(R12), Y14
 	VPANDD       Y5, Y14, Y14
 	VPXORD       Z15, Z15, Z15
 	KXNORW       K1, K1, K1
 	VPGATHERDQ   (R14)(Y14*8), K1, Z15
-	KMOVQ        224(SP), K1
+	KMOVQ        192(SP), K1
 	VPSUBB       Z15, Z6, K1, Z15
 	VPXORD       Z14, Z14, Z14
-	VPDPBUSD     448(DI)(R11*8), Z15, Z14
+	VPDPBUSD     192(DI)(R11*8), Z15, Z14
 	VPUNPCKLDQ   Z14, Z13, Z15
 	VPUNPCKHDQ   Z14, Z13, Z13
 	VPADDD       Z15, Z13, Z13
 	VPUNPCKLQDQ  Z13, Z12, Z14
 	VPUNPCKHQDQ  Z13, Z12, Z12
 	VPADDD       Z14, Z12, Z12
-	VSHUFI32X4   $0x88, Z12, Z11, Z13
-	VSHUFI32X4   $0xdd, Z12, Z11, Z11
-	VPERMD       Z11, Z7, Z11
-	VPERMD       Z13, Z7, Z13
-	VMOVDQU32    (R9)(R11*1), Z12
-	VMOVDQU32    (R10)(R11*1), Z14
-	VPSUBD       Z14, Z12, Z12
-	VPSLLD       $0x06, Z14, Z14
-	VPSUBD       Z14, Z13, Z13
-	VPSLLD       $0x06, Z12, Z12
-	VPSUBD       Z12, Z11, Z11
-	VMOVQ        66(R12), X12
-	VPINSRQ      $0x01, 140(R12), X12, X12
-	VPMOVZXBD    X12, Z12
-	VPSRLD       $0x04, Z12, Z14
-	VPBROADCASTW (R12), Y15
-	VPBROADCASTW 74(R12), X16
-	VINSERTI32X4 $0x01, X16, Y15, Y15
-	VCVTPH2PS    Y15, Z15
-	VPANDD       Z8, Z12, Z12
-	VCVTDQ2PS    Z12, Z12
-	VFMADD213PS  Z9, Z10, Z12
-	VMULPS       Z15, Z12, Z12
-	VCVTDQ2PS    Z14, Z14
-	VFMADD213PS  Z9, Z10, Z14
-	VMULPS       Z15, Z14, Z14
-	VMOVDQU32    (R8)(R11*1), Z15
+	VPMOVZXWD    76(R12), Y13
+	VPANDD       Y5, Y13, Y13
+	VPXORD       Z14, Z14, Z14
+	KXNORW       K1, K1, K1
+	VPGATHERDQ   (R14)(Y13*8), K1, Z14
+	KMOVQ        200(SP), K1
+	VPSUBB       Z14, Z6, K1, Z14
+	VPXORD       Z13, Z13, Z13
+	VPDPBUSD     256(DI)(R11*8), Z14, Z13
+	VPMOVZXWD    92(R12), Y14
+	VPANDD       Y5, Y14, Y14
+	VPXORD       Z15, Z15, Z15
+	KXNORW       K1, K1, K1
+	VPGATHERDQ   (R14)(Y14*8), K1, Z15
+	KMOVQ        208(SP), K1
+	VPSUBB       Z15, Z6, K1, Z15
+	VPXORD       Z14, Z14, Z14
+	VPDPBUSD     320(DI)(R11*8), Z15, Z14
+	VPUNPCKLDQ   Z14, Z13, Z15
+	VPUNPCKHDQ   Z14, Z13, Z13
+	VPADDD       Z15, Z13, Z13
+	VPMOVZXWD    108(R12), Y14
+	VPANDD       Y5, Y14, Y14
+	VPXORD       Z15, Z15, Z15
+	KXNORW       K1, K1, K1
+	VPGATHERDQ   (R14)(Y14*8), K1, Z15
+	KMOVQ        216(SP), K1
+	VPSUBB       Z15, Z6, K1, Z15
+	VPXORD       Z14, Z14, Z14
+	VPDPBUSD     384(DI)(R11*8), Z15, Z14
+	VPMOVZXWD    124(R12), Y15
+	VPANDD       Y5, Y15, Y15
+	VPXORD       Z16, Z16, Z16
+	KXNORW       K1, K1, K1
+	VPGATHERDQ   (R14)(Y15*8), K1, Z16
+	KMOVQ        224(SP), K1
+	VPSUBB       Z16, Z6, K1, Z16
+	VPXORD       Z15, Z15, Z15
+	VPDPBUSD     448(DI)(R11*8), Z16, Z15
+	VPUNPCKLDQ   Z15, Z14, Z16
+	VPUNPCKHDQ   Z15, Z14, Z14
+	VPADDD       Z16, Z14, Z14
+	VPUNPCKLQDQ  Z14, Z13, Z15
+	VPUNPCKHQDQ  Z14, Z13, Z13
+	VPADDD       Z15, Z13, Z13
+	VMOVDQU32    Z12, Z14
+	VPERMT2D     Z13, Z7, Z14
+	VPERMT2D     Z13, Z8, Z12
+	VMOVDQU32    (R9)(R11*1), Z13
+	VMOVDQU32    (R10)(R11*1), Z15
+	VPSUBD       Z15, Z13, Z13
+	VPSLLD       $0x06, Z15, Z15
+	VPSUBD       Z15, Z14, Z14
+	VPSLLD       $0x06, Z13, Z13
+	VPSUBD       Z13, Z12, Z12
+	VMOVQ        66(R12), X13
+	VPINSRQ      $0x01, 140(R12), X13, X13
+	VPMOVZXBD    X13, Z13
+	VPSRLD       $0x04, Z13, Z15
+	VPBROADCASTW (R12), Y16
+	VPBROADCASTW 74(R12), X17
+	VINSERTI32X4 $0x01, X17, Y16, Y16
+	VCVTPH2PS    Y16, Z16
+	VPANDD       Z9, Z13, Z13
 	VCVTDQ2PS    Z13, Z13
-	VMULPS       Z15, Z12, Z12
-	VFMADD231PS  Z12, Z13, Z1
-	VCVTDQ2PS    Z11, Z11
-	VMULPS       Z15, Z14, Z14
-	VFMADD231PS  Z14, Z11, Z1
+	VFMADD213PS  Z10, Z11, Z13
+	VMULPS       Z16, Z13, Z13
+	VCVTDQ2PS    Z15, Z15
+	VFMADD213PS  Z10, Z11, Z15
+	VMULPS       Z16, Z15, Z15
+	VMOVDQU32    (R8)(R11*1), Z16
+	VCVTDQ2PS    Z14, Z14
+	VMULPS       Z16, Z13, Z13
+	VFMADD231PS  Z13, Z14, Z1
+	VCVTDQ2PS    Z12, Z12
+	VMULPS       Z16, Z15, Z15
+	VFMADD231PS  Z15, Z12, Z1
 	ADDQ         $+148, R12
 	ADDQ         $+64, R11
 	JMP          group
@@ -202,12 +201,12 @@ copy:
 	MOVW      BP, (R15)
 	ADDQ      $+2, R12
 	ADDQ      $+2, R15
-	VMOVDQU32 (R12), Y11
-	VMOVDQU32 Y11, (R15)
+	VMOVDQU32 (R12), Y12
+	VMOVDQU32 Y12, (R15)
 	ADDQ      $+32, R12
 	ADDQ      $+32, R15
-	VMOVDQU32 (R12), Y11
-	VMOVDQU32 Y11, (R15)
+	VMOVDQU32 (R12), Y12
+	VMOVDQU32 Y12, (R15)
 	ADDQ      $+32, R12
 	ADDQ      $+32, R15
 	MOVL      (R12), BP
@@ -224,151 +223,150 @@ copy:
 
 inPlace:
 	LEAQ         ·iq2xsBook+0(SB), R14
-	VPSRLW       $0x09, 2(R12), Z11
-	VPSRLW       $0x09, 76(R12), Z12
-	VPACKUSWB    Z12, Z11, Z11
-	VPERMQ       Z11, Z2, Z11
-	VPSRLD       $0x04, Z11, Z12
-	VPTERNLOGD   $0x28, Z3, Z11, Z12
-	VPSHUFB      Z12, Z4, Z12
-	VPORD        Z12, Z11, Z11
-	VMOVDQU32    Z11, 232(SP)
-	VPMOVZXWD    2(R12), Y11
-	VPANDD       Y5, Y11, Y11
-	VPXORD       Z12, Z12, Z12
+	VPSRLW       $0x09, 2(R12), Z12
+	VPSRLW       $0x09, 76(R12), Z13
+	VPACKUSWB    Z13, Z12, Z12
+	VPERMQ       Z12, Z2, Z12
+	VPSRLD       $0x04, Z12, Z13
+	VPTERNLOGD   $0x28, Z3, Z12, Z13
+	VPSHUFB      Z13, Z4, Z13
+	VPORD        Z13, Z12, Z12
+	VMOVDQU32    Z12, 232(SP)
+	VPMOVZXWD    2(R12), Y12
+	VPANDD       Y5, Y12, Y12
+	VPXORD       Z13, Z13, Z13
 	KXNORW       K1, K1, K1
-	VPGATHERDQ   (R14)(Y11*8), K1, Z12
+	VPGATHERDQ   (R14)(Y12*8), K1, Z13
 	KMOVQ        232(SP), K1
-	VPSUBB       Z12, Z6, K1, Z12
-	VPXORD       Z11, Z11, Z11
-	VPDPBUSD     (DI)(R11*8), Z12, Z11
-	VPMOVZXWD    18(R12), Y12
-	VPANDD       Y5, Y12, Y12
-	VPXORD       Z13, Z13, Z13
+	VPSUBB       Z13, Z6, K1, Z13
+	VPXORD       Z12, Z12, Z12
+	VPDPBUSD     (DI)(R11*8), Z13, Z12
+	VPMOVZXWD    18(R12), Y13
+	VPANDD       Y5, Y13, Y13
+	VPXORD       Z14, Z14, Z14
 	KXNORW       K1, K1, K1
-	VPGATHERDQ   (R14)(Y12*8), K1, Z13
+	VPGATHERDQ   (R14)(Y13*8), K1, Z14
 	KMOVQ        240(SP), K1
-	VPSUBB       Z13, Z6, K1, Z13
-	VPXORD       Z12, Z12, Z12
-	VPDPBUSD     64(DI)(R11*8), Z13, Z12
-	VPUNPCKLDQ   Z12, Z11, Z13
-	VPUNPCKHDQ   Z12, Z11, Z11
-	VPADDD       Z13, Z11, Z11
-	VPMOVZXWD    34(R12), Y12
-	VPANDD       Y5, Y12, Y12
+	VPSUBB       Z14, Z6, K1, Z14
 	VPXORD       Z13, Z13, Z13
+	VPDPBUSD     64(DI)(R11*8), Z14, Z13
+	VPUNPCKLDQ   Z13, Z12, Z14
+	VPUNPCKHDQ   Z13, Z12, Z12
+	VPADDD       Z14, Z12, Z12
+	VPMOVZXWD    34(R12), Y13
+	VPANDD       Y5, Y13, Y13
+	VPXORD       Z14, Z14, Z14
 	KXNORW       K1, K1, K1
-	VPGATHERDQ   (R14)(Y12*8), K1, Z13
+	VPGATHERDQ   (R14)(Y13*8), K1, Z14
 	KMOVQ        248(SP), K1
-	VPSUBB       Z13, Z6, K1, Z13
-	VPXORD       Z12, Z12, Z12
-	VPDPBUSD     128(DI)(R11*8), Z13, Z12
-	VPMOVZXWD    50(R12), Y13
-	VPANDD       Y5, Y13, Y13
-	VPXORD       Z14, Z14, Z14
-	KXNORW       K1, K1, K1
-	VPGATHERDQ   (R14)(Y13*8), K1, Z14
-	KMOVQ        256(SP), K1
 	VPSUBB       Z14, Z6, K1, Z14
 	VPXORD       Z13, Z13, Z13
-	VPDPBUSD     192(DI)(R11*8), Z14, Z13
-	VPUNPCKLDQ   Z13, Z12, Z14
-	VPUNPCKHDQ   Z13, Z12, Z12
-	VPADDD       Z14, Z12, Z12
-	VPUNPCKLQDQ  Z12, Z11, Z13
-	VPUNPCKHQDQ  Z12, Z11, Z11
-	VPADDD       Z13, Z11, Z11
-	VPMOVZXWD    76(R12), Y12
-	VPANDD       Y5, Y12, Y12
-	VPXORD       Z13, Z13, Z13
-	KXNORW       K1, K1, K1
-	VPGATHERDQ   (R14)(Y12*8), K1, Z13
-	KMOVQ        264(SP), K1
-	VPSUBB       Z13, Z6, K1, Z13
-	VPXORD       Z12, Z12, Z12
-	VPDPBUSD     256(DI)(R11*8), Z13, Z12
-	VPMOVZXWD    92(R12), Y13
-	VPANDD       Y5, Y13, Y13
-	VPXORD       Z14, Z14, Z14
-	KXNORW       K1, K1, K1
-	VPGATHERDQ   (R14)(Y13*8), K1, Z14
-	KMOVQ        272(SP), K1
-	VPSUBB       Z14, Z6, K1, Z14
-	VPXORD       Z13, Z13, Z13
-	VPDPBUSD     320(DI)(R11*8), Z14, Z13
-	VPUNPCKLDQ   Z13, Z12, Z14
-	VPUNPCKHDQ   Z13, Z12, Z12
-	VPADDD       Z14, Z12, Z12
-	VPMOVZXWD    108(R12), Y13
-	VPANDD       Y5, Y13, Y13
-	VPXORD       Z14, Z14, Z14
-	KXNORW       K1, K1, K1
-	VPGATHERDQ   (R14)(Y13*8), K1, Z14
-	KMOVQ        280(SP), K1
-	VPSUBB       Z14, Z6, K1, Z14
-	VPXORD       Z13, Z13, Z13
-	VPDPBUSD     384(DI)(R11*8), Z14, Z13
-	VPMOVZXWD    124(R12), Y14
+	VPDPBUSD     128(DI)(R11*8), Z14, Z13
+	VPMOVZXWD    50(R12), Y14
 	VPANDD       Y5, Y14, Y14
 	VPXORD       Z15, Z15, Z15
 	KXNORW       K1, K1, K1
 	VPGATHERDQ   (R14)(Y14*8), K1, Z15
-	KMOVQ        288(SP), K1
+	KMOVQ        256(SP), K1
 	VPSUBB       Z15, Z6, K1, Z15
 	VPXORD       Z14, Z14, Z14
-	VPDPBUSD     448(DI)(R11*8), Z15, Z14
+	VPDPBUSD     192(DI)(R11*8), Z15, Z14
 	VPUNPCKLDQ   Z14, Z13, Z15
 	VPUNPCKHDQ   Z14, Z13, Z13
 	VPADDD       Z15, Z13, Z13
 	VPUNPCKLQDQ  Z13, Z12, Z14
 	VPUNPCKHQDQ  Z13, Z12, Z12
 	VPADDD       Z14, Z12, Z12
-	VSHUFI32X4   $0x88, Z12, Z11, Z13
-	VSHUFI32X4   $0xdd, Z12, Z11, Z11
-	VPERMD       Z11, Z7, Z11
-	VPERMD       Z13, Z7, Z13
-	VMOVDQU32    (R9)(R11*1), Z12
-	VMOVDQU32    (R10)(R11*1), Z14
-	VPSUBD       Z14, Z12, Z12
-	VPSLLD       $0x06, Z14, Z14
-	VPSUBD       Z14, Z13, Z13
-	VPSLLD       $0x06, Z12, Z12
-	VPSUBD       Z12, Z11, Z11
-	VMOVQ        66(R12), X12
-	VPINSRQ      $0x01, 140(R12), X12, X12
-	VPMOVZXBD    X12, Z12
-	VPSRLD       $0x04, Z12, Z14
-	VPBROADCASTW (R12), Y15
-	VPBROADCASTW 74(R12), X16
-	VINSERTI32X4 $0x01, X16, Y15, Y15
-	VCVTPH2PS    Y15, Z15
-	VPANDD       Z8, Z12, Z12
-	VCVTDQ2PS    Z12, Z12
-	VFMADD213PS  Z9, Z10, Z12
-	VMULPS       Z15, Z12, Z12
-	VCVTDQ2PS    Z14, Z14
-	VFMADD213PS  Z9, Z10, Z14
-	VMULPS       Z15, Z14, Z14
-	VPANDD       Z0, Z12, Z12
-	VPANDD       Z0, Z14, Z14
-	VMOVDQU32    (R8)(R11*1), Z15
+	VPMOVZXWD    76(R12), Y13
+	VPANDD       Y5, Y13, Y13
+	VPXORD       Z14, Z14, Z14
+	KXNORW       K1, K1, K1
+	VPGATHERDQ   (R14)(Y13*8), K1, Z14
+	KMOVQ        264(SP), K1
+	VPSUBB       Z14, Z6, K1, Z14
+	VPXORD       Z13, Z13, Z13
+	VPDPBUSD     256(DI)(R11*8), Z14, Z13
+	VPMOVZXWD    92(R12), Y14
+	VPANDD       Y5, Y14, Y14
+	VPXORD       Z15, Z15, Z15
+	KXNORW       K1, K1, K1
+	VPGATHERDQ   (R14)(Y14*8), K1, Z15
+	KMOVQ        272(SP), K1
+	VPSUBB       Z15, Z6, K1, Z15
+	VPXORD       Z14, Z14, Z14
+	VPDPBUSD     320(DI)(R11*8), Z15, Z14
+	VPUNPCKLDQ   Z14, Z13, Z15
+	VPUNPCKHDQ   Z14, Z13, Z13
+	VPADDD       Z15, Z13, Z13
+	VPMOVZXWD    108(R12), Y14
+	VPANDD       Y5, Y14, Y14
+	VPXORD       Z15, Z15, Z15
+	KXNORW       K1, K1, K1
+	VPGATHERDQ   (R14)(Y14*8), K1, Z15
+	KMOVQ        280(SP), K1
+	VPSUBB       Z15, Z6, K1, Z15
+	VPXORD       Z14, Z14, Z14
+	VPDPBUSD     384(DI)(R11*8), Z15, Z14
+	VPMOVZXWD    124(R12), Y15
+	VPANDD       Y5, Y15, Y15
+	VPXORD       Z16, Z16, Z16
+	KXNORW       K1, K1, K1
+	VPGATHERDQ   (R14)(Y15*8), K1, Z16
+	KMOVQ        288(SP), K1
+	VPSUBB       Z16, Z6, K1, Z16
+	VPXORD       Z15, Z15, Z15
+	VPDPBUSD     448(DI)(R11*8), Z16, Z15
+	VPUNPCKLDQ   Z15, Z14, Z16
+	VPUNPCKHDQ   Z15, Z14, Z14
+	VPADDD       Z16, Z14, Z14
+	VPUNPCKLQDQ  Z14, Z13, Z15
+	VPUNPCKHQDQ  Z14, Z13, Z13
+	VPADDD       Z15, Z13, Z13
+	VMOVDQU32    Z12, Z14
+	VPERMT2D     Z13, Z7, Z14
+	VPERMT2D     Z13, Z8, Z12
+	VMOVDQU32    (R9)(R11*1), Z13
+	VMOVDQU32    (R10)(R11*1), Z15
+	VPSUBD       Z15, Z13, Z13
+	VPSLLD       $0x06, Z15, Z15
+	VPSUBD       Z15, Z14, Z14
+	VPSLLD       $0x06, Z13, Z13
+	VPSUBD       Z13, Z12, Z12
+	VMOVQ        66(R12), X13
+	VPINSRQ      $0x01, 140(R12), X13, X13
+	VPMOVZXBD    X13, Z13
+	VPSRLD       $0x04, Z13, Z15
+	VPBROADCASTW (R12), Y16
+	VPBROADCASTW 74(R12), X17
+	VINSERTI32X4 $0x01, X17, Y16, Y16
+	VCVTPH2PS    Y16, Z16
+	VPANDD       Z9, Z13, Z13
 	VCVTDQ2PS    Z13, Z13
-	VMULPS       Z15, Z12, Z12
-	VFMADD231PS  Z12, Z13, Z1
-	VCVTDQ2PS    Z11, Z11
-	VMULPS       Z15, Z14, Z14
-	VFMADD231PS  Z14, Z11, Z1
+	VFMADD213PS  Z10, Z11, Z13
+	VMULPS       Z16, Z13, Z13
+	VCVTDQ2PS    Z15, Z15
+	VFMADD213PS  Z10, Z11, Z15
+	VMULPS       Z16, Z15, Z15
+	VPANDD       Z0, Z13, Z13
+	VPANDD       Z0, Z15, Z15
+	VMOVDQU32    (R8)(R11*1), Z16
+	VCVTDQ2PS    Z14, Z14
+	VMULPS       Z16, Z13, Z13
+	VFMADD231PS  Z13, Z14, Z1
+	VCVTDQ2PS    Z12, Z12
+	VMULPS       Z16, Z15, Z15
+	VFMADD231PS  Z15, Z12, Z1
 
 done:
-	VPERMILPS     $0x4e, Z1, Z11
-	VADDPS        Z1, Z11, Z11
-	VPERMILPS     $0xb1, Z11, Z1
-	VADDPS        Z1, Z11, Z11
-	VSHUFF32X4    $0xb1, Z11, Z11, Z1
-	VADDPS        Z11, Z1, Z1
-	VEXTRACTI32X4 $0x02, Z1, X11
-	VADDPS        X1, X11, X11
-	VMOVSS        X11, (AX)
+	VPERMILPS     $0x4e, Z1, Z12
+	VADDPS        Z1, Z12, Z12
+	VPERMILPS     $0xb1, Z12, Z1
+	VADDPS        Z1, Z12, Z12
+	VSHUFF32X4    $0xb1, Z12, Z12, Z1
+	VADDPS        Z12, Z1, Z1
+	VEXTRACTI32X4 $0x02, Z1, X12
+	VADDPS        X1, X12, X12
+	VMOVSS        X12, (AX)
 	ADDQ          $0x04, AX
 	ADDQ          DX, CX
 	DECQ          BX
@@ -379,13 +377,14 @@ done:
 constants:
 	VMOVDQU32 constant2<>+0(SB), Z2
 	VMOVDQU32 constant3<>+0(SB), Z7
-	VMOVDQU32 constant4<>+0(SB), Z9
-	VMOVDQU32 constant5<>+0(SB), Z10
+	VMOVDQU32 constant4<>+0(SB), Z10
+	VMOVDQU32 constant5<>+0(SB), Z11
 	VMOVDQU32 constant6<>+0(SB), Z4
 	VMOVDQU32 constant7<>+0(SB), Z8
-	VMOVDQU32 constant8<>+0(SB), Z3
-	VMOVDQU32 constant9<>+0(SB), Z6
-	VMOVDQU32 constant10<>+0(SB), Z5
+	VMOVDQU32 constant8<>+0(SB), Z9
+	VMOVDQU32 constant9<>+0(SB), Z3
+	VMOVDQU32 constant10<>+0(SB), Z6
+	VMOVDQU32 constant11<>+0(SB), Z5
 	JMP       begin
 
 DATA constant0<>+0(SB)/8, $0xffffffffffffffff
@@ -422,14 +421,14 @@ DATA constant2<>+48(SB)/8, $0x0000000000000005
 DATA constant2<>+56(SB)/8, $0x0000000000000007
 GLOBL constant2<>(SB), RODATA|NOPTR, $64
 
-DATA constant3<>+0(SB)/8, $0x0000000400000000
-DATA constant3<>+8(SB)/8, $0x0000000500000001
-DATA constant3<>+16(SB)/8, $0x0000000600000002
-DATA constant3<>+24(SB)/8, $0x0000000700000003
-DATA constant3<>+32(SB)/8, $0x0000000c00000008
-DATA constant3<>+40(SB)/8, $0x0000000d00000009
-DATA constant3<>+48(SB)/8, $0x0000000e0000000a
-DATA constant3<>+56(SB)/8, $0x0000000f0000000b
+DATA constant3<>+0(SB)/8, $0x0000000800000000
+DATA constant3<>+8(SB)/8, $0x0000000900000001
+DATA constant3<>+16(SB)/8, $0x0000000a00000002
+DATA constant3<>+24(SB)/8, $0x0000000b00000003
+DATA constant3<>+32(SB)/8, $0x0000001800000010
+DATA constant3<>+40(SB)/8, $0x0000001900000011
+DATA constant3<>+48(SB)/8, $0x0000001a00000012
+DATA constant3<>+56(SB)/8, $0x0000001b00000013
 GLOBL constant3<>(SB), RODATA|NOPTR, $64
 
 DATA constant4<>+0(SB)/8, $0x3e0000003e000000
@@ -462,45 +461,55 @@ DATA constant6<>+48(SB)/8, $0x8000008000808000
 DATA constant6<>+56(SB)/8, $0x0080800080000080
 GLOBL constant6<>(SB), RODATA|NOPTR, $64
 
-DATA constant7<>+0(SB)/8, $0x0000000f0000000f
-DATA constant7<>+8(SB)/8, $0x0000000f0000000f
-DATA constant7<>+16(SB)/8, $0x0000000f0000000f
-DATA constant7<>+24(SB)/8, $0x0000000f0000000f
-DATA constant7<>+32(SB)/8, $0x0000000f0000000f
-DATA constant7<>+40(SB)/8, $0x0000000f0000000f
-DATA constant7<>+48(SB)/8, $0x0000000f0000000f
-DATA constant7<>+56(SB)/8, $0x0000000f0000000f
+DATA constant7<>+0(SB)/8, $0x0000000c00000004
+DATA constant7<>+8(SB)/8, $0x0000000d00000005
+DATA constant7<>+16(SB)/8, $0x0000000e00000006
+DATA constant7<>+24(SB)/8, $0x0000000f00000007
+DATA constant7<>+32(SB)/8, $0x0000001c00000014
+DATA constant7<>+40(SB)/8, $0x0000001d00000015
+DATA constant7<>+48(SB)/8, $0x0000001e00000016
+DATA constant7<>+56(SB)/8, $0x0000001f00000017
 GLOBL constant7<>(SB), RODATA|NOPTR, $64
 
-DATA constant8<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant8<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant8<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant8<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant8<>+32(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant8<>+40(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant8<>+48(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant8<>+56(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant8<>+0(SB)/8, $0x0000000f0000000f
+DATA constant8<>+8(SB)/8, $0x0000000f0000000f
+DATA constant8<>+16(SB)/8, $0x0000000f0000000f
+DATA constant8<>+24(SB)/8, $0x0000000f0000000f
+DATA constant8<>+32(SB)/8, $0x0000000f0000000f
+DATA constant8<>+40(SB)/8, $0x0000000f0000000f
+DATA constant8<>+48(SB)/8, $0x0000000f0000000f
+DATA constant8<>+56(SB)/8, $0x0000000f0000000f
 GLOBL constant8<>(SB), RODATA|NOPTR, $64
 
-DATA constant9<>+0(SB)/8, $0x8080808080808080
-DATA constant9<>+8(SB)/8, $0x8080808080808080
-DATA constant9<>+16(SB)/8, $0x8080808080808080
-DATA constant9<>+24(SB)/8, $0x8080808080808080
-DATA constant9<>+32(SB)/8, $0x8080808080808080
-DATA constant9<>+40(SB)/8, $0x8080808080808080
-DATA constant9<>+48(SB)/8, $0x8080808080808080
-DATA constant9<>+56(SB)/8, $0x8080808080808080
+DATA constant9<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant9<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant9<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant9<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant9<>+32(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant9<>+40(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant9<>+48(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant9<>+56(SB)/8, $0x0f0f0f0f0f0f0f0f
 GLOBL constant9<>(SB), RODATA|NOPTR, $64
 
-DATA constant10<>+0(SB)/8, $0x000001ff000001ff
-DATA constant10<>+8(SB)/8, $0x000001ff000001ff
-DATA constant10<>+16(SB)/8, $0x000001ff000001ff
-DATA constant10<>+24(SB)/8, $0x000001ff000001ff
-DATA constant10<>+32(SB)/8, $0x000001ff000001ff
-DATA constant10<>+40(SB)/8, $0x000001ff000001ff
-DATA constant10<>+48(SB)/8, $0x000001ff000001ff
-DATA constant10<>+56(SB)/8, $0x000001ff000001ff
+DATA constant10<>+0(SB)/8, $0x8080808080808080
+DATA constant10<>+8(SB)/8, $0x8080808080808080
+DATA constant10<>+16(SB)/8, $0x8080808080808080
+DATA constant10<>+24(SB)/8, $0x8080808080808080
+DATA constant10<>+32(SB)/8, $0x8080808080808080
+DATA constant10<>+40(SB)/8, $0x8080808080808080
+DATA constant10<>+48(SB)/8, $0x8080808080808080
+DATA constant10<>+56(SB)/8, $0x8080808080808080
 GLOBL constant10<>(SB), RODATA|NOPTR, $64
+
+DATA constant11<>+0(SB)/8, $0x000001ff000001ff
+DATA constant11<>+8(SB)/8, $0x000001ff000001ff
+DATA constant11<>+16(SB)/8, $0x000001ff000001ff
+DATA constant11<>+24(SB)/8, $0x000001ff000001ff
+DATA constant11<>+32(SB)/8, $0x000001ff000001ff
+DATA constant11<>+40(SB)/8, $0x000001ff000001ff
+DATA constant11<>+48(SB)/8, $0x000001ff000001ff
+DATA constant11<>+56(SB)/8, $0x000001ff000001ff
+GLOBL constant11<>(SB), RODATA|NOPTR, $64
 
 // func iq2_xsPackAVX512(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VL
@@ -660,15 +669,25 @@ tile:
 
 constants:
 	VMOVDQU32 constant2<>+0(SB), Z2
-	VMOVDQU32 constant3<>+0(SB), Z7
+	VMOVDQU32 constant12<>+0(SB), Z7
 	VMOVDQU32 constant4<>+0(SB), Z9
 	VMOVDQU32 constant5<>+0(SB), Z10
 	VMOVDQU32 constant6<>+0(SB), Z4
-	VMOVDQU32 constant7<>+0(SB), Z8
-	VMOVDQU32 constant8<>+0(SB), Z3
-	VMOVDQU32 constant9<>+0(SB), Z6
-	VMOVDQU32 constant10<>+0(SB), Z5
+	VMOVDQU32 constant8<>+0(SB), Z8
+	VMOVDQU32 constant9<>+0(SB), Z3
+	VMOVDQU32 constant10<>+0(SB), Z6
+	VMOVDQU32 constant11<>+0(SB), Z5
 	JMP       begin
+
+DATA constant12<>+0(SB)/8, $0x0000000400000000
+DATA constant12<>+8(SB)/8, $0x0000000500000001
+DATA constant12<>+16(SB)/8, $0x0000000600000002
+DATA constant12<>+24(SB)/8, $0x0000000700000003
+DATA constant12<>+32(SB)/8, $0x0000000c00000008
+DATA constant12<>+40(SB)/8, $0x0000000d00000009
+DATA constant12<>+48(SB)/8, $0x0000000e0000000a
+DATA constant12<>+56(SB)/8, $0x0000000f0000000b
+GLOBL constant12<>(SB), RODATA|NOPTR, $64
 
 // func iq2_xsRowAVX2(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 // Requires: AVX, AVX2, AVX512BW, AVX512VL, F16C, FMA3, MMX+
@@ -702,74 +721,74 @@ group:
 	VPERMQ       $0xd8, Y1, Y1
 	VPSRLD       $0x04, Y1, Y2
 	VPXOR        Y1, Y2, Y2
-	VPAND        constant11<>+0(SB), Y2, Y2
-	VMOVDQU      constant12<>+0(SB), Y3
+	VPAND        constant13<>+0(SB), Y2, Y2
+	VMOVDQU      constant14<>+0(SB), Y3
 	VPSHUFB      Y2, Y3, Y2
 	VPOR         Y2, Y1, Y1
 	VMOVDQU      Y1, (SP)
 	VPMOVZXWD    2(R12), X1
-	VPAND        constant13<>+0(SB), X1, X1
+	VPAND        constant15<>+0(SB), X1, X1
 	VPXOR        Y2, Y2, Y2
 	VPCMPEQD     Y3, Y3, Y3
 	VPGATHERDQ   Y3, (R13)(X1*8), Y2
 	VPBROADCASTD (SP), Y1
-	VPSHUFB      constant14<>+0(SB), Y1, Y1
-	VMOVDQU      constant15<>+0(SB), Y3
+	VPSHUFB      constant16<>+0(SB), Y1, Y1
+	VMOVDQU      constant17<>+0(SB), Y3
 	VPAND        Y3, Y1, Y1
 	VPCMPEQB     Y3, Y1, Y1
-	VPAND        constant16<>+0(SB), Y1, Y3
+	VPAND        constant18<>+0(SB), Y1, Y3
 	VPXOR        Y3, Y2, Y2
 	VPSUBB       Y1, Y2, Y2
 	VPMADDUBSW   (DI)(R11*8), Y2, Y1
-	VPMADDWD     constant17<>+0(SB), Y1, Y1
+	VPMADDWD     constant19<>+0(SB), Y1, Y1
 	VPMOVZXWD    10(R12), X2
-	VPAND        constant13<>+0(SB), X2, X2
+	VPAND        constant15<>+0(SB), X2, X2
 	VPXOR        Y3, Y3, Y3
 	VPCMPEQD     Y4, Y4, Y4
 	VPGATHERDQ   Y4, (R13)(X2*8), Y3
 	VPBROADCASTD 4(SP), Y2
-	VPSHUFB      constant14<>+0(SB), Y2, Y2
-	VMOVDQU      constant15<>+0(SB), Y4
+	VPSHUFB      constant16<>+0(SB), Y2, Y2
+	VMOVDQU      constant17<>+0(SB), Y4
 	VPAND        Y4, Y2, Y2
 	VPCMPEQB     Y4, Y2, Y2
-	VPAND        constant16<>+0(SB), Y2, Y4
+	VPAND        constant18<>+0(SB), Y2, Y4
 	VPXOR        Y4, Y3, Y3
 	VPSUBB       Y2, Y3, Y3
 	VPMADDUBSW   32(DI)(R11*8), Y3, Y2
-	VPMADDWD     constant17<>+0(SB), Y2, Y2
+	VPMADDWD     constant19<>+0(SB), Y2, Y2
 	VPUNPCKLDQ   Y2, Y1, Y3
 	VPUNPCKHDQ   Y2, Y1, Y1
 	VPADDD       Y3, Y1, Y1
 	VPMOVZXWD    18(R12), X2
-	VPAND        constant13<>+0(SB), X2, X2
+	VPAND        constant15<>+0(SB), X2, X2
 	VPXOR        Y3, Y3, Y3
 	VPCMPEQD     Y4, Y4, Y4
 	VPGATHERDQ   Y4, (R13)(X2*8), Y3
 	VPBROADCASTD 8(SP), Y2
-	VPSHUFB      constant14<>+0(SB), Y2, Y2
-	VMOVDQU      constant15<>+0(SB), Y4
+	VPSHUFB      constant16<>+0(SB), Y2, Y2
+	VMOVDQU      constant17<>+0(SB), Y4
 	VPAND        Y4, Y2, Y2
 	VPCMPEQB     Y4, Y2, Y2
-	VPAND        constant16<>+0(SB), Y2, Y4
+	VPAND        constant18<>+0(SB), Y2, Y4
 	VPXOR        Y4, Y3, Y3
 	VPSUBB       Y2, Y3, Y3
 	VPMADDUBSW   64(DI)(R11*8), Y3, Y2
-	VPMADDWD     constant17<>+0(SB), Y2, Y2
+	VPMADDWD     constant19<>+0(SB), Y2, Y2
 	VPMOVZXWD    26(R12), X3
-	VPAND        constant13<>+0(SB), X3, X3
+	VPAND        constant15<>+0(SB), X3, X3
 	VPXOR        Y4, Y4, Y4
 	VPCMPEQD     Y5, Y5, Y5
 	VPGATHERDQ   Y5, (R13)(X3*8), Y4
 	VPBROADCASTD 12(SP), Y3
-	VPSHUFB      constant14<>+0(SB), Y3, Y3
-	VMOVDQU      constant15<>+0(SB), Y5
+	VPSHUFB      constant16<>+0(SB), Y3, Y3
+	VMOVDQU      constant17<>+0(SB), Y5
 	VPAND        Y5, Y3, Y3
 	VPCMPEQB     Y5, Y3, Y3
-	VPAND        constant16<>+0(SB), Y3, Y5
+	VPAND        constant18<>+0(SB), Y3, Y5
 	VPXOR        Y5, Y4, Y4
 	VPSUBB       Y3, Y4, Y4
 	VPMADDUBSW   96(DI)(R11*8), Y4, Y3
-	VPMADDWD     constant17<>+0(SB), Y3, Y3
+	VPMADDWD     constant19<>+0(SB), Y3, Y3
 	VPUNPCKLDQ   Y3, Y2, Y4
 	VPUNPCKHDQ   Y3, Y2, Y2
 	VPADDD       Y4, Y2, Y2
@@ -777,68 +796,68 @@ group:
 	VPUNPCKHQDQ  Y2, Y1, Y1
 	VPADDD       Y3, Y1, Y1
 	VPMOVZXWD    34(R12), X2
-	VPAND        constant13<>+0(SB), X2, X2
+	VPAND        constant15<>+0(SB), X2, X2
 	VPXOR        Y3, Y3, Y3
 	VPCMPEQD     Y4, Y4, Y4
 	VPGATHERDQ   Y4, (R13)(X2*8), Y3
 	VPBROADCASTD 16(SP), Y2
-	VPSHUFB      constant14<>+0(SB), Y2, Y2
-	VMOVDQU      constant15<>+0(SB), Y4
+	VPSHUFB      constant16<>+0(SB), Y2, Y2
+	VMOVDQU      constant17<>+0(SB), Y4
 	VPAND        Y4, Y2, Y2
 	VPCMPEQB     Y4, Y2, Y2
-	VPAND        constant16<>+0(SB), Y2, Y4
+	VPAND        constant18<>+0(SB), Y2, Y4
 	VPXOR        Y4, Y3, Y3
 	VPSUBB       Y2, Y3, Y3
 	VPMADDUBSW   128(DI)(R11*8), Y3, Y2
-	VPMADDWD     constant17<>+0(SB), Y2, Y2
+	VPMADDWD     constant19<>+0(SB), Y2, Y2
 	VPMOVZXWD    42(R12), X3
-	VPAND        constant13<>+0(SB), X3, X3
+	VPAND        constant15<>+0(SB), X3, X3
 	VPXOR        Y4, Y4, Y4
 	VPCMPEQD     Y5, Y5, Y5
 	VPGATHERDQ   Y5, (R13)(X3*8), Y4
 	VPBROADCASTD 20(SP), Y3
-	VPSHUFB      constant14<>+0(SB), Y3, Y3
-	VMOVDQU      constant15<>+0(SB), Y5
+	VPSHUFB      constant16<>+0(SB), Y3, Y3
+	VMOVDQU      constant17<>+0(SB), Y5
 	VPAND        Y5, Y3, Y3
 	VPCMPEQB     Y5, Y3, Y3
-	VPAND        constant16<>+0(SB), Y3, Y5
+	VPAND        constant18<>+0(SB), Y3, Y5
 	VPXOR        Y5, Y4, Y4
 	VPSUBB       Y3, Y4, Y4
 	VPMADDUBSW   160(DI)(R11*8), Y4, Y3
-	VPMADDWD     constant17<>+0(SB), Y3, Y3
+	VPMADDWD     constant19<>+0(SB), Y3, Y3
 	VPUNPCKLDQ   Y3, Y2, Y4
 	VPUNPCKHDQ   Y3, Y2, Y2
 	VPADDD       Y4, Y2, Y2
 	VPMOVZXWD    50(R12), X3
-	VPAND        constant13<>+0(SB), X3, X3
+	VPAND        constant15<>+0(SB), X3, X3
 	VPXOR        Y4, Y4, Y4
 	VPCMPEQD     Y5, Y5, Y5
 	VPGATHERDQ   Y5, (R13)(X3*8), Y4
 	VPBROADCASTD 24(SP), Y3
-	VPSHUFB      constant14<>+0(SB), Y3, Y3
-	VMOVDQU      constant15<>+0(SB), Y5
+	VPSHUFB      constant16<>+0(SB), Y3, Y3
+	VMOVDQU      constant17<>+0(SB), Y5
 	VPAND        Y5, Y3, Y3
 	VPCMPEQB     Y5, Y3, Y3
-	VPAND        constant16<>+0(SB), Y3, Y5
+	VPAND        constant18<>+0(SB), Y3, Y5
 	VPXOR        Y5, Y4, Y4
 	VPSUBB       Y3, Y4, Y4
 	VPMADDUBSW   192(DI)(R11*8), Y4, Y3
-	VPMADDWD     constant17<>+0(SB), Y3, Y3
+	VPMADDWD     constant19<>+0(SB), Y3, Y3
 	VPMOVZXWD    58(R12), X4
-	VPAND        constant13<>+0(SB), X4, X4
+	VPAND        constant15<>+0(SB), X4, X4
 	VPXOR        Y5, Y5, Y5
 	VPCMPEQD     Y6, Y6, Y6
 	VPGATHERDQ   Y6, (R13)(X4*8), Y5
 	VPBROADCASTD 28(SP), Y4
-	VPSHUFB      constant14<>+0(SB), Y4, Y4
-	VMOVDQU      constant15<>+0(SB), Y6
+	VPSHUFB      constant16<>+0(SB), Y4, Y4
+	VMOVDQU      constant17<>+0(SB), Y6
 	VPAND        Y6, Y4, Y4
 	VPCMPEQB     Y6, Y4, Y4
-	VPAND        constant16<>+0(SB), Y4, Y6
+	VPAND        constant18<>+0(SB), Y4, Y6
 	VPXOR        Y6, Y5, Y5
 	VPSUBB       Y4, Y5, Y5
 	VPMADDUBSW   224(DI)(R11*8), Y5, Y4
-	VPMADDWD     constant17<>+0(SB), Y4, Y4
+	VPMADDWD     constant19<>+0(SB), Y4, Y4
 	VPUNPCKLDQ   Y4, Y3, Y5
 	VPUNPCKHDQ   Y4, Y3, Y3
 	VPADDD       Y5, Y3, Y3
@@ -858,14 +877,14 @@ group:
 	VPSRLD       $0x04, Y2, Y4
 	VPBROADCASTW (R12), Y5
 	VCVTPH2PS    X5, Y5
-	VPAND        constant18<>+0(SB), Y2, Y2
+	VPAND        constant20<>+0(SB), Y2, Y2
 	VCVTDQ2PS    Y2, Y2
-	VMOVDQU      constant20<>+0(SB), Y6
-	VFMADD213PS  constant19<>+0(SB), Y6, Y2
+	VMOVDQU      constant22<>+0(SB), Y6
+	VFMADD213PS  constant21<>+0(SB), Y6, Y2
 	VMULPS       Y5, Y2, Y2
 	VCVTDQ2PS    Y4, Y4
-	VMOVDQU      constant20<>+0(SB), Y6
-	VFMADD213PS  constant19<>+0(SB), Y6, Y4
+	VMOVDQU      constant22<>+0(SB), Y6
+	VFMADD213PS  constant21<>+0(SB), Y6, Y4
 	VMULPS       Y5, Y4, Y4
 	VMOVDQU      (R8)(R11*1), Y5
 	VCVTDQ2PS    Y3, Y3
@@ -893,65 +912,65 @@ rest:
 	VZEROUPPER
 	RET
 
-DATA constant11<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant11<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant11<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant11<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
-GLOBL constant11<>(SB), RODATA|NOPTR, $32
-
-DATA constant12<>+0(SB)/8, $0x8000008000808000
-DATA constant12<>+8(SB)/8, $0x0080800080000080
-DATA constant12<>+16(SB)/8, $0x8000008000808000
-DATA constant12<>+24(SB)/8, $0x0080800080000080
-GLOBL constant12<>(SB), RODATA|NOPTR, $32
-
-DATA constant13<>+0(SB)/8, $0x000001ff000001ff
-DATA constant13<>+8(SB)/8, $0x000001ff000001ff
-DATA constant13<>+16(SB)/8, $0x000001ff000001ff
-DATA constant13<>+24(SB)/8, $0x000001ff000001ff
+DATA constant13<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant13<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant13<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant13<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
 GLOBL constant13<>(SB), RODATA|NOPTR, $32
 
-DATA constant14<>+0(SB)/8, $0x0000000000000000
-DATA constant14<>+8(SB)/8, $0x0101010101010101
-DATA constant14<>+16(SB)/8, $0x0202020202020202
-DATA constant14<>+24(SB)/8, $0x0303030303030303
+DATA constant14<>+0(SB)/8, $0x8000008000808000
+DATA constant14<>+8(SB)/8, $0x0080800080000080
+DATA constant14<>+16(SB)/8, $0x8000008000808000
+DATA constant14<>+24(SB)/8, $0x0080800080000080
 GLOBL constant14<>(SB), RODATA|NOPTR, $32
 
-DATA constant15<>+0(SB)/8, $0x8040201008040201
-DATA constant15<>+8(SB)/8, $0x8040201008040201
-DATA constant15<>+16(SB)/8, $0x8040201008040201
-DATA constant15<>+24(SB)/8, $0x8040201008040201
+DATA constant15<>+0(SB)/8, $0x000001ff000001ff
+DATA constant15<>+8(SB)/8, $0x000001ff000001ff
+DATA constant15<>+16(SB)/8, $0x000001ff000001ff
+DATA constant15<>+24(SB)/8, $0x000001ff000001ff
 GLOBL constant15<>(SB), RODATA|NOPTR, $32
 
-DATA constant16<>+0(SB)/8, $0x7f7f7f7f7f7f7f7f
-DATA constant16<>+8(SB)/8, $0x7f7f7f7f7f7f7f7f
-DATA constant16<>+16(SB)/8, $0x7f7f7f7f7f7f7f7f
-DATA constant16<>+24(SB)/8, $0x7f7f7f7f7f7f7f7f
+DATA constant16<>+0(SB)/8, $0x0000000000000000
+DATA constant16<>+8(SB)/8, $0x0101010101010101
+DATA constant16<>+16(SB)/8, $0x0202020202020202
+DATA constant16<>+24(SB)/8, $0x0303030303030303
 GLOBL constant16<>(SB), RODATA|NOPTR, $32
 
-DATA constant17<>+0(SB)/8, $0x0001000100010001
-DATA constant17<>+8(SB)/8, $0x0001000100010001
-DATA constant17<>+16(SB)/8, $0x0001000100010001
-DATA constant17<>+24(SB)/8, $0x0001000100010001
+DATA constant17<>+0(SB)/8, $0x8040201008040201
+DATA constant17<>+8(SB)/8, $0x8040201008040201
+DATA constant17<>+16(SB)/8, $0x8040201008040201
+DATA constant17<>+24(SB)/8, $0x8040201008040201
 GLOBL constant17<>(SB), RODATA|NOPTR, $32
 
-DATA constant18<>+0(SB)/8, $0x0000000f0000000f
-DATA constant18<>+8(SB)/8, $0x0000000f0000000f
-DATA constant18<>+16(SB)/8, $0x0000000f0000000f
-DATA constant18<>+24(SB)/8, $0x0000000f0000000f
+DATA constant18<>+0(SB)/8, $0x7f7f7f7f7f7f7f7f
+DATA constant18<>+8(SB)/8, $0x7f7f7f7f7f7f7f7f
+DATA constant18<>+16(SB)/8, $0x7f7f7f7f7f7f7f7f
+DATA constant18<>+24(SB)/8, $0x7f7f7f7f7f7f7f7f
 GLOBL constant18<>(SB), RODATA|NOPTR, $32
 
-DATA constant19<>+0(SB)/8, $0x3e0000003e000000
-DATA constant19<>+8(SB)/8, $0x3e0000003e000000
-DATA constant19<>+16(SB)/8, $0x3e0000003e000000
-DATA constant19<>+24(SB)/8, $0x3e0000003e000000
+DATA constant19<>+0(SB)/8, $0x0001000100010001
+DATA constant19<>+8(SB)/8, $0x0001000100010001
+DATA constant19<>+16(SB)/8, $0x0001000100010001
+DATA constant19<>+24(SB)/8, $0x0001000100010001
 GLOBL constant19<>(SB), RODATA|NOPTR, $32
 
-DATA constant20<>+0(SB)/8, $0x3e8000003e800000
-DATA constant20<>+8(SB)/8, $0x3e8000003e800000
-DATA constant20<>+16(SB)/8, $0x3e8000003e800000
-DATA constant20<>+24(SB)/8, $0x3e8000003e800000
+DATA constant20<>+0(SB)/8, $0x0000000f0000000f
+DATA constant20<>+8(SB)/8, $0x0000000f0000000f
+DATA constant20<>+16(SB)/8, $0x0000000f0000000f
+DATA constant20<>+24(SB)/8, $0x0000000f0000000f
 GLOBL constant20<>(SB), RODATA|NOPTR, $32
+
+DATA constant21<>+0(SB)/8, $0x3e0000003e000000
+DATA constant21<>+8(SB)/8, $0x3e0000003e000000
+DATA constant21<>+16(SB)/8, $0x3e0000003e000000
+DATA constant21<>+24(SB)/8, $0x3e0000003e000000
+GLOBL constant21<>(SB), RODATA|NOPTR, $32
+
+DATA constant22<>+0(SB)/8, $0x3e8000003e800000
+DATA constant22<>+8(SB)/8, $0x3e8000003e800000
+DATA constant22<>+16(SB)/8, $0x3e8000003e800000
+DATA constant22<>+24(SB)/8, $0x3e8000003e800000
+GLOBL constant22<>(SB), RODATA|NOPTR, $32
 
 // func iq2_xsPackAVX2(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX2, AVX512BW, AVX512VL, F16C, FMA3
@@ -978,113 +997,113 @@ tile:
 	VPERMQ       $0xd8, Y0, Y0
 	VPSRLD       $0x04, Y0, Y1
 	VPXOR        Y0, Y1, Y1
-	VPAND        constant11<>+0(SB), Y1, Y1
-	VMOVDQU      constant12<>+0(SB), Y2
+	VPAND        constant13<>+0(SB), Y1, Y1
+	VMOVDQU      constant14<>+0(SB), Y2
 	VPSHUFB      Y1, Y2, Y1
 	VPOR         Y1, Y0, Y0
 	VMOVDQU      Y0, (SP)
 	VPMOVZXWD    2(R10), X0
-	VPAND        constant13<>+0(SB), X0, X0
+	VPAND        constant15<>+0(SB), X0, X0
 	VPXOR        Y1, Y1, Y1
 	VPCMPEQD     Y2, Y2, Y2
 	VPGATHERDQ   Y2, (R11)(X0*8), Y1
 	VPBROADCASTD (SP), Y0
-	VPSHUFB      constant14<>+0(SB), Y0, Y0
-	VMOVDQU      constant15<>+0(SB), Y2
+	VPSHUFB      constant16<>+0(SB), Y0, Y0
+	VMOVDQU      constant17<>+0(SB), Y2
 	VPAND        Y2, Y0, Y0
 	VPCMPEQB     Y2, Y0, Y0
-	VPAND        constant16<>+0(SB), Y0, Y2
+	VPAND        constant18<>+0(SB), Y0, Y2
 	VPXOR        Y2, Y1, Y1
 	VPSUBB       Y0, Y1, Y1
 	VPMOVZXWD    10(R10), X0
-	VPAND        constant13<>+0(SB), X0, X0
+	VPAND        constant15<>+0(SB), X0, X0
 	VPXOR        Y2, Y2, Y2
 	VPCMPEQD     Y3, Y3, Y3
 	VPGATHERDQ   Y3, (R11)(X0*8), Y2
 	VPBROADCASTD 4(SP), Y0
-	VPSHUFB      constant14<>+0(SB), Y0, Y0
-	VMOVDQU      constant15<>+0(SB), Y3
+	VPSHUFB      constant16<>+0(SB), Y0, Y0
+	VMOVDQU      constant17<>+0(SB), Y3
 	VPAND        Y3, Y0, Y0
 	VPCMPEQB     Y3, Y0, Y0
-	VPAND        constant16<>+0(SB), Y0, Y3
+	VPAND        constant18<>+0(SB), Y0, Y3
 	VPXOR        Y3, Y2, Y2
 	VPSUBB       Y0, Y2, Y2
 	VPMOVZXWD    18(R10), X0
-	VPAND        constant13<>+0(SB), X0, X0
+	VPAND        constant15<>+0(SB), X0, X0
 	VPXOR        Y3, Y3, Y3
 	VPCMPEQD     Y4, Y4, Y4
 	VPGATHERDQ   Y4, (R11)(X0*8), Y3
 	VPBROADCASTD 8(SP), Y0
-	VPSHUFB      constant14<>+0(SB), Y0, Y0
-	VMOVDQU      constant15<>+0(SB), Y4
+	VPSHUFB      constant16<>+0(SB), Y0, Y0
+	VMOVDQU      constant17<>+0(SB), Y4
 	VPAND        Y4, Y0, Y0
 	VPCMPEQB     Y4, Y0, Y0
-	VPAND        constant16<>+0(SB), Y0, Y4
+	VPAND        constant18<>+0(SB), Y0, Y4
 	VPXOR        Y4, Y3, Y3
 	VPSUBB       Y0, Y3, Y3
 	VPMOVZXWD    26(R10), X0
-	VPAND        constant13<>+0(SB), X0, X0
+	VPAND        constant15<>+0(SB), X0, X0
 	VPXOR        Y4, Y4, Y4
 	VPCMPEQD     Y5, Y5, Y5
 	VPGATHERDQ   Y5, (R11)(X0*8), Y4
 	VPBROADCASTD 12(SP), Y0
-	VPSHUFB      constant14<>+0(SB), Y0, Y0
-	VMOVDQU      constant15<>+0(SB), Y5
+	VPSHUFB      constant16<>+0(SB), Y0, Y0
+	VMOVDQU      constant17<>+0(SB), Y5
 	VPAND        Y5, Y0, Y0
 	VPCMPEQB     Y5, Y0, Y0
-	VPAND        constant16<>+0(SB), Y0, Y5
+	VPAND        constant18<>+0(SB), Y0, Y5
 	VPXOR        Y5, Y4, Y4
 	VPSUBB       Y0, Y4, Y4
 	VPMOVZXWD    34(R10), X0
-	VPAND        constant13<>+0(SB), X0, X0
+	VPAND        constant15<>+0(SB), X0, X0
 	VPXOR        Y5, Y5, Y5
 	VPCMPEQD     Y6, Y6, Y6
 	VPGATHERDQ   Y6, (R11)(X0*8), Y5
 	VPBROADCASTD 16(SP), Y0
-	VPSHUFB      constant14<>+0(SB), Y0, Y0
-	VMOVDQU      constant15<>+0(SB), Y6
+	VPSHUFB      constant16<>+0(SB), Y0, Y0
+	VMOVDQU      constant17<>+0(SB), Y6
 	VPAND        Y6, Y0, Y0
 	VPCMPEQB     Y6, Y0, Y0
-	VPAND        constant16<>+0(SB), Y0, Y6
+	VPAND        constant18<>+0(SB), Y0, Y6
 	VPXOR        Y6, Y5, Y5
 	VPSUBB       Y0, Y5, Y5
 	VPMOVZXWD    42(R10), X0
-	VPAND        constant13<>+0(SB), X0, X0
+	VPAND        constant15<>+0(SB), X0, X0
 	VPXOR        Y6, Y6, Y6
 	VPCMPEQD     Y7, Y7, Y7
 	VPGATHERDQ   Y7, (R11)(X0*8), Y6
 	VPBROADCASTD 20(SP), Y0
-	VPSHUFB      constant14<>+0(SB), Y0, Y0
-	VMOVDQU      constant15<>+0(SB), Y7
+	VPSHUFB      constant16<>+0(SB), Y0, Y0
+	VMOVDQU      constant17<>+0(SB), Y7
 	VPAND        Y7, Y0, Y0
 	VPCMPEQB     Y7, Y0, Y0
-	VPAND        constant16<>+0(SB), Y0, Y7
+	VPAND        constant18<>+0(SB), Y0, Y7
 	VPXOR        Y7, Y6, Y6
 	VPSUBB       Y0, Y6, Y6
 	VPMOVZXWD    50(R10), X0
-	VPAND        constant13<>+0(SB), X0, X0
+	VPAND        constant15<>+0(SB), X0, X0
 	VPXOR        Y7, Y7, Y7
 	VPCMPEQD     Y8, Y8, Y8
 	VPGATHERDQ   Y8, (R11)(X0*8), Y7
 	VPBROADCASTD 24(SP), Y0
-	VPSHUFB      constant14<>+0(SB), Y0, Y0
-	VMOVDQU      constant15<>+0(SB), Y8
+	VPSHUFB      constant16<>+0(SB), Y0, Y0
+	VMOVDQU      constant17<>+0(SB), Y8
 	VPAND        Y8, Y0, Y0
 	VPCMPEQB     Y8, Y0, Y0
-	VPAND        constant16<>+0(SB), Y0, Y8
+	VPAND        constant18<>+0(SB), Y0, Y8
 	VPXOR        Y8, Y7, Y7
 	VPSUBB       Y0, Y7, Y7
 	VPMOVZXWD    58(R10), X0
-	VPAND        constant13<>+0(SB), X0, X0
+	VPAND        constant15<>+0(SB), X0, X0
 	VPXOR        Y8, Y8, Y8
 	VPCMPEQD     Y9, Y9, Y9
 	VPGATHERDQ   Y9, (R11)(X0*8), Y8
 	VPBROADCASTD 28(SP), Y0
-	VPSHUFB      constant14<>+0(SB), Y0, Y0
-	VMOVDQU      constant15<>+0(SB), Y9
+	VPSHUFB      constant16<>+0(SB), Y0, Y0
+	VMOVDQU      constant17<>+0(SB), Y9
 	VPAND        Y9, Y0, Y0
 	VPCMPEQB     Y9, Y0, Y0
-	VPAND        constant16<>+0(SB), Y0, Y9
+	VPAND        constant18<>+0(SB), Y0, Y9
 	VPXOR        Y9, Y8, Y8
 	VPSUBB       Y0, Y8, Y8
 	VPUNPCKLDQ   Y2, Y1, Y0
@@ -1123,14 +1142,14 @@ tile:
 	VPSRLD       $0x04, Y0, Y1
 	VPBROADCASTW (R10), Y2
 	VCVTPH2PS    X2, Y2
-	VPAND        constant18<>+0(SB), Y0, Y0
+	VPAND        constant20<>+0(SB), Y0, Y0
 	VCVTDQ2PS    Y0, Y0
-	VMOVDQU      constant20<>+0(SB), Y3
-	VFMADD213PS  constant19<>+0(SB), Y3, Y0
+	VMOVDQU      constant22<>+0(SB), Y3
+	VFMADD213PS  constant21<>+0(SB), Y3, Y0
 	VMULPS       Y2, Y0, Y0
 	VCVTDQ2PS    Y1, Y1
-	VMOVDQU      constant20<>+0(SB), Y3
-	VFMADD213PS  constant19<>+0(SB), Y3, Y1
+	VMOVDQU      constant22<>+0(SB), Y3
+	VFMADD213PS  constant21<>+0(SB), Y3, Y1
 	VMULPS       Y2, Y1, Y1
 	VMOVDQU      Y0, (CX)(R9*2)
 	VMOVDQU      Y1, 64(CX)(R9*2)
@@ -1142,113 +1161,113 @@ tile:
 	VPERMQ       $0xd8, Y0, Y0
 	VPSRLD       $0x04, Y0, Y1
 	VPXOR        Y0, Y1, Y1
-	VPAND        constant11<>+0(SB), Y1, Y1
-	VMOVDQU      constant12<>+0(SB), Y2
+	VPAND        constant13<>+0(SB), Y1, Y1
+	VMOVDQU      constant14<>+0(SB), Y2
 	VPSHUFB      Y1, Y2, Y1
 	VPOR         Y1, Y0, Y0
 	VMOVDQU      Y0, 32(SP)
 	VPMOVZXWD    2(R10), X0
-	VPAND        constant13<>+0(SB), X0, X0
+	VPAND        constant15<>+0(SB), X0, X0
 	VPXOR        Y1, Y1, Y1
 	VPCMPEQD     Y2, Y2, Y2
 	VPGATHERDQ   Y2, (R11)(X0*8), Y1
 	VPBROADCASTD 32(SP), Y0
-	VPSHUFB      constant14<>+0(SB), Y0, Y0
-	VMOVDQU      constant15<>+0(SB), Y2
+	VPSHUFB      constant16<>+0(SB), Y0, Y0
+	VMOVDQU      constant17<>+0(SB), Y2
 	VPAND        Y2, Y0, Y0
 	VPCMPEQB     Y2, Y0, Y0
-	VPAND        constant16<>+0(SB), Y0, Y2
+	VPAND        constant18<>+0(SB), Y0, Y2
 	VPXOR        Y2, Y1, Y1
 	VPSUBB       Y0, Y1, Y1
 	VPMOVZXWD    10(R10), X0
-	VPAND        constant13<>+0(SB), X0, X0
+	VPAND        constant15<>+0(SB), X0, X0
 	VPXOR        Y2, Y2, Y2
 	VPCMPEQD     Y3, Y3, Y3
 	VPGATHERDQ   Y3, (R11)(X0*8), Y2
 	VPBROADCASTD 36(SP), Y0
-	VPSHUFB      constant14<>+0(SB), Y0, Y0
-	VMOVDQU      constant15<>+0(SB), Y3
+	VPSHUFB      constant16<>+0(SB), Y0, Y0
+	VMOVDQU      constant17<>+0(SB), Y3
 	VPAND        Y3, Y0, Y0
 	VPCMPEQB     Y3, Y0, Y0
-	VPAND        constant16<>+0(SB), Y0, Y3
+	VPAND        constant18<>+0(SB), Y0, Y3
 	VPXOR        Y3, Y2, Y2
 	VPSUBB       Y0, Y2, Y2
 	VPMOVZXWD    18(R10), X0
-	VPAND        constant13<>+0(SB), X0, X0
+	VPAND        constant15<>+0(SB), X0, X0
 	VPXOR        Y3, Y3, Y3
 	VPCMPEQD     Y4, Y4, Y4
 	VPGATHERDQ   Y4, (R11)(X0*8), Y3
 	VPBROADCASTD 40(SP), Y0
-	VPSHUFB      constant14<>+0(SB), Y0, Y0
-	VMOVDQU      constant15<>+0(SB), Y4
+	VPSHUFB      constant16<>+0(SB), Y0, Y0
+	VMOVDQU      constant17<>+0(SB), Y4
 	VPAND        Y4, Y0, Y0
 	VPCMPEQB     Y4, Y0, Y0
-	VPAND        constant16<>+0(SB), Y0, Y4
+	VPAND        constant18<>+0(SB), Y0, Y4
 	VPXOR        Y4, Y3, Y3
 	VPSUBB       Y0, Y3, Y3
 	VPMOVZXWD    26(R10), X0
-	VPAND        constant13<>+0(SB), X0, X0
+	VPAND        constant15<>+0(SB), X0, X0
 	VPXOR        Y4, Y4, Y4
 	VPCMPEQD     Y5, Y5, Y5
 	VPGATHERDQ   Y5, (R11)(X0*8), Y4
 	VPBROADCASTD 44(SP), Y0
-	VPSHUFB      constant14<>+0(SB), Y0, Y0
-	VMOVDQU      constant15<>+0(SB), Y5
+	VPSHUFB      constant16<>+0(SB), Y0, Y0
+	VMOVDQU      constant17<>+0(SB), Y5
 	VPAND        Y5, Y0, Y0
 	VPCMPEQB     Y5, Y0, Y0
-	VPAND        constant16<>+0(SB), Y0, Y5
+	VPAND        constant18<>+0(SB), Y0, Y5
 	VPXOR        Y5, Y4, Y4
 	VPSUBB       Y0, Y4, Y4
 	VPMOVZXWD    34(R10), X0
-	VPAND        constant13<>+0(SB), X0, X0
+	VPAND        constant15<>+0(SB), X0, X0
 	VPXOR        Y5, Y5, Y5
 	VPCMPEQD     Y6, Y6, Y6
 	VPGATHERDQ   Y6, (R11)(X0*8), Y5
 	VPBROADCASTD 48(SP), Y0
-	VPSHUFB      constant14<>+0(SB), Y0, Y0
-	VMOVDQU      constant15<>+0(SB), Y6
+	VPSHUFB      constant16<>+0(SB), Y0, Y0
+	VMOVDQU      constant17<>+0(SB), Y6
 	VPAND        Y6, Y0, Y0
 	VPCMPEQB     Y6, Y0, Y0
-	VPAND        constant16<>+0(SB), Y0, Y6
+	VPAND        constant18<>+0(SB), Y0, Y6
 	VPXOR        Y6, Y5, Y5
 	VPSUBB       Y0, Y5, Y5
 	VPMOVZXWD    42(R10), X0
-	VPAND        constant13<>+0(SB), X0, X0
+	VPAND        constant15<>+0(SB), X0, X0
 	VPXOR        Y6, Y6, Y6
 	VPCMPEQD     Y7, Y7, Y7
 	VPGATHERDQ   Y7, (R11)(X0*8), Y6
 	VPBROADCASTD 52(SP), Y0
-	VPSHUFB      constant14<>+0(SB), Y0, Y0
-	VMOVDQU      constant15<>+0(SB), Y7
+	VPSHUFB      constant16<>+0(SB), Y0, Y0
+	VMOVDQU      constant17<>+0(SB), Y7
 	VPAND        Y7, Y0, Y0
 	VPCMPEQB     Y7, Y0, Y0
-	VPAND        constant16<>+0(SB), Y0, Y7
+	VPAND        constant18<>+0(SB), Y0, Y7
 	VPXOR        Y7, Y6, Y6
 	VPSUBB       Y0, Y6, Y6
 	VPMOVZXWD    50(R10), X0
-	VPAND        constant13<>+0(SB), X0, X0
+	VPAND        constant15<>+0(SB), X0, X0
 	VPXOR        Y7, Y7, Y7
 	VPCMPEQD     Y8, Y8, Y8
 	VPGATHERDQ   Y8, (R11)(X0*8), Y7
 	VPBROADCASTD 56(SP), Y0
-	VPSHUFB      constant14<>+0(SB), Y0, Y0
-	VMOVDQU      constant15<>+0(SB), Y8
+	VPSHUFB      constant16<>+0(SB), Y0, Y0
+	VMOVDQU      constant17<>+0(SB), Y8
 	VPAND        Y8, Y0, Y0
 	VPCMPEQB     Y8, Y0, Y0
-	VPAND        constant16<>+0(SB), Y0, Y8
+	VPAND        constant18<>+0(SB), Y0, Y8
 	VPXOR        Y8, Y7, Y7
 	VPSUBB       Y0, Y7, Y7
 	VPMOVZXWD    58(R10), X0
-	VPAND        constant13<>+0(SB), X0, X0
+	VPAND        constant15<>+0(SB), X0, X0
 	VPXOR        Y8, Y8, Y8
 	VPCMPEQD     Y9, Y9, Y9
 	VPGATHERDQ   Y9, (R11)(X0*8), Y8
 	VPBROADCASTD 60(SP), Y0
-	VPSHUFB      constant14<>+0(SB), Y0, Y0
-	VMOVDQU      constant15<>+0(SB), Y9
+	VPSHUFB      constant16<>+0(SB), Y0, Y0
+	VMOVDQU      constant17<>+0(SB), Y9
 	VPAND        Y9, Y0, Y0
 	VPCMPEQB     Y9, Y0, Y0
-	VPAND        constant16<>+0(SB), Y0, Y9
+	VPAND        constant18<>+0(SB), Y0, Y9
 	VPXOR        Y9, Y8, Y8
 	VPSUBB       Y0, Y8, Y8
 	VPUNPCKLDQ   Y2, Y1, Y0
@@ -1287,14 +1306,14 @@ tile:
 	VPSRLD       $0x04, Y0, Y1
 	VPBROADCASTW (R10), Y2
 	VCVTPH2PS    X2, Y2
-	VPAND        constant18<>+0(SB), Y0, Y0
+	VPAND        constant20<>+0(SB), Y0, Y0
 	VCVTDQ2PS    Y0, Y0
-	VMOVDQU      constant20<>+0(SB), Y3
-	VFMADD213PS  constant19<>+0(SB), Y3, Y0
+	VMOVDQU      constant22<>+0(SB), Y3
+	VFMADD213PS  constant21<>+0(SB), Y3, Y0
 	VMULPS       Y2, Y0, Y0
 	VCVTDQ2PS    Y1, Y1
-	VMOVDQU      constant20<>+0(SB), Y3
-	VFMADD213PS  constant19<>+0(SB), Y3, Y1
+	VMOVDQU      constant22<>+0(SB), Y3
+	VFMADD213PS  constant21<>+0(SB), Y3, Y1
 	VMULPS       Y2, Y1, Y1
 	VMOVDQU      Y0, 32(CX)(R9*2)
 	VMOVDQU      Y1, 96(CX)(R9*2)

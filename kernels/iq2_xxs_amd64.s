@@ -53,133 +53,133 @@ group:
 	PREFETCHT0      4160(R11)
 	PREFETCHT0      4224(R11)
 	LEAQ            ·iq2xxsBook+0(SB), R13
-	VMOVDQU32       2(R11), Z14
-	VMOVDQU32       68(R11), Z15
-	VPERMT2D        Z15, Z2, Z14
-	VPANDD          Z3, Z14, Z15
-	VPSLLD          $0x01, Z14, Z16
-	VPTERNLOGD      $0xf8, Z4, Z16, Z15
-	VPSLLD          $0x02, Z14, Z16
-	VPTERNLOGD      $0xf8, Z5, Z16, Z15
-	VPSLLD          $0x03, Z14, Z14
-	VPTERNLOGD      $0xf8, Z6, Z14, Z15
-	VPSRLD          $0x04, Z15, Z14
-	VPTERNLOGD      $0x28, Z7, Z15, Z14
-	VPSHUFB         Z14, Z8, Z14
-	VPORD           Z14, Z15, Z14
-	VMOVDQU32       Z14, 168(SP)
-	VBROADCASTI32X4 2(R11), Y14
-	VPSHUFB         Y9, Y14, Y14
-	VPXORD          Z15, Z15, Z15
+	VMOVDQU32       2(R11), Z15
+	VMOVDQU32       68(R11), Z16
+	VPERMT2D        Z16, Z2, Z15
+	VPANDD          Z3, Z15, Z16
+	VPSLLD          $0x01, Z15, Z17
+	VPTERNLOGD      $0xf8, Z4, Z17, Z16
+	VPSLLD          $0x02, Z15, Z17
+	VPTERNLOGD      $0xf8, Z5, Z17, Z16
+	VPSLLD          $0x03, Z15, Z15
+	VPTERNLOGD      $0xf8, Z6, Z15, Z16
+	VPSRLD          $0x04, Z16, Z15
+	VPTERNLOGD      $0x28, Z7, Z16, Z15
+	VPSHUFB         Z15, Z8, Z15
+	VPORD           Z15, Z16, Z15
+	VMOVDQU32       Z15, 168(SP)
+	VBROADCASTI32X4 2(R11), Y15
+	VPSHUFB         Y9, Y15, Y15
+	VPXORD          Z16, Z16, Z16
 	KXNORW          K1, K1, K1
-	VPGATHERDQ      (R13)(Y14*8), K1, Z15
+	VPGATHERDQ      (R13)(Y15*8), K1, Z16
 	KMOVQ           168(SP), K1
-	VPSUBB          Z15, Z10, K1, Z15
-	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        (DI)(R10*8), Z15, Z14
-	VBROADCASTI32X4 18(R11), Y15
-	VPSHUFB         Y9, Y15, Y15
-	VPXORD          Z16, Z16, Z16
+	VPSUBB          Z16, Z10, K1, Z16
+	VPXORD          Z15, Z15, Z15
+	VPDPBUSD        (DI)(R10*8), Z16, Z15
+	VBROADCASTI32X4 18(R11), Y16
+	VPSHUFB         Y9, Y16, Y16
+	VPXORD          Z17, Z17, Z17
 	KXNORW          K1, K1, K1
-	VPGATHERDQ      (R13)(Y15*8), K1, Z16
+	VPGATHERDQ      (R13)(Y16*8), K1, Z17
 	KMOVQ           176(SP), K1
-	VPSUBB          Z16, Z10, K1, Z16
-	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        64(DI)(R10*8), Z16, Z15
-	VPUNPCKLDQ      Z15, Z14, Z16
-	VPUNPCKHDQ      Z15, Z14, Z14
-	VPADDD          Z16, Z14, Z14
-	VBROADCASTI32X4 34(R11), Y15
-	VPSHUFB         Y9, Y15, Y15
+	VPSUBB          Z17, Z10, K1, Z17
 	VPXORD          Z16, Z16, Z16
+	VPDPBUSD        64(DI)(R10*8), Z17, Z16
+	VPUNPCKLDQ      Z16, Z15, Z17
+	VPUNPCKHDQ      Z16, Z15, Z15
+	VPADDD          Z17, Z15, Z15
+	VBROADCASTI32X4 34(R11), Y16
+	VPSHUFB         Y9, Y16, Y16
+	VPXORD          Z17, Z17, Z17
 	KXNORW          K1, K1, K1
-	VPGATHERDQ      (R13)(Y15*8), K1, Z16
+	VPGATHERDQ      (R13)(Y16*8), K1, Z17
 	KMOVQ           184(SP), K1
-	VPSUBB          Z16, Z10, K1, Z16
-	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        128(DI)(R10*8), Z16, Z15
-	VBROADCASTI32X4 50(R11), Y16
-	VPSHUFB         Y9, Y16, Y16
-	VPXORD          Z17, Z17, Z17
-	KXNORW          K1, K1, K1
-	VPGATHERDQ      (R13)(Y16*8), K1, Z17
-	KMOVQ           192(SP), K1
 	VPSUBB          Z17, Z10, K1, Z17
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        192(DI)(R10*8), Z17, Z16
-	VPUNPCKLDQ      Z16, Z15, Z17
-	VPUNPCKHDQ      Z16, Z15, Z15
-	VPADDD          Z17, Z15, Z15
-	VPUNPCKLQDQ     Z15, Z14, Z16
-	VPUNPCKHQDQ     Z15, Z14, Z14
-	VPADDD          Z16, Z14, Z14
-	VBROADCASTI32X4 68(R11), Y15
-	VPSHUFB         Y9, Y15, Y15
-	VPXORD          Z16, Z16, Z16
-	KXNORW          K1, K1, K1
-	VPGATHERDQ      (R13)(Y15*8), K1, Z16
-	KMOVQ           200(SP), K1
-	VPSUBB          Z16, Z10, K1, Z16
-	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        256(DI)(R10*8), Z16, Z15
-	VBROADCASTI32X4 84(R11), Y16
-	VPSHUFB         Y9, Y16, Y16
-	VPXORD          Z17, Z17, Z17
-	KXNORW          K1, K1, K1
-	VPGATHERDQ      (R13)(Y16*8), K1, Z17
-	KMOVQ           208(SP), K1
-	VPSUBB          Z17, Z10, K1, Z17
-	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        320(DI)(R10*8), Z17, Z16
-	VPUNPCKLDQ      Z16, Z15, Z17
-	VPUNPCKHDQ      Z16, Z15, Z15
-	VPADDD          Z17, Z15, Z15
-	VBROADCASTI32X4 100(R11), Y16
-	VPSHUFB         Y9, Y16, Y16
-	VPXORD          Z17, Z17, Z17
-	KXNORW          K1, K1, K1
-	VPGATHERDQ      (R13)(Y16*8), K1, Z17
-	KMOVQ           216(SP), K1
-	VPSUBB          Z17, Z10, K1, Z17
-	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        384(DI)(R10*8), Z17, Z16
-	VBROADCASTI32X4 116(R11), Y17
+	VPDPBUSD        128(DI)(R10*8), Z17, Z16
+	VBROADCASTI32X4 50(R11), Y17
 	VPSHUFB         Y9, Y17, Y17
 	VPXORD          Z18, Z18, Z18
 	KXNORW          K1, K1, K1
 	VPGATHERDQ      (R13)(Y17*8), K1, Z18
-	KMOVQ           224(SP), K1
+	KMOVQ           192(SP), K1
 	VPSUBB          Z18, Z10, K1, Z18
 	VPXORD          Z17, Z17, Z17
-	VPDPBUSD        448(DI)(R10*8), Z18, Z17
+	VPDPBUSD        192(DI)(R10*8), Z18, Z17
 	VPUNPCKLDQ      Z17, Z16, Z18
 	VPUNPCKHDQ      Z17, Z16, Z16
 	VPADDD          Z18, Z16, Z16
 	VPUNPCKLQDQ     Z16, Z15, Z17
 	VPUNPCKHQDQ     Z16, Z15, Z15
 	VPADDD          Z17, Z15, Z15
-	VSHUFI32X4      $0x88, Z15, Z14, Z16
-	VSHUFI32X4      $0xdd, Z15, Z14, Z14
-	VPADDD          Z14, Z16, Z16
-	VPERMD          Z16, Z11, Z16
-	VMOVDQU32       (R9)(R10*1), Z14
-	VPSLLD          $0x06, Z14, Z14
-	VPSUBD          Z14, Z16, Z16
-	VPBROADCASTW    (R11), Y14
-	VPBROADCASTW    66(R11), X15
-	VINSERTI32X4    $0x01, X15, Y14, Y14
-	VCVTPH2PS       Y14, Z14
-	VMOVDQU32       2(R11), Z15
-	VMOVDQU32       68(R11), Z17
-	VPERMT2D        Z17, Z2, Z15
-	VPSRLD          $0x1c, Z15, Z15
-	VCVTDQ2PS       Z15, Z15
-	VFMADD213PS     Z12, Z13, Z15
-	VMULPS          Z14, Z15, Z15
-	VMOVDQU32       (R8)(R10*1), Z14
+	VBROADCASTI32X4 68(R11), Y16
+	VPSHUFB         Y9, Y16, Y16
+	VPXORD          Z17, Z17, Z17
+	KXNORW          K1, K1, K1
+	VPGATHERDQ      (R13)(Y16*8), K1, Z17
+	KMOVQ           200(SP), K1
+	VPSUBB          Z17, Z10, K1, Z17
+	VPXORD          Z16, Z16, Z16
+	VPDPBUSD        256(DI)(R10*8), Z17, Z16
+	VBROADCASTI32X4 84(R11), Y17
+	VPSHUFB         Y9, Y17, Y17
+	VPXORD          Z18, Z18, Z18
+	KXNORW          K1, K1, K1
+	VPGATHERDQ      (R13)(Y17*8), K1, Z18
+	KMOVQ           208(SP), K1
+	VPSUBB          Z18, Z10, K1, Z18
+	VPXORD          Z17, Z17, Z17
+	VPDPBUSD        320(DI)(R10*8), Z18, Z17
+	VPUNPCKLDQ      Z17, Z16, Z18
+	VPUNPCKHDQ      Z17, Z16, Z16
+	VPADDD          Z18, Z16, Z16
+	VBROADCASTI32X4 100(R11), Y17
+	VPSHUFB         Y9, Y17, Y17
+	VPXORD          Z18, Z18, Z18
+	KXNORW          K1, K1, K1
+	VPGATHERDQ      (R13)(Y17*8), K1, Z18
+	KMOVQ           216(SP), K1
+	VPSUBB          Z18, Z10, K1, Z18
+	VPXORD          Z17, Z17, Z17
+	VPDPBUSD        384(DI)(R10*8), Z18, Z17
+	VBROADCASTI32X4 116(R11), Y18
+	VPSHUFB         Y9, Y18, Y18
+	VPXORD          Z19, Z19, Z19
+	KXNORW          K1, K1, K1
+	VPGATHERDQ      (R13)(Y18*8), K1, Z19
+	KMOVQ           224(SP), K1
+	VPSUBB          Z19, Z10, K1, Z19
+	VPXORD          Z18, Z18, Z18
+	VPDPBUSD        448(DI)(R10*8), Z19, Z18
+	VPUNPCKLDQ      Z18, Z17, Z19
+	VPUNPCKHDQ      Z18, Z17, Z17
+	VPADDD          Z19, Z17, Z17
+	VPUNPCKLQDQ     Z17, Z16, Z18
+	VPUNPCKHQDQ     Z17, Z16, Z16
+	VPADDD          Z18, Z16, Z16
+	VMOVDQU32       Z15, Z17
+	VPERMT2D        Z16, Z11, Z17
+	VPERMT2D        Z16, Z12, Z15
+	VPADDD          Z15, Z17, Z17
+	VMOVDQU32       (R9)(R10*1), Z15
+	VPSLLD          $0x06, Z15, Z15
+	VPSUBD          Z15, Z17, Z17
+	VPBROADCASTW    (R11), Y15
+	VPBROADCASTW    66(R11), X16
+	VINSERTI32X4    $0x01, X16, Y15, Y15
+	VCVTPH2PS       Y15, Z15
+	VMOVDQU32       2(R11), Z16
+	VMOVDQU32       68(R11), Z18
+	VPERMT2D        Z18, Z2, Z16
+	VPSRLD          $0x1c, Z16, Z16
 	VCVTDQ2PS       Z16, Z16
-	VMULPS          Z14, Z15, Z15
-	VFMADD231PS     Z15, Z16, Z1
+	VFMADD213PS     Z13, Z14, Z16
+	VMULPS          Z15, Z16, Z16
+	VMOVDQU32       (R8)(R10*1), Z15
+	VCVTDQ2PS       Z17, Z17
+	VMULPS          Z15, Z16, Z16
+	VFMADD231PS     Z16, Z17, Z1
 	ADDQ            $+132, R11
 	ADDQ            $+64, R10
 	JMP             group
@@ -197,12 +197,12 @@ copy:
 	MOVW      R15, (R14)
 	ADDQ      $+2, R11
 	ADDQ      $+2, R14
-	VMOVDQU32 (R11), Y14
-	VMOVDQU32 Y14, (R14)
+	VMOVDQU32 (R11), Y15
+	VMOVDQU32 Y15, (R14)
 	ADDQ      $+32, R11
 	ADDQ      $+32, R14
-	VMOVDQU32 (R11), Y14
-	VMOVDQU32 Y14, (R14)
+	VMOVDQU32 (R11), Y15
+	VMOVDQU32 Y15, (R14)
 	ADDQ      $+32, R11
 	ADDQ      $+32, R14
 	SUBQ      $+8, R13
@@ -211,145 +211,145 @@ copy:
 
 inPlace:
 	LEAQ            ·iq2xxsBook+0(SB), R13
-	VMOVDQU32       2(R11), Z14
-	VMOVDQU32       68(R11), Z15
-	VPERMT2D        Z15, Z2, Z14
-	VPANDD          Z3, Z14, Z15
-	VPSLLD          $0x01, Z14, Z16
-	VPTERNLOGD      $0xf8, Z4, Z16, Z15
-	VPSLLD          $0x02, Z14, Z16
-	VPTERNLOGD      $0xf8, Z5, Z16, Z15
-	VPSLLD          $0x03, Z14, Z14
-	VPTERNLOGD      $0xf8, Z6, Z14, Z15
-	VPSRLD          $0x04, Z15, Z14
-	VPTERNLOGD      $0x28, Z7, Z15, Z14
-	VPSHUFB         Z14, Z8, Z14
-	VPORD           Z14, Z15, Z14
-	VMOVDQU32       Z14, 232(SP)
-	VBROADCASTI32X4 2(R11), Y14
-	VPSHUFB         Y9, Y14, Y14
-	VPXORD          Z15, Z15, Z15
+	VMOVDQU32       2(R11), Z15
+	VMOVDQU32       68(R11), Z16
+	VPERMT2D        Z16, Z2, Z15
+	VPANDD          Z3, Z15, Z16
+	VPSLLD          $0x01, Z15, Z17
+	VPTERNLOGD      $0xf8, Z4, Z17, Z16
+	VPSLLD          $0x02, Z15, Z17
+	VPTERNLOGD      $0xf8, Z5, Z17, Z16
+	VPSLLD          $0x03, Z15, Z15
+	VPTERNLOGD      $0xf8, Z6, Z15, Z16
+	VPSRLD          $0x04, Z16, Z15
+	VPTERNLOGD      $0x28, Z7, Z16, Z15
+	VPSHUFB         Z15, Z8, Z15
+	VPORD           Z15, Z16, Z15
+	VMOVDQU32       Z15, 232(SP)
+	VBROADCASTI32X4 2(R11), Y15
+	VPSHUFB         Y9, Y15, Y15
+	VPXORD          Z16, Z16, Z16
 	KXNORW          K1, K1, K1
-	VPGATHERDQ      (R13)(Y14*8), K1, Z15
+	VPGATHERDQ      (R13)(Y15*8), K1, Z16
 	KMOVQ           232(SP), K1
-	VPSUBB          Z15, Z10, K1, Z15
-	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        (DI)(R10*8), Z15, Z14
-	VBROADCASTI32X4 18(R11), Y15
-	VPSHUFB         Y9, Y15, Y15
-	VPXORD          Z16, Z16, Z16
+	VPSUBB          Z16, Z10, K1, Z16
+	VPXORD          Z15, Z15, Z15
+	VPDPBUSD        (DI)(R10*8), Z16, Z15
+	VBROADCASTI32X4 18(R11), Y16
+	VPSHUFB         Y9, Y16, Y16
+	VPXORD          Z17, Z17, Z17
 	KXNORW          K1, K1, K1
-	VPGATHERDQ      (R13)(Y15*8), K1, Z16
+	VPGATHERDQ      (R13)(Y16*8), K1, Z17
 	KMOVQ           240(SP), K1
-	VPSUBB          Z16, Z10, K1, Z16
-	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        64(DI)(R10*8), Z16, Z15
-	VPUNPCKLDQ      Z15, Z14, Z16
-	VPUNPCKHDQ      Z15, Z14, Z14
-	VPADDD          Z16, Z14, Z14
-	VBROADCASTI32X4 34(R11), Y15
-	VPSHUFB         Y9, Y15, Y15
+	VPSUBB          Z17, Z10, K1, Z17
 	VPXORD          Z16, Z16, Z16
+	VPDPBUSD        64(DI)(R10*8), Z17, Z16
+	VPUNPCKLDQ      Z16, Z15, Z17
+	VPUNPCKHDQ      Z16, Z15, Z15
+	VPADDD          Z17, Z15, Z15
+	VBROADCASTI32X4 34(R11), Y16
+	VPSHUFB         Y9, Y16, Y16
+	VPXORD          Z17, Z17, Z17
 	KXNORW          K1, K1, K1
-	VPGATHERDQ      (R13)(Y15*8), K1, Z16
+	VPGATHERDQ      (R13)(Y16*8), K1, Z17
 	KMOVQ           248(SP), K1
-	VPSUBB          Z16, Z10, K1, Z16
-	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        128(DI)(R10*8), Z16, Z15
-	VBROADCASTI32X4 50(R11), Y16
-	VPSHUFB         Y9, Y16, Y16
-	VPXORD          Z17, Z17, Z17
-	KXNORW          K1, K1, K1
-	VPGATHERDQ      (R13)(Y16*8), K1, Z17
-	KMOVQ           256(SP), K1
 	VPSUBB          Z17, Z10, K1, Z17
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        192(DI)(R10*8), Z17, Z16
-	VPUNPCKLDQ      Z16, Z15, Z17
-	VPUNPCKHDQ      Z16, Z15, Z15
-	VPADDD          Z17, Z15, Z15
-	VPUNPCKLQDQ     Z15, Z14, Z16
-	VPUNPCKHQDQ     Z15, Z14, Z14
-	VPADDD          Z16, Z14, Z14
-	VBROADCASTI32X4 68(R11), Y15
-	VPSHUFB         Y9, Y15, Y15
-	VPXORD          Z16, Z16, Z16
-	KXNORW          K1, K1, K1
-	VPGATHERDQ      (R13)(Y15*8), K1, Z16
-	KMOVQ           264(SP), K1
-	VPSUBB          Z16, Z10, K1, Z16
-	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        256(DI)(R10*8), Z16, Z15
-	VBROADCASTI32X4 84(R11), Y16
-	VPSHUFB         Y9, Y16, Y16
-	VPXORD          Z17, Z17, Z17
-	KXNORW          K1, K1, K1
-	VPGATHERDQ      (R13)(Y16*8), K1, Z17
-	KMOVQ           272(SP), K1
-	VPSUBB          Z17, Z10, K1, Z17
-	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        320(DI)(R10*8), Z17, Z16
-	VPUNPCKLDQ      Z16, Z15, Z17
-	VPUNPCKHDQ      Z16, Z15, Z15
-	VPADDD          Z17, Z15, Z15
-	VBROADCASTI32X4 100(R11), Y16
-	VPSHUFB         Y9, Y16, Y16
-	VPXORD          Z17, Z17, Z17
-	KXNORW          K1, K1, K1
-	VPGATHERDQ      (R13)(Y16*8), K1, Z17
-	KMOVQ           280(SP), K1
-	VPSUBB          Z17, Z10, K1, Z17
-	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        384(DI)(R10*8), Z17, Z16
-	VBROADCASTI32X4 116(R11), Y17
+	VPDPBUSD        128(DI)(R10*8), Z17, Z16
+	VBROADCASTI32X4 50(R11), Y17
 	VPSHUFB         Y9, Y17, Y17
 	VPXORD          Z18, Z18, Z18
 	KXNORW          K1, K1, K1
 	VPGATHERDQ      (R13)(Y17*8), K1, Z18
-	KMOVQ           288(SP), K1
+	KMOVQ           256(SP), K1
 	VPSUBB          Z18, Z10, K1, Z18
 	VPXORD          Z17, Z17, Z17
-	VPDPBUSD        448(DI)(R10*8), Z18, Z17
+	VPDPBUSD        192(DI)(R10*8), Z18, Z17
 	VPUNPCKLDQ      Z17, Z16, Z18
 	VPUNPCKHDQ      Z17, Z16, Z16
 	VPADDD          Z18, Z16, Z16
 	VPUNPCKLQDQ     Z16, Z15, Z17
 	VPUNPCKHQDQ     Z16, Z15, Z15
 	VPADDD          Z17, Z15, Z15
-	VSHUFI32X4      $0x88, Z15, Z14, Z16
-	VSHUFI32X4      $0xdd, Z15, Z14, Z14
-	VPADDD          Z14, Z16, Z16
-	VPERMD          Z16, Z11, Z16
-	VMOVDQU32       (R9)(R10*1), Z14
-	VPSLLD          $0x06, Z14, Z14
-	VPSUBD          Z14, Z16, Z16
-	VPBROADCASTW    (R11), Y14
-	VPBROADCASTW    66(R11), X15
-	VINSERTI32X4    $0x01, X15, Y14, Y14
-	VCVTPH2PS       Y14, Z14
-	VMOVDQU32       2(R11), Z15
-	VMOVDQU32       68(R11), Z17
-	VPERMT2D        Z17, Z2, Z15
-	VPSRLD          $0x1c, Z15, Z15
-	VCVTDQ2PS       Z15, Z15
-	VFMADD213PS     Z12, Z13, Z15
-	VMULPS          Z14, Z15, Z15
-	VPANDD          Z0, Z15, Z15
-	VMOVDQU32       (R8)(R10*1), Z14
+	VBROADCASTI32X4 68(R11), Y16
+	VPSHUFB         Y9, Y16, Y16
+	VPXORD          Z17, Z17, Z17
+	KXNORW          K1, K1, K1
+	VPGATHERDQ      (R13)(Y16*8), K1, Z17
+	KMOVQ           264(SP), K1
+	VPSUBB          Z17, Z10, K1, Z17
+	VPXORD          Z16, Z16, Z16
+	VPDPBUSD        256(DI)(R10*8), Z17, Z16
+	VBROADCASTI32X4 84(R11), Y17
+	VPSHUFB         Y9, Y17, Y17
+	VPXORD          Z18, Z18, Z18
+	KXNORW          K1, K1, K1
+	VPGATHERDQ      (R13)(Y17*8), K1, Z18
+	KMOVQ           272(SP), K1
+	VPSUBB          Z18, Z10, K1, Z18
+	VPXORD          Z17, Z17, Z17
+	VPDPBUSD        320(DI)(R10*8), Z18, Z17
+	VPUNPCKLDQ      Z17, Z16, Z18
+	VPUNPCKHDQ      Z17, Z16, Z16
+	VPADDD          Z18, Z16, Z16
+	VBROADCASTI32X4 100(R11), Y17
+	VPSHUFB         Y9, Y17, Y17
+	VPXORD          Z18, Z18, Z18
+	KXNORW          K1, K1, K1
+	VPGATHERDQ      (R13)(Y17*8), K1, Z18
+	KMOVQ           280(SP), K1
+	VPSUBB          Z18, Z10, K1, Z18
+	VPXORD          Z17, Z17, Z17
+	VPDPBUSD        384(DI)(R10*8), Z18, Z17
+	VBROADCASTI32X4 116(R11), Y18
+	VPSHUFB         Y9, Y18, Y18
+	VPXORD          Z19, Z19, Z19
+	KXNORW          K1, K1, K1
+	VPGATHERDQ      (R13)(Y18*8), K1, Z19
+	KMOVQ           288(SP), K1
+	VPSUBB          Z19, Z10, K1, Z19
+	VPXORD          Z18, Z18, Z18
+	VPDPBUSD        448(DI)(R10*8), Z19, Z18
+	VPUNPCKLDQ      Z18, Z17, Z19
+	VPUNPCKHDQ      Z18, Z17, Z17
+	VPADDD          Z19, Z17, Z17
+	VPUNPCKLQDQ     Z17, Z16, Z18
+	VPUNPCKHQDQ     Z17, Z16, Z16
+	VPADDD          Z18, Z16, Z16
+	VMOVDQU32       Z15, Z17
+	VPERMT2D        Z16, Z11, Z17
+	VPERMT2D        Z16, Z12, Z15
+	VPADDD          Z15, Z17, Z17
+	VMOVDQU32       (R9)(R10*1), Z15
+	VPSLLD          $0x06, Z15, Z15
+	VPSUBD          Z15, Z17, Z17
+	VPBROADCASTW    (R11), Y15
+	VPBROADCASTW    66(R11), X16
+	VINSERTI32X4    $0x01, X16, Y15, Y15
+	VCVTPH2PS       Y15, Z15
+	VMOVDQU32       2(R11), Z16
+	VMOVDQU32       68(R11), Z18
+	VPERMT2D        Z18, Z2, Z16
+	VPSRLD          $0x1c, Z16, Z16
 	VCVTDQ2PS       Z16, Z16
-	VMULPS          Z14, Z15, Z15
-	VFMADD231PS     Z15, Z16, Z1
+	VFMADD213PS     Z13, Z14, Z16
+	VMULPS          Z15, Z16, Z16
+	VPANDD          Z0, Z16, Z16
+	VMOVDQU32       (R8)(R10*1), Z15
+	VCVTDQ2PS       Z17, Z17
+	VMULPS          Z15, Z16, Z16
+	VFMADD231PS     Z16, Z17, Z1
 
 done:
-	VPERMILPS     $0x4e, Z1, Z14
-	VADDPS        Z1, Z14, Z14
-	VPERMILPS     $0xb1, Z14, Z1
-	VADDPS        Z1, Z14, Z14
-	VSHUFF32X4    $0xb1, Z14, Z14, Z1
-	VADDPS        Z14, Z1, Z1
-	VEXTRACTI32X4 $0x02, Z1, X14
-	VADDPS        X1, X14, X14
-	VMOVSS        X14, (AX)
+	VPERMILPS     $0x4e, Z1, Z15
+	VADDPS        Z1, Z15, Z15
+	VPERMILPS     $0xb1, Z15, Z1
+	VADDPS        Z1, Z15, Z15
+	VSHUFF32X4    $0xb1, Z15, Z15, Z1
+	VADDPS        Z15, Z1, Z1
+	VEXTRACTI32X4 $0x02, Z1, X15
+	VADDPS        X1, X15, X15
+	VMOVSS        X15, (AX)
 	ADDQ          $0x04, AX
 	ADDQ          DX, CX
 	DECQ          BX
@@ -359,17 +359,18 @@ done:
 
 constants:
 	VMOVDQU32 constant2<>+0(SB), Z11
-	VMOVDQU32 constant3<>+0(SB), Z12
+	VMOVDQU32 constant3<>+0(SB), Z13
 	VMOVDQU32 constant4<>+0(SB), Z6
 	VMOVDQU32 constant5<>+0(SB), Z5
-	VMOVDQU32 constant6<>+0(SB), Z13
+	VMOVDQU32 constant6<>+0(SB), Z14
 	VMOVDQU32 constant7<>+0(SB), Z4
 	VMOVDQU32 constant8<>+0(SB), Z8
 	VMOVDQU32 constant9<>+0(SB), Z9
 	VMOVDQU32 constant10<>+0(SB), Z2
-	VMOVDQU32 constant11<>+0(SB), Z7
-	VMOVDQU32 constant12<>+0(SB), Z3
-	VMOVDQU32 constant13<>+0(SB), Z10
+	VMOVDQU32 constant11<>+0(SB), Z12
+	VMOVDQU32 constant12<>+0(SB), Z7
+	VMOVDQU32 constant13<>+0(SB), Z3
+	VMOVDQU32 constant14<>+0(SB), Z10
 	JMP       begin
 
 DATA constant0<>+0(SB)/8, $0xffffffffffffffff
@@ -396,14 +397,14 @@ DATA constant1<>+16(SB)/8, $0x4040404040404040
 DATA constant1<>+24(SB)/8, $0x4040404040404040
 GLOBL constant1<>(SB), RODATA|NOPTR, $32
 
-DATA constant2<>+0(SB)/8, $0x0000000400000000
-DATA constant2<>+8(SB)/8, $0x0000000500000001
-DATA constant2<>+16(SB)/8, $0x0000000600000002
-DATA constant2<>+24(SB)/8, $0x0000000700000003
-DATA constant2<>+32(SB)/8, $0x0000000c00000008
-DATA constant2<>+40(SB)/8, $0x0000000d00000009
-DATA constant2<>+48(SB)/8, $0x0000000e0000000a
-DATA constant2<>+56(SB)/8, $0x0000000f0000000b
+DATA constant2<>+0(SB)/8, $0x0000000800000000
+DATA constant2<>+8(SB)/8, $0x0000000900000001
+DATA constant2<>+16(SB)/8, $0x0000000a00000002
+DATA constant2<>+24(SB)/8, $0x0000000b00000003
+DATA constant2<>+32(SB)/8, $0x0000001800000010
+DATA constant2<>+40(SB)/8, $0x0000001900000011
+DATA constant2<>+48(SB)/8, $0x0000001a00000012
+DATA constant2<>+56(SB)/8, $0x0000001b00000013
 GLOBL constant2<>(SB), RODATA|NOPTR, $64
 
 DATA constant3<>+0(SB)/8, $0x3e0000003e000000
@@ -486,35 +487,45 @@ DATA constant10<>+48(SB)/8, $0x0000001b00000019
 DATA constant10<>+56(SB)/8, $0x0000001f0000001d
 GLOBL constant10<>(SB), RODATA|NOPTR, $64
 
-DATA constant11<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant11<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant11<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant11<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant11<>+32(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant11<>+40(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant11<>+48(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant11<>+56(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant11<>+0(SB)/8, $0x0000000c00000004
+DATA constant11<>+8(SB)/8, $0x0000000d00000005
+DATA constant11<>+16(SB)/8, $0x0000000e00000006
+DATA constant11<>+24(SB)/8, $0x0000000f00000007
+DATA constant11<>+32(SB)/8, $0x0000001c00000014
+DATA constant11<>+40(SB)/8, $0x0000001d00000015
+DATA constant11<>+48(SB)/8, $0x0000001e00000016
+DATA constant11<>+56(SB)/8, $0x0000001f00000017
 GLOBL constant11<>(SB), RODATA|NOPTR, $64
 
-DATA constant12<>+0(SB)/8, $0x0000007f0000007f
-DATA constant12<>+8(SB)/8, $0x0000007f0000007f
-DATA constant12<>+16(SB)/8, $0x0000007f0000007f
-DATA constant12<>+24(SB)/8, $0x0000007f0000007f
-DATA constant12<>+32(SB)/8, $0x0000007f0000007f
-DATA constant12<>+40(SB)/8, $0x0000007f0000007f
-DATA constant12<>+48(SB)/8, $0x0000007f0000007f
-DATA constant12<>+56(SB)/8, $0x0000007f0000007f
+DATA constant12<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant12<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant12<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant12<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant12<>+32(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant12<>+40(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant12<>+48(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant12<>+56(SB)/8, $0x0f0f0f0f0f0f0f0f
 GLOBL constant12<>(SB), RODATA|NOPTR, $64
 
-DATA constant13<>+0(SB)/8, $0x8080808080808080
-DATA constant13<>+8(SB)/8, $0x8080808080808080
-DATA constant13<>+16(SB)/8, $0x8080808080808080
-DATA constant13<>+24(SB)/8, $0x8080808080808080
-DATA constant13<>+32(SB)/8, $0x8080808080808080
-DATA constant13<>+40(SB)/8, $0x8080808080808080
-DATA constant13<>+48(SB)/8, $0x8080808080808080
-DATA constant13<>+56(SB)/8, $0x8080808080808080
+DATA constant13<>+0(SB)/8, $0x0000007f0000007f
+DATA constant13<>+8(SB)/8, $0x0000007f0000007f
+DATA constant13<>+16(SB)/8, $0x0000007f0000007f
+DATA constant13<>+24(SB)/8, $0x0000007f0000007f
+DATA constant13<>+32(SB)/8, $0x0000007f0000007f
+DATA constant13<>+40(SB)/8, $0x0000007f0000007f
+DATA constant13<>+48(SB)/8, $0x0000007f0000007f
+DATA constant13<>+56(SB)/8, $0x0000007f0000007f
 GLOBL constant13<>(SB), RODATA|NOPTR, $64
+
+DATA constant14<>+0(SB)/8, $0x8080808080808080
+DATA constant14<>+8(SB)/8, $0x8080808080808080
+DATA constant14<>+16(SB)/8, $0x8080808080808080
+DATA constant14<>+24(SB)/8, $0x8080808080808080
+DATA constant14<>+32(SB)/8, $0x8080808080808080
+DATA constant14<>+40(SB)/8, $0x8080808080808080
+DATA constant14<>+48(SB)/8, $0x8080808080808080
+DATA constant14<>+56(SB)/8, $0x8080808080808080
+GLOBL constant14<>(SB), RODATA|NOPTR, $64
 
 // func iq2_xxsPackAVX512(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VL
@@ -674,7 +685,7 @@ tile:
 	RET
 
 constants:
-	VMOVDQU32 constant2<>+0(SB), Z11
+	VMOVDQU32 constant15<>+0(SB), Z11
 	VMOVDQU32 constant3<>+0(SB), Z12
 	VMOVDQU32 constant4<>+0(SB), Z6
 	VMOVDQU32 constant5<>+0(SB), Z5
@@ -683,10 +694,20 @@ constants:
 	VMOVDQU32 constant8<>+0(SB), Z8
 	VMOVDQU32 constant9<>+0(SB), Z9
 	VMOVDQU32 constant10<>+0(SB), Z2
-	VMOVDQU32 constant11<>+0(SB), Z7
-	VMOVDQU32 constant12<>+0(SB), Z3
-	VMOVDQU32 constant13<>+0(SB), Z10
+	VMOVDQU32 constant12<>+0(SB), Z7
+	VMOVDQU32 constant13<>+0(SB), Z3
+	VMOVDQU32 constant14<>+0(SB), Z10
 	JMP       begin
+
+DATA constant15<>+0(SB)/8, $0x0000000400000000
+DATA constant15<>+8(SB)/8, $0x0000000500000001
+DATA constant15<>+16(SB)/8, $0x0000000600000002
+DATA constant15<>+24(SB)/8, $0x0000000700000003
+DATA constant15<>+32(SB)/8, $0x0000000c00000008
+DATA constant15<>+40(SB)/8, $0x0000000d00000009
+DATA constant15<>+48(SB)/8, $0x0000000e0000000a
+DATA constant15<>+56(SB)/8, $0x0000000f0000000b
+GLOBL constant15<>(SB), RODATA|NOPTR, $64
 
 // func iq2_xxsRowAVX2(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 // Requires: AVX, AVX2, F16C, FMA3, MMX+
@@ -717,20 +738,20 @@ group:
 	VMOVDQU      2(R11), Y1
 	VSHUFPS      $0xdd, 34(R11), Y1, Y1
 	VPERMQ       $0xd8, Y1, Y1
-	VPAND        constant14<>+0(SB), Y1, Y2
+	VPAND        constant16<>+0(SB), Y1, Y2
 	VPSLLD       $0x01, Y1, Y3
-	VPAND        constant15<>+0(SB), Y3, Y3
+	VPAND        constant17<>+0(SB), Y3, Y3
 	VPOR         Y3, Y2, Y2
 	VPSLLD       $0x02, Y1, Y3
-	VPAND        constant16<>+0(SB), Y3, Y3
+	VPAND        constant18<>+0(SB), Y3, Y3
 	VPOR         Y3, Y2, Y2
 	VPSLLD       $0x03, Y1, Y1
-	VPAND        constant17<>+0(SB), Y1, Y1
+	VPAND        constant19<>+0(SB), Y1, Y1
 	VPOR         Y1, Y2, Y2
 	VPSRLD       $0x04, Y2, Y1
 	VPXOR        Y2, Y1, Y1
-	VPAND        constant18<>+0(SB), Y1, Y1
-	VMOVDQU      constant19<>+0(SB), Y3
+	VPAND        constant20<>+0(SB), Y1, Y1
+	VMOVDQU      constant21<>+0(SB), Y3
 	VPSHUFB      Y1, Y3, Y1
 	VPOR         Y1, Y2, Y1
 	VMOVDQU      Y1, (SP)
@@ -739,29 +760,29 @@ group:
 	VPCMPEQD     Y3, Y3, Y3
 	VPGATHERDQ   Y3, (R12)(X1*8), Y2
 	VPBROADCASTD (SP), Y1
-	VPSHUFB      constant20<>+0(SB), Y1, Y1
-	VMOVDQU      constant21<>+0(SB), Y3
+	VPSHUFB      constant22<>+0(SB), Y1, Y1
+	VMOVDQU      constant23<>+0(SB), Y3
 	VPAND        Y3, Y1, Y1
 	VPCMPEQB     Y3, Y1, Y1
-	VPAND        constant22<>+0(SB), Y1, Y3
+	VPAND        constant24<>+0(SB), Y1, Y3
 	VPXOR        Y3, Y2, Y2
 	VPSUBB       Y1, Y2, Y2
 	VPMADDUBSW   (DI)(R10*8), Y2, Y1
-	VPMADDWD     constant23<>+0(SB), Y1, Y1
+	VPMADDWD     constant25<>+0(SB), Y1, Y1
 	VPMOVZXBD    10(R11), X2
 	VPXOR        Y3, Y3, Y3
 	VPCMPEQD     Y4, Y4, Y4
 	VPGATHERDQ   Y4, (R12)(X2*8), Y3
 	VPBROADCASTD 4(SP), Y2
-	VPSHUFB      constant20<>+0(SB), Y2, Y2
-	VMOVDQU      constant21<>+0(SB), Y4
+	VPSHUFB      constant22<>+0(SB), Y2, Y2
+	VMOVDQU      constant23<>+0(SB), Y4
 	VPAND        Y4, Y2, Y2
 	VPCMPEQB     Y4, Y2, Y2
-	VPAND        constant22<>+0(SB), Y2, Y4
+	VPAND        constant24<>+0(SB), Y2, Y4
 	VPXOR        Y4, Y3, Y3
 	VPSUBB       Y2, Y3, Y3
 	VPMADDUBSW   32(DI)(R10*8), Y3, Y2
-	VPMADDWD     constant23<>+0(SB), Y2, Y2
+	VPMADDWD     constant25<>+0(SB), Y2, Y2
 	VPUNPCKLDQ   Y2, Y1, Y3
 	VPUNPCKHDQ   Y2, Y1, Y1
 	VPADDD       Y3, Y1, Y1
@@ -770,29 +791,29 @@ group:
 	VPCMPEQD     Y4, Y4, Y4
 	VPGATHERDQ   Y4, (R12)(X2*8), Y3
 	VPBROADCASTD 8(SP), Y2
-	VPSHUFB      constant20<>+0(SB), Y2, Y2
-	VMOVDQU      constant21<>+0(SB), Y4
+	VPSHUFB      constant22<>+0(SB), Y2, Y2
+	VMOVDQU      constant23<>+0(SB), Y4
 	VPAND        Y4, Y2, Y2
 	VPCMPEQB     Y4, Y2, Y2
-	VPAND        constant22<>+0(SB), Y2, Y4
+	VPAND        constant24<>+0(SB), Y2, Y4
 	VPXOR        Y4, Y3, Y3
 	VPSUBB       Y2, Y3, Y3
 	VPMADDUBSW   64(DI)(R10*8), Y3, Y2
-	VPMADDWD     constant23<>+0(SB), Y2, Y2
+	VPMADDWD     constant25<>+0(SB), Y2, Y2
 	VPMOVZXBD    26(R11), X3
 	VPXOR        Y4, Y4, Y4
 	VPCMPEQD     Y5, Y5, Y5
 	VPGATHERDQ   Y5, (R12)(X3*8), Y4
 	VPBROADCASTD 12(SP), Y3
-	VPSHUFB      constant20<>+0(SB), Y3, Y3
-	VMOVDQU      constant21<>+0(SB), Y5
+	VPSHUFB      constant22<>+0(SB), Y3, Y3
+	VMOVDQU      constant23<>+0(SB), Y5
 	VPAND        Y5, Y3, Y3
 	VPCMPEQB     Y5, Y3, Y3
-	VPAND        constant22<>+0(SB), Y3, Y5
+	VPAND        constant24<>+0(SB), Y3, Y5
 	VPXOR        Y5, Y4, Y4
 	VPSUBB       Y3, Y4, Y4
 	VPMADDUBSW   96(DI)(R10*8), Y4, Y3
-	VPMADDWD     constant23<>+0(SB), Y3, Y3
+	VPMADDWD     constant25<>+0(SB), Y3, Y3
 	VPUNPCKLDQ   Y3, Y2, Y4
 	VPUNPCKHDQ   Y3, Y2, Y2
 	VPADDD       Y4, Y2, Y2
@@ -804,29 +825,29 @@ group:
 	VPCMPEQD     Y4, Y4, Y4
 	VPGATHERDQ   Y4, (R12)(X2*8), Y3
 	VPBROADCASTD 16(SP), Y2
-	VPSHUFB      constant20<>+0(SB), Y2, Y2
-	VMOVDQU      constant21<>+0(SB), Y4
+	VPSHUFB      constant22<>+0(SB), Y2, Y2
+	VMOVDQU      constant23<>+0(SB), Y4
 	VPAND        Y4, Y2, Y2
 	VPCMPEQB     Y4, Y2, Y2
-	VPAND        constant22<>+0(SB), Y2, Y4
+	VPAND        constant24<>+0(SB), Y2, Y4
 	VPXOR        Y4, Y3, Y3
 	VPSUBB       Y2, Y3, Y3
 	VPMADDUBSW   128(DI)(R10*8), Y3, Y2
-	VPMADDWD     constant23<>+0(SB), Y2, Y2
+	VPMADDWD     constant25<>+0(SB), Y2, Y2
 	VPMOVZXBD    42(R11), X3
 	VPXOR        Y4, Y4, Y4
 	VPCMPEQD     Y5, Y5, Y5
 	VPGATHERDQ   Y5, (R12)(X3*8), Y4
 	VPBROADCASTD 20(SP), Y3
-	VPSHUFB      constant20<>+0(SB), Y3, Y3
-	VMOVDQU      constant21<>+0(SB), Y5
+	VPSHUFB      constant22<>+0(SB), Y3, Y3
+	VMOVDQU      constant23<>+0(SB), Y5
 	VPAND        Y5, Y3, Y3
 	VPCMPEQB     Y5, Y3, Y3
-	VPAND        constant22<>+0(SB), Y3, Y5
+	VPAND        constant24<>+0(SB), Y3, Y5
 	VPXOR        Y5, Y4, Y4
 	VPSUBB       Y3, Y4, Y4
 	VPMADDUBSW   160(DI)(R10*8), Y4, Y3
-	VPMADDWD     constant23<>+0(SB), Y3, Y3
+	VPMADDWD     constant25<>+0(SB), Y3, Y3
 	VPUNPCKLDQ   Y3, Y2, Y4
 	VPUNPCKHDQ   Y3, Y2, Y2
 	VPADDD       Y4, Y2, Y2
@@ -835,29 +856,29 @@ group:
 	VPCMPEQD     Y5, Y5, Y5
 	VPGATHERDQ   Y5, (R12)(X3*8), Y4
 	VPBROADCASTD 24(SP), Y3
-	VPSHUFB      constant20<>+0(SB), Y3, Y3
-	VMOVDQU      constant21<>+0(SB), Y5
+	VPSHUFB      constant22<>+0(SB), Y3, Y3
+	VMOVDQU      constant23<>+0(SB), Y5
 	VPAND        Y5, Y3, Y3
 	VPCMPEQB     Y5, Y3, Y3
-	VPAND        constant22<>+0(SB), Y3, Y5
+	VPAND        constant24<>+0(SB), Y3, Y5
 	VPXOR        Y5, Y4, Y4
 	VPSUBB       Y3, Y4, Y4
 	VPMADDUBSW   192(DI)(R10*8), Y4, Y3
-	VPMADDWD     constant23<>+0(SB), Y3, Y3
+	VPMADDWD     constant25<>+0(SB), Y3, Y3
 	VPMOVZXBD    58(R11), X4
 	VPXOR        Y5, Y5, Y5
 	VPCMPEQD     Y6, Y6, Y6
 	VPGATHERDQ   Y6, (R12)(X4*8), Y5
 	VPBROADCASTD 28(SP), Y4
-	VPSHUFB      constant20<>+0(SB), Y4, Y4
-	VMOVDQU      constant21<>+0(SB), Y6
+	VPSHUFB      constant22<>+0(SB), Y4, Y4
+	VMOVDQU      constant23<>+0(SB), Y6
 	VPAND        Y6, Y4, Y4
 	VPCMPEQB     Y6, Y4, Y4
-	VPAND        constant22<>+0(SB), Y4, Y6
+	VPAND        constant24<>+0(SB), Y4, Y6
 	VPXOR        Y6, Y5, Y5
 	VPSUBB       Y4, Y5, Y5
 	VPMADDUBSW   224(DI)(R10*8), Y5, Y4
-	VPMADDWD     constant23<>+0(SB), Y4, Y4
+	VPMADDWD     constant25<>+0(SB), Y4, Y4
 	VPUNPCKLDQ   Y4, Y3, Y5
 	VPUNPCKHDQ   Y4, Y3, Y3
 	VPADDD       Y5, Y3, Y3
@@ -877,8 +898,8 @@ group:
 	VPERMQ       $0xd8, Y2, Y2
 	VPSRLD       $0x1c, Y2, Y2
 	VCVTDQ2PS    Y2, Y2
-	VMOVDQU      constant25<>+0(SB), Y4
-	VFMADD213PS  constant24<>+0(SB), Y4, Y2
+	VMOVDQU      constant27<>+0(SB), Y4
+	VFMADD213PS  constant26<>+0(SB), Y4, Y2
 	VMULPS       Y1, Y2, Y2
 	VMOVDQU      (R8)(R10*1), Y1
 	VCVTDQ2PS    Y3, Y3
@@ -903,77 +924,77 @@ rest:
 	VZEROUPPER
 	RET
 
-DATA constant14<>+0(SB)/8, $0x0000007f0000007f
-DATA constant14<>+8(SB)/8, $0x0000007f0000007f
-DATA constant14<>+16(SB)/8, $0x0000007f0000007f
-DATA constant14<>+24(SB)/8, $0x0000007f0000007f
-GLOBL constant14<>(SB), RODATA|NOPTR, $32
-
-DATA constant15<>+0(SB)/8, $0x00007f0000007f00
-DATA constant15<>+8(SB)/8, $0x00007f0000007f00
-DATA constant15<>+16(SB)/8, $0x00007f0000007f00
-DATA constant15<>+24(SB)/8, $0x00007f0000007f00
-GLOBL constant15<>(SB), RODATA|NOPTR, $32
-
-DATA constant16<>+0(SB)/8, $0x007f0000007f0000
-DATA constant16<>+8(SB)/8, $0x007f0000007f0000
-DATA constant16<>+16(SB)/8, $0x007f0000007f0000
-DATA constant16<>+24(SB)/8, $0x007f0000007f0000
+DATA constant16<>+0(SB)/8, $0x0000007f0000007f
+DATA constant16<>+8(SB)/8, $0x0000007f0000007f
+DATA constant16<>+16(SB)/8, $0x0000007f0000007f
+DATA constant16<>+24(SB)/8, $0x0000007f0000007f
 GLOBL constant16<>(SB), RODATA|NOPTR, $32
 
-DATA constant17<>+0(SB)/8, $0x7f0000007f000000
-DATA constant17<>+8(SB)/8, $0x7f0000007f000000
-DATA constant17<>+16(SB)/8, $0x7f0000007f000000
-DATA constant17<>+24(SB)/8, $0x7f0000007f000000
+DATA constant17<>+0(SB)/8, $0x00007f0000007f00
+DATA constant17<>+8(SB)/8, $0x00007f0000007f00
+DATA constant17<>+16(SB)/8, $0x00007f0000007f00
+DATA constant17<>+24(SB)/8, $0x00007f0000007f00
 GLOBL constant17<>(SB), RODATA|NOPTR, $32
 
-DATA constant18<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant18<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant18<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant18<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant18<>+0(SB)/8, $0x007f0000007f0000
+DATA constant18<>+8(SB)/8, $0x007f0000007f0000
+DATA constant18<>+16(SB)/8, $0x007f0000007f0000
+DATA constant18<>+24(SB)/8, $0x007f0000007f0000
 GLOBL constant18<>(SB), RODATA|NOPTR, $32
 
-DATA constant19<>+0(SB)/8, $0x8000008000808000
-DATA constant19<>+8(SB)/8, $0x0080800080000080
-DATA constant19<>+16(SB)/8, $0x8000008000808000
-DATA constant19<>+24(SB)/8, $0x0080800080000080
+DATA constant19<>+0(SB)/8, $0x7f0000007f000000
+DATA constant19<>+8(SB)/8, $0x7f0000007f000000
+DATA constant19<>+16(SB)/8, $0x7f0000007f000000
+DATA constant19<>+24(SB)/8, $0x7f0000007f000000
 GLOBL constant19<>(SB), RODATA|NOPTR, $32
 
-DATA constant20<>+0(SB)/8, $0x0000000000000000
-DATA constant20<>+8(SB)/8, $0x0101010101010101
-DATA constant20<>+16(SB)/8, $0x0202020202020202
-DATA constant20<>+24(SB)/8, $0x0303030303030303
+DATA constant20<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant20<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant20<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant20<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
 GLOBL constant20<>(SB), RODATA|NOPTR, $32
 
-DATA constant21<>+0(SB)/8, $0x8040201008040201
-DATA constant21<>+8(SB)/8, $0x8040201008040201
-DATA constant21<>+16(SB)/8, $0x8040201008040201
-DATA constant21<>+24(SB)/8, $0x8040201008040201
+DATA constant21<>+0(SB)/8, $0x8000008000808000
+DATA constant21<>+8(SB)/8, $0x0080800080000080
+DATA constant21<>+16(SB)/8, $0x8000008000808000
+DATA constant21<>+24(SB)/8, $0x0080800080000080
 GLOBL constant21<>(SB), RODATA|NOPTR, $32
 
-DATA constant22<>+0(SB)/8, $0x7f7f7f7f7f7f7f7f
-DATA constant22<>+8(SB)/8, $0x7f7f7f7f7f7f7f7f
-DATA constant22<>+16(SB)/8, $0x7f7f7f7f7f7f7f7f
-DATA constant22<>+24(SB)/8, $0x7f7f7f7f7f7f7f7f
+DATA constant22<>+0(SB)/8, $0x0000000000000000
+DATA constant22<>+8(SB)/8, $0x0101010101010101
+DATA constant22<>+16(SB)/8, $0x0202020202020202
+DATA constant22<>+24(SB)/8, $0x0303030303030303
 GLOBL constant22<>(SB), RODATA|NOPTR, $32
 
-DATA constant23<>+0(SB)/8, $0x0001000100010001
-DATA constant23<>+8(SB)/8, $0x0001000100010001
-DATA constant23<>+16(SB)/8, $0x0001000100010001
-DATA constant23<>+24(SB)/8, $0x0001000100010001
+DATA constant23<>+0(SB)/8, $0x8040201008040201
+DATA constant23<>+8(SB)/8, $0x8040201008040201
+DATA constant23<>+16(SB)/8, $0x8040201008040201
+DATA constant23<>+24(SB)/8, $0x8040201008040201
 GLOBL constant23<>(SB), RODATA|NOPTR, $32
 
-DATA constant24<>+0(SB)/8, $0x3e0000003e000000
-DATA constant24<>+8(SB)/8, $0x3e0000003e000000
-DATA constant24<>+16(SB)/8, $0x3e0000003e000000
-DATA constant24<>+24(SB)/8, $0x3e0000003e000000
+DATA constant24<>+0(SB)/8, $0x7f7f7f7f7f7f7f7f
+DATA constant24<>+8(SB)/8, $0x7f7f7f7f7f7f7f7f
+DATA constant24<>+16(SB)/8, $0x7f7f7f7f7f7f7f7f
+DATA constant24<>+24(SB)/8, $0x7f7f7f7f7f7f7f7f
 GLOBL constant24<>(SB), RODATA|NOPTR, $32
 
-DATA constant25<>+0(SB)/8, $0x3e8000003e800000
-DATA constant25<>+8(SB)/8, $0x3e8000003e800000
-DATA constant25<>+16(SB)/8, $0x3e8000003e800000
-DATA constant25<>+24(SB)/8, $0x3e8000003e800000
+DATA constant25<>+0(SB)/8, $0x0001000100010001
+DATA constant25<>+8(SB)/8, $0x0001000100010001
+DATA constant25<>+16(SB)/8, $0x0001000100010001
+DATA constant25<>+24(SB)/8, $0x0001000100010001
 GLOBL constant25<>(SB), RODATA|NOPTR, $32
+
+DATA constant26<>+0(SB)/8, $0x3e0000003e000000
+DATA constant26<>+8(SB)/8, $0x3e0000003e000000
+DATA constant26<>+16(SB)/8, $0x3e0000003e000000
+DATA constant26<>+24(SB)/8, $0x3e0000003e000000
+GLOBL constant26<>(SB), RODATA|NOPTR, $32
+
+DATA constant27<>+0(SB)/8, $0x3e8000003e800000
+DATA constant27<>+8(SB)/8, $0x3e8000003e800000
+DATA constant27<>+16(SB)/8, $0x3e8000003e800000
+DATA constant27<>+24(SB)/8, $0x3e8000003e800000
+GLOBL constant27<>(SB), RODATA|NOPTR, $32
 
 // func iq2_xxsPackAVX2(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX2, F16C, FMA3
@@ -997,20 +1018,20 @@ tile:
 	VMOVDQU      2(R10), Y0
 	VSHUFPS      $0xdd, 34(R10), Y0, Y0
 	VPERMQ       $0xd8, Y0, Y0
-	VPAND        constant14<>+0(SB), Y0, Y1
+	VPAND        constant16<>+0(SB), Y0, Y1
 	VPSLLD       $0x01, Y0, Y2
-	VPAND        constant15<>+0(SB), Y2, Y2
+	VPAND        constant17<>+0(SB), Y2, Y2
 	VPOR         Y2, Y1, Y1
 	VPSLLD       $0x02, Y0, Y2
-	VPAND        constant16<>+0(SB), Y2, Y2
+	VPAND        constant18<>+0(SB), Y2, Y2
 	VPOR         Y2, Y1, Y1
 	VPSLLD       $0x03, Y0, Y0
-	VPAND        constant17<>+0(SB), Y0, Y0
+	VPAND        constant19<>+0(SB), Y0, Y0
 	VPOR         Y0, Y1, Y1
 	VPSRLD       $0x04, Y1, Y0
 	VPXOR        Y1, Y0, Y0
-	VPAND        constant18<>+0(SB), Y0, Y0
-	VMOVDQU      constant19<>+0(SB), Y2
+	VPAND        constant20<>+0(SB), Y0, Y0
+	VMOVDQU      constant21<>+0(SB), Y2
 	VPSHUFB      Y0, Y2, Y0
 	VPOR         Y0, Y1, Y0
 	VMOVDQU      Y0, (SP)
@@ -1019,11 +1040,11 @@ tile:
 	VPCMPEQD     Y2, Y2, Y2
 	VPGATHERDQ   Y2, (R11)(X0*8), Y1
 	VPBROADCASTD (SP), Y0
-	VPSHUFB      constant20<>+0(SB), Y0, Y0
-	VMOVDQU      constant21<>+0(SB), Y2
+	VPSHUFB      constant22<>+0(SB), Y0, Y0
+	VMOVDQU      constant23<>+0(SB), Y2
 	VPAND        Y2, Y0, Y0
 	VPCMPEQB     Y2, Y0, Y0
-	VPAND        constant22<>+0(SB), Y0, Y2
+	VPAND        constant24<>+0(SB), Y0, Y2
 	VPXOR        Y2, Y1, Y1
 	VPSUBB       Y0, Y1, Y1
 	VPMOVZXBD    10(R10), X0
@@ -1031,11 +1052,11 @@ tile:
 	VPCMPEQD     Y3, Y3, Y3
 	VPGATHERDQ   Y3, (R11)(X0*8), Y2
 	VPBROADCASTD 4(SP), Y0
-	VPSHUFB      constant20<>+0(SB), Y0, Y0
-	VMOVDQU      constant21<>+0(SB), Y3
+	VPSHUFB      constant22<>+0(SB), Y0, Y0
+	VMOVDQU      constant23<>+0(SB), Y3
 	VPAND        Y3, Y0, Y0
 	VPCMPEQB     Y3, Y0, Y0
-	VPAND        constant22<>+0(SB), Y0, Y3
+	VPAND        constant24<>+0(SB), Y0, Y3
 	VPXOR        Y3, Y2, Y2
 	VPSUBB       Y0, Y2, Y2
 	VPMOVZXBD    18(R10), X0
@@ -1043,11 +1064,11 @@ tile:
 	VPCMPEQD     Y4, Y4, Y4
 	VPGATHERDQ   Y4, (R11)(X0*8), Y3
 	VPBROADCASTD 8(SP), Y0
-	VPSHUFB      constant20<>+0(SB), Y0, Y0
-	VMOVDQU      constant21<>+0(SB), Y4
+	VPSHUFB      constant22<>+0(SB), Y0, Y0
+	VMOVDQU      constant23<>+0(SB), Y4
 	VPAND        Y4, Y0, Y0
 	VPCMPEQB     Y4, Y0, Y0
-	VPAND        constant22<>+0(SB), Y0, Y4
+	VPAND        constant24<>+0(SB), Y0, Y4
 	VPXOR        Y4, Y3, Y3
 	VPSUBB       Y0, Y3, Y3
 	VPMOVZXBD    26(R10), X0
@@ -1055,11 +1076,11 @@ tile:
 	VPCMPEQD     Y5, Y5, Y5
 	VPGATHERDQ   Y5, (R11)(X0*8), Y4
 	VPBROADCASTD 12(SP), Y0
-	VPSHUFB      constant20<>+0(SB), Y0, Y0
-	VMOVDQU      constant21<>+0(SB), Y5
+	VPSHUFB      constant22<>+0(SB), Y0, Y0
+	VMOVDQU      constant23<>+0(SB), Y5
 	VPAND        Y5, Y0, Y0
 	VPCMPEQB     Y5, Y0, Y0
-	VPAND        constant22<>+0(SB), Y0, Y5
+	VPAND        constant24<>+0(SB), Y0, Y5
 	VPXOR        Y5, Y4, Y4
 	VPSUBB       Y0, Y4, Y4
 	VPMOVZXBD    34(R10), X0
@@ -1067,11 +1088,11 @@ tile:
 	VPCMPEQD     Y6, Y6, Y6
 	VPGATHERDQ   Y6, (R11)(X0*8), Y5
 	VPBROADCASTD 16(SP), Y0
-	VPSHUFB      constant20<>+0(SB), Y0, Y0
-	VMOVDQU      constant21<>+0(SB), Y6
+	VPSHUFB      constant22<>+0(SB), Y0, Y0
+	VMOVDQU      constant23<>+0(SB), Y6
 	VPAND        Y6, Y0, Y0
 	VPCMPEQB     Y6, Y0, Y0
-	VPAND        constant22<>+0(SB), Y0, Y6
+	VPAND        constant24<>+0(SB), Y0, Y6
 	VPXOR        Y6, Y5, Y5
 	VPSUBB       Y0, Y5, Y5
 	VPMOVZXBD    42(R10), X0
@@ -1079,11 +1100,11 @@ tile:
 	VPCMPEQD     Y7, Y7, Y7
 	VPGATHERDQ   Y7, (R11)(X0*8), Y6
 	VPBROADCASTD 20(SP), Y0
-	VPSHUFB      constant20<>+0(SB), Y0, Y0
-	VMOVDQU      constant21<>+0(SB), Y7
+	VPSHUFB      constant22<>+0(SB), Y0, Y0
+	VMOVDQU      constant23<>+0(SB), Y7
 	VPAND        Y7, Y0, Y0
 	VPCMPEQB     Y7, Y0, Y0
-	VPAND        constant22<>+0(SB), Y0, Y7
+	VPAND        constant24<>+0(SB), Y0, Y7
 	VPXOR        Y7, Y6, Y6
 	VPSUBB       Y0, Y6, Y6
 	VPMOVZXBD    50(R10), X0
@@ -1091,11 +1112,11 @@ tile:
 	VPCMPEQD     Y8, Y8, Y8
 	VPGATHERDQ   Y8, (R11)(X0*8), Y7
 	VPBROADCASTD 24(SP), Y0
-	VPSHUFB      constant20<>+0(SB), Y0, Y0
-	VMOVDQU      constant21<>+0(SB), Y8
+	VPSHUFB      constant22<>+0(SB), Y0, Y0
+	VMOVDQU      constant23<>+0(SB), Y8
 	VPAND        Y8, Y0, Y0
 	VPCMPEQB     Y8, Y0, Y0
-	VPAND        constant22<>+0(SB), Y0, Y8
+	VPAND        constant24<>+0(SB), Y0, Y8
 	VPXOR        Y8, Y7, Y7
 	VPSUBB       Y0, Y7, Y7
 	VPMOVZXBD    58(R10), X0
@@ -1103,11 +1124,11 @@ tile:
 	VPCMPEQD     Y9, Y9, Y9
 	VPGATHERDQ   Y9, (R11)(X0*8), Y8
 	VPBROADCASTD 28(SP), Y0
-	VPSHUFB      constant20<>+0(SB), Y0, Y0
-	VMOVDQU      constant21<>+0(SB), Y9
+	VPSHUFB      constant22<>+0(SB), Y0, Y0
+	VMOVDQU      constant23<>+0(SB), Y9
 	VPAND        Y9, Y0, Y0
 	VPCMPEQB     Y9, Y0, Y0
-	VPAND        constant22<>+0(SB), Y0, Y9
+	VPAND        constant24<>+0(SB), Y0, Y9
 	VPXOR        Y9, Y8, Y8
 	VPSUBB       Y0, Y8, Y8
 	VPUNPCKLDQ   Y2, Y1, Y0
@@ -1149,8 +1170,8 @@ tile:
 	VPERMQ       $0xd8, Y1, Y1
 	VPSRLD       $0x1c, Y1, Y1
 	VCVTDQ2PS    Y1, Y1
-	VMOVDQU      constant25<>+0(SB), Y2
-	VFMADD213PS  constant24<>+0(SB), Y2, Y1
+	VMOVDQU      constant27<>+0(SB), Y2
+	VFMADD213PS  constant26<>+0(SB), Y2, Y1
 	VMULPS       Y0, Y1, Y1
 	VMOVDQU      Y1, (CX)(R9*1)
 	ADDQ         $+66, R10
@@ -1158,20 +1179,20 @@ tile:
 	VMOVDQU      2(R10), Y0
 	VSHUFPS      $0xdd, 34(R10), Y0, Y0
 	VPERMQ       $0xd8, Y0, Y0
-	VPAND        constant14<>+0(SB), Y0, Y1
+	VPAND        constant16<>+0(SB), Y0, Y1
 	VPSLLD       $0x01, Y0, Y2
-	VPAND        constant15<>+0(SB), Y2, Y2
+	VPAND        constant17<>+0(SB), Y2, Y2
 	VPOR         Y2, Y1, Y1
 	VPSLLD       $0x02, Y0, Y2
-	VPAND        constant16<>+0(SB), Y2, Y2
+	VPAND        constant18<>+0(SB), Y2, Y2
 	VPOR         Y2, Y1, Y1
 	VPSLLD       $0x03, Y0, Y0
-	VPAND        constant17<>+0(SB), Y0, Y0
+	VPAND        constant19<>+0(SB), Y0, Y0
 	VPOR         Y0, Y1, Y1
 	VPSRLD       $0x04, Y1, Y0
 	VPXOR        Y1, Y0, Y0
-	VPAND        constant18<>+0(SB), Y0, Y0
-	VMOVDQU      constant19<>+0(SB), Y2
+	VPAND        constant20<>+0(SB), Y0, Y0
+	VMOVDQU      constant21<>+0(SB), Y2
 	VPSHUFB      Y0, Y2, Y0
 	VPOR         Y0, Y1, Y0
 	VMOVDQU      Y0, 32(SP)
@@ -1180,11 +1201,11 @@ tile:
 	VPCMPEQD     Y2, Y2, Y2
 	VPGATHERDQ   Y2, (R11)(X0*8), Y1
 	VPBROADCASTD 32(SP), Y0
-	VPSHUFB      constant20<>+0(SB), Y0, Y0
-	VMOVDQU      constant21<>+0(SB), Y2
+	VPSHUFB      constant22<>+0(SB), Y0, Y0
+	VMOVDQU      constant23<>+0(SB), Y2
 	VPAND        Y2, Y0, Y0
 	VPCMPEQB     Y2, Y0, Y0
-	VPAND        constant22<>+0(SB), Y0, Y2
+	VPAND        constant24<>+0(SB), Y0, Y2
 	VPXOR        Y2, Y1, Y1
 	VPSUBB       Y0, Y1, Y1
 	VPMOVZXBD    10(R10), X0
@@ -1192,11 +1213,11 @@ tile:
 	VPCMPEQD     Y3, Y3, Y3
 	VPGATHERDQ   Y3, (R11)(X0*8), Y2
 	VPBROADCASTD 36(SP), Y0
-	VPSHUFB      constant20<>+0(SB), Y0, Y0
-	VMOVDQU      constant21<>+0(SB), Y3
+	VPSHUFB      constant22<>+0(SB), Y0, Y0
+	VMOVDQU      constant23<>+0(SB), Y3
 	VPAND        Y3, Y0, Y0
 	VPCMPEQB     Y3, Y0, Y0
-	VPAND        constant22<>+0(SB), Y0, Y3
+	VPAND        constant24<>+0(SB), Y0, Y3
 	VPXOR        Y3, Y2, Y2
 	VPSUBB       Y0, Y2, Y2
 	VPMOVZXBD    18(R10), X0
@@ -1204,11 +1225,11 @@ tile:
 	VPCMPEQD     Y4, Y4, Y4
 	VPGATHERDQ   Y4, (R11)(X0*8), Y3
 	VPBROADCASTD 40(SP), Y0
-	VPSHUFB      constant20<>+0(SB), Y0, Y0
-	VMOVDQU      constant21<>+0(SB), Y4
+	VPSHUFB      constant22<>+0(SB), Y0, Y0
+	VMOVDQU      constant23<>+0(SB), Y4
 	VPAND        Y4, Y0, Y0
 	VPCMPEQB     Y4, Y0, Y0
-	VPAND        constant22<>+0(SB), Y0, Y4
+	VPAND        constant24<>+0(SB), Y0, Y4
 	VPXOR        Y4, Y3, Y3
 	VPSUBB       Y0, Y3, Y3
 	VPMOVZXBD    26(R10), X0
@@ -1216,11 +1237,11 @@ tile:
 	VPCMPEQD     Y5, Y5, Y5
 	VPGATHERDQ   Y5, (R11)(X0*8), Y4
 	VPBROADCASTD 44(SP), Y0
-	VPSHUFB      constant20<>+0(SB), Y0, Y0
-	VMOVDQU      constant21<>+0(SB), Y5
+	VPSHUFB      constant22<>+0(SB), Y0, Y0
+	VMOVDQU      constant23<>+0(SB), Y5
 	VPAND        Y5, Y0, Y0
 	VPCMPEQB     Y5, Y0, Y0
-	VPAND        constant22<>+0(SB), Y0, Y5
+	VPAND        constant24<>+0(SB), Y0, Y5
 	VPXOR        Y5, Y4, Y4
 	VPSUBB       Y0, Y4, Y4
 	VPMOVZXBD    34(R10), X0
@@ -1228,11 +1249,11 @@ tile:
 	VPCMPEQD     Y6, Y6, Y6
 	VPGATHERDQ   Y6, (R11)(X0*8), Y5
 	VPBROADCASTD 48(SP), Y0
-	VPSHUFB      constant20<>+0(SB), Y0, Y0
-	VMOVDQU      constant21<>+0(SB), Y6
+	VPSHUFB      constant22<>+0(SB), Y0, Y0
+	VMOVDQU      constant23<>+0(SB), Y6
 	VPAND        Y6, Y0, Y0
 	VPCMPEQB     Y6, Y0, Y0
-	VPAND        constant22<>+0(SB), Y0, Y6
+	VPAND        constant24<>+0(SB), Y0, Y6
 	VPXOR        Y6, Y5, Y5
 	VPSUBB       Y0, Y5, Y5
 	VPMOVZXBD    42(R10), X0
@@ -1240,11 +1261,11 @@ tile:
 	VPCMPEQD     Y7, Y7, Y7
 	VPGATHERDQ   Y7, (R11)(X0*8), Y6
 	VPBROADCASTD 52(SP), Y0
-	VPSHUFB      constant20<>+0(SB), Y0, Y0
-	VMOVDQU      constant21<>+0(SB), Y7
+	VPSHUFB      constant22<>+0(SB), Y0, Y0
+	VMOVDQU      constant23<>+0(SB), Y7
 	VPAND        Y7, Y0, Y0
 	VPCMPEQB     Y7, Y0, Y0
-	VPAND        constant22<>+0(SB), Y0, Y7
+	VPAND        constant24<>+0(SB), Y0, Y7
 	VPXOR        Y7, Y6, Y6
 	VPSUBB       Y0, Y6, Y6
 	VPMOVZXBD    50(R10), X0
@@ -1252,11 +1273,11 @@ tile:
 	VPCMPEQD     Y8, Y8, Y8
 	VPGATHERDQ   Y8, (R11)(X0*8), Y7
 	VPBROADCASTD 56(SP), Y0
-	VPSHUFB      constant20<>+0(SB), Y0, Y0
-	VMOVDQU      constant21<>+0(SB), Y8
+	VPSHUFB      constant22<>+0(SB), Y0, Y0
+	VMOVDQU      constant23<>+0(SB), Y8
 	VPAND        Y8, Y0, Y0
 	VPCMPEQB     Y8, Y0, Y0
-	VPAND        constant22<>+0(SB), Y0, Y8
+	VPAND        constant24<>+0(SB), Y0, Y8
 	VPXOR        Y8, Y7, Y7
 	VPSUBB       Y0, Y7, Y7
 	VPMOVZXBD    58(R10), X0
@@ -1264,11 +1285,11 @@ tile:
 	VPCMPEQD     Y9, Y9, Y9
 	VPGATHERDQ   Y9, (R11)(X0*8), Y8
 	VPBROADCASTD 60(SP), Y0
-	VPSHUFB      constant20<>+0(SB), Y0, Y0
-	VMOVDQU      constant21<>+0(SB), Y9
+	VPSHUFB      constant22<>+0(SB), Y0, Y0
+	VMOVDQU      constant23<>+0(SB), Y9
 	VPAND        Y9, Y0, Y0
 	VPCMPEQB     Y9, Y0, Y0
-	VPAND        constant22<>+0(SB), Y0, Y9
+	VPAND        constant24<>+0(SB), Y0, Y9
 	VPXOR        Y9, Y8, Y8
 	VPSUBB       Y0, Y8, Y8
 	VPUNPCKLDQ   Y2, Y1, Y0
@@ -1310,8 +1331,8 @@ tile:
 	VPERMQ       $0xd8, Y1, Y1
 	VPSRLD       $0x1c, Y1, Y1
 	VCVTDQ2PS    Y1, Y1
-	VMOVDQU      constant25<>+0(SB), Y2
-	VFMADD213PS  constant24<>+0(SB), Y2, Y1
+	VMOVDQU      constant27<>+0(SB), Y2
+	VFMADD213PS  constant26<>+0(SB), Y2, Y1
 	VMULPS       Y0, Y1, Y1
 	VMOVDQU      Y1, 32(CX)(R9*1)
 	ADDQ         $+66, R10

@@ -56,120 +56,120 @@ group:
 	PREFETCHT0   4224(R11)
 	PREFETCHT0   4288(R11)
 	LEAQ         ·iq3sBook+0(SB), R13
-	VPMOVZXBD    2(R11), Z10
+	VPMOVZXBD    2(R11), Z11
 	KMOVW        66(R11), K1
-	VPORD        Z2, Z10, K1, Z10
-	VPXORD       Z11, Z11, Z11
+	VPORD        Z2, Z11, K1, Z11
+	VPXORD       Z12, Z12, Z12
 	KXNORW       K1, K1, K1
-	VPGATHERDD   (R13)(Z10*4), K1, Z11
+	VPGATHERDD   (R13)(Z11*4), K1, Z12
 	KMOVQ        74(R11), K1
-	VPSUBB       Z11, Z3, K1, Z11
-	VPXORD       Z10, Z10, Z10
-	VPDPBUSD     (DI)(R10*8), Z11, Z10
-	VPMOVZXBD    18(R11), Z11
+	VPSUBB       Z12, Z3, K1, Z12
+	VPXORD       Z11, Z11, Z11
+	VPDPBUSD     (DI)(R10*8), Z12, Z11
+	VPMOVZXBD    18(R11), Z12
 	KMOVW        68(R11), K1
-	VPORD        Z2, Z11, K1, Z11
-	VPXORD       Z12, Z12, Z12
+	VPORD        Z2, Z12, K1, Z12
+	VPXORD       Z13, Z13, Z13
 	KXNORW       K1, K1, K1
-	VPGATHERDD   (R13)(Z11*4), K1, Z12
+	VPGATHERDD   (R13)(Z12*4), K1, Z13
 	KMOVQ        82(R11), K1
-	VPSUBB       Z12, Z3, K1, Z12
-	VPXORD       Z11, Z11, Z11
-	VPDPBUSD     64(DI)(R10*8), Z12, Z11
-	VPACKSSDW    Z11, Z10, Z10
-	VPMADDWD     Z4, Z10, Z10
-	VPMOVZXBD    34(R11), Z11
+	VPSUBB       Z13, Z3, K1, Z13
+	VPXORD       Z12, Z12, Z12
+	VPDPBUSD     64(DI)(R10*8), Z13, Z12
+	VPACKSSDW    Z12, Z11, Z11
+	VPMADDWD     Z4, Z11, Z11
+	VPMOVZXBD    34(R11), Z12
 	KMOVW        70(R11), K1
-	VPORD        Z2, Z11, K1, Z11
-	VPXORD       Z12, Z12, Z12
+	VPORD        Z2, Z12, K1, Z12
+	VPXORD       Z13, Z13, Z13
 	KXNORW       K1, K1, K1
-	VPGATHERDD   (R13)(Z11*4), K1, Z12
+	VPGATHERDD   (R13)(Z12*4), K1, Z13
 	KMOVQ        90(R11), K1
-	VPSUBB       Z12, Z3, K1, Z12
-	VPXORD       Z11, Z11, Z11
-	VPDPBUSD     128(DI)(R10*8), Z12, Z11
-	VPMOVZXBD    50(R11), Z12
+	VPSUBB       Z13, Z3, K1, Z13
+	VPXORD       Z12, Z12, Z12
+	VPDPBUSD     128(DI)(R10*8), Z13, Z12
+	VPMOVZXBD    50(R11), Z13
 	KMOVW        72(R11), K1
-	VPORD        Z2, Z12, K1, Z12
-	VPXORD       Z13, Z13, Z13
-	KXNORW       K1, K1, K1
-	VPGATHERDD   (R13)(Z12*4), K1, Z13
-	KMOVQ        98(R11), K1
-	VPSUBB       Z13, Z3, K1, Z13
-	VPXORD       Z12, Z12, Z12
-	VPDPBUSD     192(DI)(R10*8), Z13, Z12
-	VPACKSSDW    Z12, Z11, Z11
-	VPMADDWD     Z4, Z11, Z11
-	VPACKSSDW    Z11, Z10, Z10
-	VPMADDWD     Z4, Z10, Z10
-	VPMOVZXBD    112(R11), Z11
-	KMOVW        176(R11), K1
-	VPORD        Z2, Z11, K1, Z11
-	VPXORD       Z12, Z12, Z12
-	KXNORW       K1, K1, K1
-	VPGATHERDD   (R13)(Z11*4), K1, Z12
-	KMOVQ        184(R11), K1
-	VPSUBB       Z12, Z3, K1, Z12
-	VPXORD       Z11, Z11, Z11
-	VPDPBUSD     256(DI)(R10*8), Z12, Z11
-	VPMOVZXBD    128(R11), Z12
-	KMOVW        178(R11), K1
-	VPORD        Z2, Z12, K1, Z12
-	VPXORD       Z13, Z13, Z13
-	KXNORW       K1, K1, K1
-	VPGATHERDD   (R13)(Z12*4), K1, Z13
-	KMOVQ        192(R11), K1
-	VPSUBB       Z13, Z3, K1, Z13
-	VPXORD       Z12, Z12, Z12
-	VPDPBUSD     320(DI)(R10*8), Z13, Z12
-	VPACKSSDW    Z12, Z11, Z11
-	VPMADDWD     Z4, Z11, Z11
-	VPMOVZXBD    144(R11), Z12
-	KMOVW        180(R11), K1
-	VPORD        Z2, Z12, K1, Z12
-	VPXORD       Z13, Z13, Z13
-	KXNORW       K1, K1, K1
-	VPGATHERDD   (R13)(Z12*4), K1, Z13
-	KMOVQ        200(R11), K1
-	VPSUBB       Z13, Z3, K1, Z13
-	VPXORD       Z12, Z12, Z12
-	VPDPBUSD     384(DI)(R10*8), Z13, Z12
-	VPMOVZXBD    160(R11), Z13
-	KMOVW        182(R11), K1
 	VPORD        Z2, Z13, K1, Z13
 	VPXORD       Z14, Z14, Z14
 	KXNORW       K1, K1, K1
 	VPGATHERDD   (R13)(Z13*4), K1, Z14
-	KMOVQ        208(R11), K1
+	KMOVQ        98(R11), K1
 	VPSUBB       Z14, Z3, K1, Z14
 	VPXORD       Z13, Z13, Z13
-	VPDPBUSD     448(DI)(R10*8), Z14, Z13
+	VPDPBUSD     192(DI)(R10*8), Z14, Z13
 	VPACKSSDW    Z13, Z12, Z12
 	VPMADDWD     Z4, Z12, Z12
 	VPACKSSDW    Z12, Z11, Z11
 	VPMADDWD     Z4, Z11, Z11
-	VSHUFI32X4   $0x88, Z11, Z10, Z12
-	VSHUFI32X4   $0xdd, Z11, Z10, Z10
-	VPADDD       Z10, Z12, Z12
-	VPERMD       Z12, Z5, Z12
-	VMOVDQU32    (R9)(R10*1), Z10
-	VPSLLD       $0x04, Z10, Z10
-	VPSUBD       Z10, Z12, Z12
-	VPBROADCASTD 106(R11), Z10
-	VPBROADCASTD 216(R11), K2, Z10
-	VPBROADCASTW (R11), Y11
-	VPBROADCASTW 110(R11), X13
-	VINSERTI32X4 $0x01, X13, Y11, Y11
-	VCVTPH2PS    Y11, Z11
-	VPSRLVD      Z6, Z10, Z10
-	VPANDD       Z7, Z10, Z10
-	VCVTDQ2PS    Z10, Z10
-	VFMADD213PS  Z8, Z9, Z10
-	VMULPS       Z11, Z10, Z10
-	VMOVDQU32    (R8)(R10*1), Z11
-	VCVTDQ2PS    Z12, Z12
-	VMULPS       Z11, Z10, Z10
-	VFMADD231PS  Z10, Z12, Z1
+	VPMOVZXBD    112(R11), Z12
+	KMOVW        176(R11), K1
+	VPORD        Z2, Z12, K1, Z12
+	VPXORD       Z13, Z13, Z13
+	KXNORW       K1, K1, K1
+	VPGATHERDD   (R13)(Z12*4), K1, Z13
+	KMOVQ        184(R11), K1
+	VPSUBB       Z13, Z3, K1, Z13
+	VPXORD       Z12, Z12, Z12
+	VPDPBUSD     256(DI)(R10*8), Z13, Z12
+	VPMOVZXBD    128(R11), Z13
+	KMOVW        178(R11), K1
+	VPORD        Z2, Z13, K1, Z13
+	VPXORD       Z14, Z14, Z14
+	KXNORW       K1, K1, K1
+	VPGATHERDD   (R13)(Z13*4), K1, Z14
+	KMOVQ        192(R11), K1
+	VPSUBB       Z14, Z3, K1, Z14
+	VPXORD       Z13, Z13, Z13
+	VPDPBUSD     320(DI)(R10*8), Z14, Z13
+	VPACKSSDW    Z13, Z12, Z12
+	VPMADDWD     Z4, Z12, Z12
+	VPMOVZXBD    144(R11), Z13
+	KMOVW        180(R11), K1
+	VPORD        Z2, Z13, K1, Z13
+	VPXORD       Z14, Z14, Z14
+	KXNORW       K1, K1, K1
+	VPGATHERDD   (R13)(Z13*4), K1, Z14
+	KMOVQ        200(R11), K1
+	VPSUBB       Z14, Z3, K1, Z14
+	VPXORD       Z13, Z13, Z13
+	VPDPBUSD     384(DI)(R10*8), Z14, Z13
+	VPMOVZXBD    160(R11), Z14
+	KMOVW        182(R11), K1
+	VPORD        Z2, Z14, K1, Z14
+	VPXORD       Z15, Z15, Z15
+	KXNORW       K1, K1, K1
+	VPGATHERDD   (R13)(Z14*4), K1, Z15
+	KMOVQ        208(R11), K1
+	VPSUBB       Z15, Z3, K1, Z15
+	VPXORD       Z14, Z14, Z14
+	VPDPBUSD     448(DI)(R10*8), Z15, Z14
+	VPACKSSDW    Z14, Z13, Z13
+	VPMADDWD     Z4, Z13, Z13
+	VPACKSSDW    Z13, Z12, Z12
+	VPMADDWD     Z4, Z12, Z12
+	VMOVDQU32    Z11, Z13
+	VPERMT2D     Z12, Z5, Z13
+	VPERMT2D     Z12, Z6, Z11
+	VPADDD       Z11, Z13, Z13
+	VMOVDQU32    (R9)(R10*1), Z11
+	VPSLLD       $0x04, Z11, Z11
+	VPSUBD       Z11, Z13, Z13
+	VPBROADCASTD 106(R11), Z11
+	VPBROADCASTD 216(R11), K2, Z11
+	VPBROADCASTW (R11), Y12
+	VPBROADCASTW 110(R11), X14
+	VINSERTI32X4 $0x01, X14, Y12, Y12
+	VCVTPH2PS    Y12, Z12
+	VPSRLVD      Z7, Z11, Z11
+	VPANDD       Z8, Z11, Z11
+	VCVTDQ2PS    Z11, Z11
+	VFMADD213PS  Z9, Z10, Z11
+	VMULPS       Z12, Z11, Z11
+	VMOVDQU32    (R8)(R10*1), Z12
+	VCVTDQ2PS    Z13, Z13
+	VMULPS       Z12, Z11, Z11
+	VFMADD231PS  Z11, Z13, Z1
 	ADDQ         $+220, R11
 	ADDQ         $+64, R10
 	JMP          group
@@ -187,16 +187,16 @@ copy:
 	MOVW      R15, (R14)
 	ADDQ      $+2, R11
 	ADDQ      $+2, R14
-	VMOVDQU32 (R11), Y10
-	VMOVDQU32 Y10, (R14)
+	VMOVDQU32 (R11), Y11
+	VMOVDQU32 Y11, (R14)
 	ADDQ      $+32, R11
 	ADDQ      $+32, R14
-	VMOVDQU32 (R11), Y10
-	VMOVDQU32 Y10, (R14)
+	VMOVDQU32 (R11), Y11
+	VMOVDQU32 Y11, (R14)
 	ADDQ      $+32, R11
 	ADDQ      $+32, R14
-	VMOVDQU32 (R11), Y10
-	VMOVDQU32 Y10, (R14)
+	VMOVDQU32 (R11), Y11
+	VMOVDQU32 Y11, (R14)
 	ADDQ      $+32, R11
 	ADDQ      $+32, R14
 	MOVL      (R11), R15
@@ -217,132 +217,132 @@ copy:
 
 inPlace:
 	LEAQ         ·iq3sBook+0(SB), R13
-	VPMOVZXBD    2(R11), Z10
+	VPMOVZXBD    2(R11), Z11
 	KMOVW        66(R11), K1
-	VPORD        Z2, Z10, K1, Z10
-	VPXORD       Z11, Z11, Z11
+	VPORD        Z2, Z11, K1, Z11
+	VPXORD       Z12, Z12, Z12
 	KXNORW       K1, K1, K1
-	VPGATHERDD   (R13)(Z10*4), K1, Z11
+	VPGATHERDD   (R13)(Z11*4), K1, Z12
 	KMOVQ        74(R11), K1
-	VPSUBB       Z11, Z3, K1, Z11
-	VPXORD       Z10, Z10, Z10
-	VPDPBUSD     (DI)(R10*8), Z11, Z10
-	VPMOVZXBD    18(R11), Z11
+	VPSUBB       Z12, Z3, K1, Z12
+	VPXORD       Z11, Z11, Z11
+	VPDPBUSD     (DI)(R10*8), Z12, Z11
+	VPMOVZXBD    18(R11), Z12
 	KMOVW        68(R11), K1
-	VPORD        Z2, Z11, K1, Z11
-	VPXORD       Z12, Z12, Z12
+	VPORD        Z2, Z12, K1, Z12
+	VPXORD       Z13, Z13, Z13
 	KXNORW       K1, K1, K1
-	VPGATHERDD   (R13)(Z11*4), K1, Z12
+	VPGATHERDD   (R13)(Z12*4), K1, Z13
 	KMOVQ        82(R11), K1
-	VPSUBB       Z12, Z3, K1, Z12
-	VPXORD       Z11, Z11, Z11
-	VPDPBUSD     64(DI)(R10*8), Z12, Z11
-	VPACKSSDW    Z11, Z10, Z10
-	VPMADDWD     Z4, Z10, Z10
-	VPMOVZXBD    34(R11), Z11
+	VPSUBB       Z13, Z3, K1, Z13
+	VPXORD       Z12, Z12, Z12
+	VPDPBUSD     64(DI)(R10*8), Z13, Z12
+	VPACKSSDW    Z12, Z11, Z11
+	VPMADDWD     Z4, Z11, Z11
+	VPMOVZXBD    34(R11), Z12
 	KMOVW        70(R11), K1
-	VPORD        Z2, Z11, K1, Z11
-	VPXORD       Z12, Z12, Z12
+	VPORD        Z2, Z12, K1, Z12
+	VPXORD       Z13, Z13, Z13
 	KXNORW       K1, K1, K1
-	VPGATHERDD   (R13)(Z11*4), K1, Z12
+	VPGATHERDD   (R13)(Z12*4), K1, Z13
 	KMOVQ        90(R11), K1
-	VPSUBB       Z12, Z3, K1, Z12
-	VPXORD       Z11, Z11, Z11
-	VPDPBUSD     128(DI)(R10*8), Z12, Z11
-	VPMOVZXBD    50(R11), Z12
+	VPSUBB       Z13, Z3, K1, Z13
+	VPXORD       Z12, Z12, Z12
+	VPDPBUSD     128(DI)(R10*8), Z13, Z12
+	VPMOVZXBD    50(R11), Z13
 	KMOVW        72(R11), K1
-	VPORD        Z2, Z12, K1, Z12
-	VPXORD       Z13, Z13, Z13
-	KXNORW       K1, K1, K1
-	VPGATHERDD   (R13)(Z12*4), K1, Z13
-	KMOVQ        98(R11), K1
-	VPSUBB       Z13, Z3, K1, Z13
-	VPXORD       Z12, Z12, Z12
-	VPDPBUSD     192(DI)(R10*8), Z13, Z12
-	VPACKSSDW    Z12, Z11, Z11
-	VPMADDWD     Z4, Z11, Z11
-	VPACKSSDW    Z11, Z10, Z10
-	VPMADDWD     Z4, Z10, Z10
-	VPMOVZXBD    112(R11), Z11
-	KMOVW        176(R11), K1
-	VPORD        Z2, Z11, K1, Z11
-	VPXORD       Z12, Z12, Z12
-	KXNORW       K1, K1, K1
-	VPGATHERDD   (R13)(Z11*4), K1, Z12
-	KMOVQ        184(R11), K1
-	VPSUBB       Z12, Z3, K1, Z12
-	VPXORD       Z11, Z11, Z11
-	VPDPBUSD     256(DI)(R10*8), Z12, Z11
-	VPMOVZXBD    128(R11), Z12
-	KMOVW        178(R11), K1
-	VPORD        Z2, Z12, K1, Z12
-	VPXORD       Z13, Z13, Z13
-	KXNORW       K1, K1, K1
-	VPGATHERDD   (R13)(Z12*4), K1, Z13
-	KMOVQ        192(R11), K1
-	VPSUBB       Z13, Z3, K1, Z13
-	VPXORD       Z12, Z12, Z12
-	VPDPBUSD     320(DI)(R10*8), Z13, Z12
-	VPACKSSDW    Z12, Z11, Z11
-	VPMADDWD     Z4, Z11, Z11
-	VPMOVZXBD    144(R11), Z12
-	KMOVW        180(R11), K1
-	VPORD        Z2, Z12, K1, Z12
-	VPXORD       Z13, Z13, Z13
-	KXNORW       K1, K1, K1
-	VPGATHERDD   (R13)(Z12*4), K1, Z13
-	KMOVQ        200(R11), K1
-	VPSUBB       Z13, Z3, K1, Z13
-	VPXORD       Z12, Z12, Z12
-	VPDPBUSD     384(DI)(R10*8), Z13, Z12
-	VPMOVZXBD    160(R11), Z13
-	KMOVW        182(R11), K1
 	VPORD        Z2, Z13, K1, Z13
 	VPXORD       Z14, Z14, Z14
 	KXNORW       K1, K1, K1
 	VPGATHERDD   (R13)(Z13*4), K1, Z14
-	KMOVQ        208(R11), K1
+	KMOVQ        98(R11), K1
 	VPSUBB       Z14, Z3, K1, Z14
 	VPXORD       Z13, Z13, Z13
-	VPDPBUSD     448(DI)(R10*8), Z14, Z13
+	VPDPBUSD     192(DI)(R10*8), Z14, Z13
 	VPACKSSDW    Z13, Z12, Z12
 	VPMADDWD     Z4, Z12, Z12
 	VPACKSSDW    Z12, Z11, Z11
 	VPMADDWD     Z4, Z11, Z11
-	VSHUFI32X4   $0x88, Z11, Z10, Z12
-	VSHUFI32X4   $0xdd, Z11, Z10, Z10
-	VPADDD       Z10, Z12, Z12
-	VPERMD       Z12, Z5, Z12
-	VMOVDQU32    (R9)(R10*1), Z10
-	VPSLLD       $0x04, Z10, Z10
-	VPSUBD       Z10, Z12, Z12
-	VPBROADCASTD 106(R11), Z10
-	VPBROADCASTD 216(R11), K2, Z10
-	VPBROADCASTW (R11), Y11
-	VPBROADCASTW 110(R11), X13
-	VINSERTI32X4 $0x01, X13, Y11, Y11
-	VCVTPH2PS    Y11, Z11
-	VPSRLVD      Z6, Z10, Z10
-	VPANDD       Z7, Z10, Z10
-	VCVTDQ2PS    Z10, Z10
-	VFMADD213PS  Z8, Z9, Z10
-	VMULPS       Z11, Z10, Z10
-	VPANDD       Z0, Z10, Z10
-	VMOVDQU32    (R8)(R10*1), Z11
-	VCVTDQ2PS    Z12, Z12
-	VMULPS       Z11, Z10, Z10
-	VFMADD231PS  Z10, Z12, Z1
+	VPMOVZXBD    112(R11), Z12
+	KMOVW        176(R11), K1
+	VPORD        Z2, Z12, K1, Z12
+	VPXORD       Z13, Z13, Z13
+	KXNORW       K1, K1, K1
+	VPGATHERDD   (R13)(Z12*4), K1, Z13
+	KMOVQ        184(R11), K1
+	VPSUBB       Z13, Z3, K1, Z13
+	VPXORD       Z12, Z12, Z12
+	VPDPBUSD     256(DI)(R10*8), Z13, Z12
+	VPMOVZXBD    128(R11), Z13
+	KMOVW        178(R11), K1
+	VPORD        Z2, Z13, K1, Z13
+	VPXORD       Z14, Z14, Z14
+	KXNORW       K1, K1, K1
+	VPGATHERDD   (R13)(Z13*4), K1, Z14
+	KMOVQ        192(R11), K1
+	VPSUBB       Z14, Z3, K1, Z14
+	VPXORD       Z13, Z13, Z13
+	VPDPBUSD     320(DI)(R10*8), Z14, Z13
+	VPACKSSDW    Z13, Z12, Z12
+	VPMADDWD     Z4, Z12, Z12
+	VPMOVZXBD    144(R11), Z13
+	KMOVW        180(R11), K1
+	VPORD        Z2, Z13, K1, Z13
+	VPXORD       Z14, Z14, Z14
+	KXNORW       K1, K1, K1
+	VPGATHERDD   (R13)(Z13*4), K1, Z14
+	KMOVQ        200(R11), K1
+	VPSUBB       Z14, Z3, K1, Z14
+	VPXORD       Z13, Z13, Z13
+	VPDPBUSD     384(DI)(R10*8), Z14, Z13
+	VPMOVZXBD    160(R11), Z14
+	KMOVW        182(R11), K1
+	VPORD        Z2, Z14, K1, Z14
+	VPXORD       Z15, Z15, Z15
+	KXNORW       K1, K1, K1
+	VPGATHERDD   (R13)(Z14*4), K1, Z15
+	KMOVQ        208(R11), K1
+	VPSUBB       Z15, Z3, K1, Z15
+	VPXORD       Z14, Z14, Z14
+	VPDPBUSD     448(DI)(R10*8), Z15, Z14
+	VPACKSSDW    Z14, Z13, Z13
+	VPMADDWD     Z4, Z13, Z13
+	VPACKSSDW    Z13, Z12, Z12
+	VPMADDWD     Z4, Z12, Z12
+	VMOVDQU32    Z11, Z13
+	VPERMT2D     Z12, Z5, Z13
+	VPERMT2D     Z12, Z6, Z11
+	VPADDD       Z11, Z13, Z13
+	VMOVDQU32    (R9)(R10*1), Z11
+	VPSLLD       $0x04, Z11, Z11
+	VPSUBD       Z11, Z13, Z13
+	VPBROADCASTD 106(R11), Z11
+	VPBROADCASTD 216(R11), K2, Z11
+	VPBROADCASTW (R11), Y12
+	VPBROADCASTW 110(R11), X14
+	VINSERTI32X4 $0x01, X14, Y12, Y12
+	VCVTPH2PS    Y12, Z12
+	VPSRLVD      Z7, Z11, Z11
+	VPANDD       Z8, Z11, Z11
+	VCVTDQ2PS    Z11, Z11
+	VFMADD213PS  Z9, Z10, Z11
+	VMULPS       Z12, Z11, Z11
+	VPANDD       Z0, Z11, Z11
+	VMOVDQU32    (R8)(R10*1), Z12
+	VCVTDQ2PS    Z13, Z13
+	VMULPS       Z12, Z11, Z11
+	VFMADD231PS  Z11, Z13, Z1
 
 done:
-	VPERMILPS     $0x4e, Z1, Z10
-	VADDPS        Z1, Z10, Z10
-	VPERMILPS     $0xb1, Z10, Z1
-	VADDPS        Z1, Z10, Z10
-	VSHUFF32X4    $0xb1, Z10, Z10, Z1
-	VADDPS        Z10, Z1, Z1
-	VEXTRACTI32X4 $0x02, Z1, X10
-	VADDPS        X1, X10, X10
-	VMOVSS        X10, (AX)
+	VPERMILPS     $0x4e, Z1, Z11
+	VADDPS        Z1, Z11, Z11
+	VPERMILPS     $0xb1, Z11, Z1
+	VADDPS        Z1, Z11, Z11
+	VSHUFF32X4    $0xb1, Z11, Z11, Z1
+	VADDPS        Z11, Z1, Z1
+	VEXTRACTI32X4 $0x02, Z1, X11
+	VADDPS        X1, X11, X11
+	VMOVSS        X11, (AX)
 	ADDQ          $0x04, AX
 	ADDQ          DX, CX
 	DECQ          BX
@@ -351,14 +351,15 @@ done:
 	RET
 
 constants:
-	VMOVDQU32 constant2<>+0(SB), Z5
-	VMOVDQU32 constant3<>+0(SB), Z6
-	VMOVDQU32 constant4<>+0(SB), Z9
-	VMOVDQU32 constant5<>+0(SB), Z8
+	VMOVDQU32 constant2<>+0(SB), Z7
+	VMOVDQU32 constant3<>+0(SB), Z5
+	VMOVDQU32 constant4<>+0(SB), Z10
+	VMOVDQU32 constant5<>+0(SB), Z9
 	VMOVDQU32 constant6<>+0(SB), Z2
 	VMOVDQU32 constant7<>+0(SB), Z4
-	VMOVDQU32 constant8<>+0(SB), Z7
-	VMOVDQU32 constant9<>+0(SB), Z3
+	VMOVDQU32 constant8<>+0(SB), Z6
+	VMOVDQU32 constant9<>+0(SB), Z8
+	VMOVDQU32 constant10<>+0(SB), Z3
 	MOVL      $0x0000ff00, R10
 	KMOVD     R10, K2
 	JMP       begin
@@ -388,23 +389,23 @@ DATA constant1<>+24(SB)/8, $0x4040404040404040
 GLOBL constant1<>(SB), RODATA|NOPTR, $32
 
 DATA constant2<>+0(SB)/8, $0x0000000400000000
-DATA constant2<>+8(SB)/8, $0x0000000500000001
-DATA constant2<>+16(SB)/8, $0x0000000600000002
-DATA constant2<>+24(SB)/8, $0x0000000700000003
-DATA constant2<>+32(SB)/8, $0x0000000c00000008
-DATA constant2<>+40(SB)/8, $0x0000000d00000009
-DATA constant2<>+48(SB)/8, $0x0000000e0000000a
-DATA constant2<>+56(SB)/8, $0x0000000f0000000b
+DATA constant2<>+8(SB)/8, $0x0000000c00000008
+DATA constant2<>+16(SB)/8, $0x0000001400000010
+DATA constant2<>+24(SB)/8, $0x0000001c00000018
+DATA constant2<>+32(SB)/8, $0x0000000400000000
+DATA constant2<>+40(SB)/8, $0x0000000c00000008
+DATA constant2<>+48(SB)/8, $0x0000001400000010
+DATA constant2<>+56(SB)/8, $0x0000001c00000018
 GLOBL constant2<>(SB), RODATA|NOPTR, $64
 
-DATA constant3<>+0(SB)/8, $0x0000000400000000
-DATA constant3<>+8(SB)/8, $0x0000000c00000008
-DATA constant3<>+16(SB)/8, $0x0000001400000010
-DATA constant3<>+24(SB)/8, $0x0000001c00000018
-DATA constant3<>+32(SB)/8, $0x0000000400000000
-DATA constant3<>+40(SB)/8, $0x0000000c00000008
-DATA constant3<>+48(SB)/8, $0x0000001400000010
-DATA constant3<>+56(SB)/8, $0x0000001c00000018
+DATA constant3<>+0(SB)/8, $0x0000000800000000
+DATA constant3<>+8(SB)/8, $0x0000000900000001
+DATA constant3<>+16(SB)/8, $0x0000000a00000002
+DATA constant3<>+24(SB)/8, $0x0000000b00000003
+DATA constant3<>+32(SB)/8, $0x0000001800000010
+DATA constant3<>+40(SB)/8, $0x0000001900000011
+DATA constant3<>+48(SB)/8, $0x0000001a00000012
+DATA constant3<>+56(SB)/8, $0x0000001b00000013
 GLOBL constant3<>(SB), RODATA|NOPTR, $64
 
 DATA constant4<>+0(SB)/8, $0x4000000040000000
@@ -447,25 +448,35 @@ DATA constant7<>+48(SB)/8, $0x0001000100010001
 DATA constant7<>+56(SB)/8, $0x0001000100010001
 GLOBL constant7<>(SB), RODATA|NOPTR, $64
 
-DATA constant8<>+0(SB)/8, $0x0000000f0000000f
-DATA constant8<>+8(SB)/8, $0x0000000f0000000f
-DATA constant8<>+16(SB)/8, $0x0000000f0000000f
-DATA constant8<>+24(SB)/8, $0x0000000f0000000f
-DATA constant8<>+32(SB)/8, $0x0000000f0000000f
-DATA constant8<>+40(SB)/8, $0x0000000f0000000f
-DATA constant8<>+48(SB)/8, $0x0000000f0000000f
-DATA constant8<>+56(SB)/8, $0x0000000f0000000f
+DATA constant8<>+0(SB)/8, $0x0000000c00000004
+DATA constant8<>+8(SB)/8, $0x0000000d00000005
+DATA constant8<>+16(SB)/8, $0x0000000e00000006
+DATA constant8<>+24(SB)/8, $0x0000000f00000007
+DATA constant8<>+32(SB)/8, $0x0000001c00000014
+DATA constant8<>+40(SB)/8, $0x0000001d00000015
+DATA constant8<>+48(SB)/8, $0x0000001e00000016
+DATA constant8<>+56(SB)/8, $0x0000001f00000017
 GLOBL constant8<>(SB), RODATA|NOPTR, $64
 
-DATA constant9<>+0(SB)/8, $0x2020202020202020
-DATA constant9<>+8(SB)/8, $0x2020202020202020
-DATA constant9<>+16(SB)/8, $0x2020202020202020
-DATA constant9<>+24(SB)/8, $0x2020202020202020
-DATA constant9<>+32(SB)/8, $0x2020202020202020
-DATA constant9<>+40(SB)/8, $0x2020202020202020
-DATA constant9<>+48(SB)/8, $0x2020202020202020
-DATA constant9<>+56(SB)/8, $0x2020202020202020
+DATA constant9<>+0(SB)/8, $0x0000000f0000000f
+DATA constant9<>+8(SB)/8, $0x0000000f0000000f
+DATA constant9<>+16(SB)/8, $0x0000000f0000000f
+DATA constant9<>+24(SB)/8, $0x0000000f0000000f
+DATA constant9<>+32(SB)/8, $0x0000000f0000000f
+DATA constant9<>+40(SB)/8, $0x0000000f0000000f
+DATA constant9<>+48(SB)/8, $0x0000000f0000000f
+DATA constant9<>+56(SB)/8, $0x0000000f0000000f
 GLOBL constant9<>(SB), RODATA|NOPTR, $64
+
+DATA constant10<>+0(SB)/8, $0x2020202020202020
+DATA constant10<>+8(SB)/8, $0x2020202020202020
+DATA constant10<>+16(SB)/8, $0x2020202020202020
+DATA constant10<>+24(SB)/8, $0x2020202020202020
+DATA constant10<>+32(SB)/8, $0x2020202020202020
+DATA constant10<>+40(SB)/8, $0x2020202020202020
+DATA constant10<>+48(SB)/8, $0x2020202020202020
+DATA constant10<>+56(SB)/8, $0x2020202020202020
+GLOBL constant10<>(SB), RODATA|NOPTR, $64
 
 // func iq3_sPackAVX512(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VL
@@ -618,16 +629,26 @@ tile:
 	RET
 
 constants:
-	VMOVDQU32 constant2<>+0(SB), Z4
-	VMOVDQU32 constant3<>+0(SB), Z5
+	VMOVDQU32 constant11<>+0(SB), Z4
+	VMOVDQU32 constant2<>+0(SB), Z5
 	VMOVDQU32 constant4<>+0(SB), Z8
 	VMOVDQU32 constant5<>+0(SB), Z7
 	VMOVDQU32 constant6<>+0(SB), Z1
-	VMOVDQU32 constant8<>+0(SB), Z6
-	VMOVDQU32 constant9<>+0(SB), Z3
+	VMOVDQU32 constant9<>+0(SB), Z6
+	VMOVDQU32 constant10<>+0(SB), Z3
 	MOVL      $0x0000ff00, R9
 	KMOVD     R9, K2
 	JMP       begin
+
+DATA constant11<>+0(SB)/8, $0x0000000400000000
+DATA constant11<>+8(SB)/8, $0x0000000500000001
+DATA constant11<>+16(SB)/8, $0x0000000600000002
+DATA constant11<>+24(SB)/8, $0x0000000700000003
+DATA constant11<>+32(SB)/8, $0x0000000c00000008
+DATA constant11<>+40(SB)/8, $0x0000000d00000009
+DATA constant11<>+48(SB)/8, $0x0000000e0000000a
+DATA constant11<>+56(SB)/8, $0x0000000f0000000b
+GLOBL constant11<>(SB), RODATA|NOPTR, $64
 
 // func iq3_sRowAVX2(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 // Requires: AVX, AVX2, F16C, FMA3, MMX+
@@ -657,35 +678,35 @@ group:
 	LEAQ         ·iq3sBook+0(SB), R12
 	VPMOVZXBD    2(R11), Y1
 	VPBROADCASTB 66(R11), Y2
-	VPSRLVD      constant10<>+0(SB), Y2, Y2
-	VPAND        constant11<>+0(SB), Y2, Y2
+	VPSRLVD      constant12<>+0(SB), Y2, Y2
+	VPAND        constant13<>+0(SB), Y2, Y2
 	VPOR         Y2, Y1, Y1
 	VPXOR        Y2, Y2, Y2
 	VPCMPEQD     Y3, Y3, Y3
 	VPGATHERDD   Y3, (R12)(Y1*4), Y2
 	VPBROADCASTD 74(R11), Y1
-	VPSHUFB      constant12<>+0(SB), Y1, Y1
-	VMOVDQU      constant13<>+0(SB), Y3
+	VPSHUFB      constant14<>+0(SB), Y1, Y1
+	VMOVDQU      constant15<>+0(SB), Y3
 	VPAND        Y3, Y1, Y1
 	VPCMPEQB     Y3, Y1, Y1
-	VPAND        constant14<>+0(SB), Y1, Y3
+	VPAND        constant16<>+0(SB), Y1, Y3
 	VPXOR        Y3, Y2, Y2
 	VPSUBB       Y1, Y2, Y2
 	VPMADDUBSW   (DI)(R10*8), Y2, Y1
 	VPMOVZXBD    10(R11), Y2
 	VPBROADCASTB 67(R11), Y3
-	VPSRLVD      constant10<>+0(SB), Y3, Y3
-	VPAND        constant11<>+0(SB), Y3, Y3
+	VPSRLVD      constant12<>+0(SB), Y3, Y3
+	VPAND        constant13<>+0(SB), Y3, Y3
 	VPOR         Y3, Y2, Y2
 	VPXOR        Y3, Y3, Y3
 	VPCMPEQD     Y4, Y4, Y4
 	VPGATHERDD   Y4, (R12)(Y2*4), Y3
 	VPBROADCASTD 78(R11), Y2
-	VPSHUFB      constant12<>+0(SB), Y2, Y2
-	VMOVDQU      constant13<>+0(SB), Y4
+	VPSHUFB      constant14<>+0(SB), Y2, Y2
+	VMOVDQU      constant15<>+0(SB), Y4
 	VPAND        Y4, Y2, Y2
 	VPCMPEQB     Y4, Y2, Y2
-	VPAND        constant14<>+0(SB), Y2, Y4
+	VPAND        constant16<>+0(SB), Y2, Y4
 	VPXOR        Y4, Y3, Y3
 	VPSUBB       Y2, Y3, Y3
 	VPMADDUBSW   32(DI)(R10*8), Y3, Y2
@@ -694,35 +715,35 @@ group:
 	VPADDW       Y3, Y1, Y1
 	VPMOVZXBD    18(R11), Y2
 	VPBROADCASTB 68(R11), Y3
-	VPSRLVD      constant10<>+0(SB), Y3, Y3
-	VPAND        constant11<>+0(SB), Y3, Y3
+	VPSRLVD      constant12<>+0(SB), Y3, Y3
+	VPAND        constant13<>+0(SB), Y3, Y3
 	VPOR         Y3, Y2, Y2
 	VPXOR        Y3, Y3, Y3
 	VPCMPEQD     Y4, Y4, Y4
 	VPGATHERDD   Y4, (R12)(Y2*4), Y3
 	VPBROADCASTD 82(R11), Y2
-	VPSHUFB      constant12<>+0(SB), Y2, Y2
-	VMOVDQU      constant13<>+0(SB), Y4
+	VPSHUFB      constant14<>+0(SB), Y2, Y2
+	VMOVDQU      constant15<>+0(SB), Y4
 	VPAND        Y4, Y2, Y2
 	VPCMPEQB     Y4, Y2, Y2
-	VPAND        constant14<>+0(SB), Y2, Y4
+	VPAND        constant16<>+0(SB), Y2, Y4
 	VPXOR        Y4, Y3, Y3
 	VPSUBB       Y2, Y3, Y3
 	VPMADDUBSW   64(DI)(R10*8), Y3, Y2
 	VPMOVZXBD    26(R11), Y3
 	VPBROADCASTB 69(R11), Y4
-	VPSRLVD      constant10<>+0(SB), Y4, Y4
-	VPAND        constant11<>+0(SB), Y4, Y4
+	VPSRLVD      constant12<>+0(SB), Y4, Y4
+	VPAND        constant13<>+0(SB), Y4, Y4
 	VPOR         Y4, Y3, Y3
 	VPXOR        Y4, Y4, Y4
 	VPCMPEQD     Y5, Y5, Y5
 	VPGATHERDD   Y5, (R12)(Y3*4), Y4
 	VPBROADCASTD 86(R11), Y3
-	VPSHUFB      constant12<>+0(SB), Y3, Y3
-	VMOVDQU      constant13<>+0(SB), Y5
+	VPSHUFB      constant14<>+0(SB), Y3, Y3
+	VMOVDQU      constant15<>+0(SB), Y5
 	VPAND        Y5, Y3, Y3
 	VPCMPEQB     Y5, Y3, Y3
-	VPAND        constant14<>+0(SB), Y3, Y5
+	VPAND        constant16<>+0(SB), Y3, Y5
 	VPXOR        Y5, Y4, Y4
 	VPSUBB       Y3, Y4, Y4
 	VPMADDUBSW   96(DI)(R10*8), Y4, Y3
@@ -734,35 +755,35 @@ group:
 	VPADDW       Y3, Y1, Y1
 	VPMOVZXBD    34(R11), Y2
 	VPBROADCASTB 70(R11), Y3
-	VPSRLVD      constant10<>+0(SB), Y3, Y3
-	VPAND        constant11<>+0(SB), Y3, Y3
+	VPSRLVD      constant12<>+0(SB), Y3, Y3
+	VPAND        constant13<>+0(SB), Y3, Y3
 	VPOR         Y3, Y2, Y2
 	VPXOR        Y3, Y3, Y3
 	VPCMPEQD     Y4, Y4, Y4
 	VPGATHERDD   Y4, (R12)(Y2*4), Y3
 	VPBROADCASTD 90(R11), Y2
-	VPSHUFB      constant12<>+0(SB), Y2, Y2
-	VMOVDQU      constant13<>+0(SB), Y4
+	VPSHUFB      constant14<>+0(SB), Y2, Y2
+	VMOVDQU      constant15<>+0(SB), Y4
 	VPAND        Y4, Y2, Y2
 	VPCMPEQB     Y4, Y2, Y2
-	VPAND        constant14<>+0(SB), Y2, Y4
+	VPAND        constant16<>+0(SB), Y2, Y4
 	VPXOR        Y4, Y3, Y3
 	VPSUBB       Y2, Y3, Y3
 	VPMADDUBSW   128(DI)(R10*8), Y3, Y2
 	VPMOVZXBD    42(R11), Y3
 	VPBROADCASTB 71(R11), Y4
-	VPSRLVD      constant10<>+0(SB), Y4, Y4
-	VPAND        constant11<>+0(SB), Y4, Y4
+	VPSRLVD      constant12<>+0(SB), Y4, Y4
+	VPAND        constant13<>+0(SB), Y4, Y4
 	VPOR         Y4, Y3, Y3
 	VPXOR        Y4, Y4, Y4
 	VPCMPEQD     Y5, Y5, Y5
 	VPGATHERDD   Y5, (R12)(Y3*4), Y4
 	VPBROADCASTD 94(R11), Y3
-	VPSHUFB      constant12<>+0(SB), Y3, Y3
-	VMOVDQU      constant13<>+0(SB), Y5
+	VPSHUFB      constant14<>+0(SB), Y3, Y3
+	VMOVDQU      constant15<>+0(SB), Y5
 	VPAND        Y5, Y3, Y3
 	VPCMPEQB     Y5, Y3, Y3
-	VPAND        constant14<>+0(SB), Y3, Y5
+	VPAND        constant16<>+0(SB), Y3, Y5
 	VPXOR        Y5, Y4, Y4
 	VPSUBB       Y3, Y4, Y4
 	VPMADDUBSW   160(DI)(R10*8), Y4, Y3
@@ -771,35 +792,35 @@ group:
 	VPADDW       Y4, Y2, Y2
 	VPMOVZXBD    50(R11), Y3
 	VPBROADCASTB 72(R11), Y4
-	VPSRLVD      constant10<>+0(SB), Y4, Y4
-	VPAND        constant11<>+0(SB), Y4, Y4
+	VPSRLVD      constant12<>+0(SB), Y4, Y4
+	VPAND        constant13<>+0(SB), Y4, Y4
 	VPOR         Y4, Y3, Y3
 	VPXOR        Y4, Y4, Y4
 	VPCMPEQD     Y5, Y5, Y5
 	VPGATHERDD   Y5, (R12)(Y3*4), Y4
 	VPBROADCASTD 98(R11), Y3
-	VPSHUFB      constant12<>+0(SB), Y3, Y3
-	VMOVDQU      constant13<>+0(SB), Y5
+	VPSHUFB      constant14<>+0(SB), Y3, Y3
+	VMOVDQU      constant15<>+0(SB), Y5
 	VPAND        Y5, Y3, Y3
 	VPCMPEQB     Y5, Y3, Y3
-	VPAND        constant14<>+0(SB), Y3, Y5
+	VPAND        constant16<>+0(SB), Y3, Y5
 	VPXOR        Y5, Y4, Y4
 	VPSUBB       Y3, Y4, Y4
 	VPMADDUBSW   192(DI)(R10*8), Y4, Y3
 	VPMOVZXBD    58(R11), Y4
 	VPBROADCASTB 73(R11), Y5
-	VPSRLVD      constant10<>+0(SB), Y5, Y5
-	VPAND        constant11<>+0(SB), Y5, Y5
+	VPSRLVD      constant12<>+0(SB), Y5, Y5
+	VPAND        constant13<>+0(SB), Y5, Y5
 	VPOR         Y5, Y4, Y4
 	VPXOR        Y5, Y5, Y5
 	VPCMPEQD     Y6, Y6, Y6
 	VPGATHERDD   Y6, (R12)(Y4*4), Y5
 	VPBROADCASTD 102(R11), Y4
-	VPSHUFB      constant12<>+0(SB), Y4, Y4
-	VMOVDQU      constant13<>+0(SB), Y6
+	VPSHUFB      constant14<>+0(SB), Y4, Y4
+	VMOVDQU      constant15<>+0(SB), Y6
 	VPAND        Y6, Y4, Y4
 	VPCMPEQB     Y6, Y4, Y4
-	VPAND        constant14<>+0(SB), Y4, Y6
+	VPAND        constant16<>+0(SB), Y4, Y6
 	VPXOR        Y6, Y5, Y5
 	VPSUBB       Y4, Y5, Y5
 	VPMADDUBSW   224(DI)(R10*8), Y5, Y4
@@ -826,11 +847,11 @@ group:
 	VPBROADCASTD 106(R11), Y1
 	VPBROADCASTW (R11), Y2
 	VCVTPH2PS    X2, Y2
-	VPSRLVD      constant15<>+0(SB), Y1, Y1
-	VPAND        constant16<>+0(SB), Y1, Y1
+	VPSRLVD      constant17<>+0(SB), Y1, Y1
+	VPAND        constant18<>+0(SB), Y1, Y1
 	VCVTDQ2PS    Y1, Y1
-	VMOVDQU      constant18<>+0(SB), Y4
-	VFMADD213PS  constant17<>+0(SB), Y4, Y1
+	VMOVDQU      constant20<>+0(SB), Y4
+	VFMADD213PS  constant19<>+0(SB), Y4, Y1
 	VMULPS       Y2, Y1, Y1
 	VMOVDQU      (R8)(R10*1), Y2
 	VCVTDQ2PS    Y3, Y3
@@ -855,59 +876,59 @@ rest:
 	VZEROUPPER
 	RET
 
-DATA constant10<>+0(SB)/8, $0x0000000900000008
-DATA constant10<>+8(SB)/8, $0x0000000b0000000a
-DATA constant10<>+16(SB)/8, $0x0000000d0000000c
-DATA constant10<>+24(SB)/8, $0x0000000f0000000e
-GLOBL constant10<>(SB), RODATA|NOPTR, $32
-
-DATA constant11<>+0(SB)/8, $0x0000010000000100
-DATA constant11<>+8(SB)/8, $0x0000010000000100
-DATA constant11<>+16(SB)/8, $0x0000010000000100
-DATA constant11<>+24(SB)/8, $0x0000010000000100
-GLOBL constant11<>(SB), RODATA|NOPTR, $32
-
-DATA constant12<>+0(SB)/8, $0x0000000000000000
-DATA constant12<>+8(SB)/8, $0x0101010101010101
-DATA constant12<>+16(SB)/8, $0x0202020202020202
-DATA constant12<>+24(SB)/8, $0x0303030303030303
+DATA constant12<>+0(SB)/8, $0x0000000900000008
+DATA constant12<>+8(SB)/8, $0x0000000b0000000a
+DATA constant12<>+16(SB)/8, $0x0000000d0000000c
+DATA constant12<>+24(SB)/8, $0x0000000f0000000e
 GLOBL constant12<>(SB), RODATA|NOPTR, $32
 
-DATA constant13<>+0(SB)/8, $0x8040201008040201
-DATA constant13<>+8(SB)/8, $0x8040201008040201
-DATA constant13<>+16(SB)/8, $0x8040201008040201
-DATA constant13<>+24(SB)/8, $0x8040201008040201
+DATA constant13<>+0(SB)/8, $0x0000010000000100
+DATA constant13<>+8(SB)/8, $0x0000010000000100
+DATA constant13<>+16(SB)/8, $0x0000010000000100
+DATA constant13<>+24(SB)/8, $0x0000010000000100
 GLOBL constant13<>(SB), RODATA|NOPTR, $32
 
-DATA constant14<>+0(SB)/8, $0x1f1f1f1f1f1f1f1f
-DATA constant14<>+8(SB)/8, $0x1f1f1f1f1f1f1f1f
-DATA constant14<>+16(SB)/8, $0x1f1f1f1f1f1f1f1f
-DATA constant14<>+24(SB)/8, $0x1f1f1f1f1f1f1f1f
+DATA constant14<>+0(SB)/8, $0x0000000000000000
+DATA constant14<>+8(SB)/8, $0x0101010101010101
+DATA constant14<>+16(SB)/8, $0x0202020202020202
+DATA constant14<>+24(SB)/8, $0x0303030303030303
 GLOBL constant14<>(SB), RODATA|NOPTR, $32
 
-DATA constant15<>+0(SB)/8, $0x0000000400000000
-DATA constant15<>+8(SB)/8, $0x0000000c00000008
-DATA constant15<>+16(SB)/8, $0x0000001400000010
-DATA constant15<>+24(SB)/8, $0x0000001c00000018
+DATA constant15<>+0(SB)/8, $0x8040201008040201
+DATA constant15<>+8(SB)/8, $0x8040201008040201
+DATA constant15<>+16(SB)/8, $0x8040201008040201
+DATA constant15<>+24(SB)/8, $0x8040201008040201
 GLOBL constant15<>(SB), RODATA|NOPTR, $32
 
-DATA constant16<>+0(SB)/8, $0x0000000f0000000f
-DATA constant16<>+8(SB)/8, $0x0000000f0000000f
-DATA constant16<>+16(SB)/8, $0x0000000f0000000f
-DATA constant16<>+24(SB)/8, $0x0000000f0000000f
+DATA constant16<>+0(SB)/8, $0x1f1f1f1f1f1f1f1f
+DATA constant16<>+8(SB)/8, $0x1f1f1f1f1f1f1f1f
+DATA constant16<>+16(SB)/8, $0x1f1f1f1f1f1f1f1f
+DATA constant16<>+24(SB)/8, $0x1f1f1f1f1f1f1f1f
 GLOBL constant16<>(SB), RODATA|NOPTR, $32
 
-DATA constant17<>+0(SB)/8, $0x3f8000003f800000
-DATA constant17<>+8(SB)/8, $0x3f8000003f800000
-DATA constant17<>+16(SB)/8, $0x3f8000003f800000
-DATA constant17<>+24(SB)/8, $0x3f8000003f800000
+DATA constant17<>+0(SB)/8, $0x0000000400000000
+DATA constant17<>+8(SB)/8, $0x0000000c00000008
+DATA constant17<>+16(SB)/8, $0x0000001400000010
+DATA constant17<>+24(SB)/8, $0x0000001c00000018
 GLOBL constant17<>(SB), RODATA|NOPTR, $32
 
-DATA constant18<>+0(SB)/8, $0x4000000040000000
-DATA constant18<>+8(SB)/8, $0x4000000040000000
-DATA constant18<>+16(SB)/8, $0x4000000040000000
-DATA constant18<>+24(SB)/8, $0x4000000040000000
+DATA constant18<>+0(SB)/8, $0x0000000f0000000f
+DATA constant18<>+8(SB)/8, $0x0000000f0000000f
+DATA constant18<>+16(SB)/8, $0x0000000f0000000f
+DATA constant18<>+24(SB)/8, $0x0000000f0000000f
 GLOBL constant18<>(SB), RODATA|NOPTR, $32
+
+DATA constant19<>+0(SB)/8, $0x3f8000003f800000
+DATA constant19<>+8(SB)/8, $0x3f8000003f800000
+DATA constant19<>+16(SB)/8, $0x3f8000003f800000
+DATA constant19<>+24(SB)/8, $0x3f8000003f800000
+GLOBL constant19<>(SB), RODATA|NOPTR, $32
+
+DATA constant20<>+0(SB)/8, $0x4000000040000000
+DATA constant20<>+8(SB)/8, $0x4000000040000000
+DATA constant20<>+16(SB)/8, $0x4000000040000000
+DATA constant20<>+24(SB)/8, $0x4000000040000000
+GLOBL constant20<>(SB), RODATA|NOPTR, $32
 
 // func iq3_sPackAVX2(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX2, F16C, FMA3
@@ -930,130 +951,130 @@ tile:
 	LEAQ         ·iq3sBook+0(SB), R11
 	VPMOVZXBD    2(R10), Y0
 	VPBROADCASTB 66(R10), Y1
-	VPSRLVD      constant10<>+0(SB), Y1, Y1
-	VPAND        constant11<>+0(SB), Y1, Y1
+	VPSRLVD      constant12<>+0(SB), Y1, Y1
+	VPAND        constant13<>+0(SB), Y1, Y1
 	VPOR         Y1, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPCMPEQD     Y2, Y2, Y2
 	VPGATHERDD   Y2, (R11)(Y0*4), Y1
 	VPBROADCASTD 74(R10), Y0
-	VPSHUFB      constant12<>+0(SB), Y0, Y0
-	VMOVDQU      constant13<>+0(SB), Y2
+	VPSHUFB      constant14<>+0(SB), Y0, Y0
+	VMOVDQU      constant15<>+0(SB), Y2
 	VPAND        Y2, Y0, Y0
 	VPCMPEQB     Y2, Y0, Y0
-	VPAND        constant14<>+0(SB), Y0, Y2
+	VPAND        constant16<>+0(SB), Y0, Y2
 	VPXOR        Y2, Y1, Y1
 	VPSUBB       Y0, Y1, Y1
 	VPMOVZXBD    10(R10), Y0
 	VPBROADCASTB 67(R10), Y2
-	VPSRLVD      constant10<>+0(SB), Y2, Y2
-	VPAND        constant11<>+0(SB), Y2, Y2
+	VPSRLVD      constant12<>+0(SB), Y2, Y2
+	VPAND        constant13<>+0(SB), Y2, Y2
 	VPOR         Y2, Y0, Y0
 	VPXOR        Y2, Y2, Y2
 	VPCMPEQD     Y3, Y3, Y3
 	VPGATHERDD   Y3, (R11)(Y0*4), Y2
 	VPBROADCASTD 78(R10), Y0
-	VPSHUFB      constant12<>+0(SB), Y0, Y0
-	VMOVDQU      constant13<>+0(SB), Y3
+	VPSHUFB      constant14<>+0(SB), Y0, Y0
+	VMOVDQU      constant15<>+0(SB), Y3
 	VPAND        Y3, Y0, Y0
 	VPCMPEQB     Y3, Y0, Y0
-	VPAND        constant14<>+0(SB), Y0, Y3
+	VPAND        constant16<>+0(SB), Y0, Y3
 	VPXOR        Y3, Y2, Y2
 	VPSUBB       Y0, Y2, Y2
 	VPMOVZXBD    18(R10), Y0
 	VPBROADCASTB 68(R10), Y3
-	VPSRLVD      constant10<>+0(SB), Y3, Y3
-	VPAND        constant11<>+0(SB), Y3, Y3
+	VPSRLVD      constant12<>+0(SB), Y3, Y3
+	VPAND        constant13<>+0(SB), Y3, Y3
 	VPOR         Y3, Y0, Y0
 	VPXOR        Y3, Y3, Y3
 	VPCMPEQD     Y4, Y4, Y4
 	VPGATHERDD   Y4, (R11)(Y0*4), Y3
 	VPBROADCASTD 82(R10), Y0
-	VPSHUFB      constant12<>+0(SB), Y0, Y0
-	VMOVDQU      constant13<>+0(SB), Y4
+	VPSHUFB      constant14<>+0(SB), Y0, Y0
+	VMOVDQU      constant15<>+0(SB), Y4
 	VPAND        Y4, Y0, Y0
 	VPCMPEQB     Y4, Y0, Y0
-	VPAND        constant14<>+0(SB), Y0, Y4
+	VPAND        constant16<>+0(SB), Y0, Y4
 	VPXOR        Y4, Y3, Y3
 	VPSUBB       Y0, Y3, Y3
 	VPMOVZXBD    26(R10), Y0
 	VPBROADCASTB 69(R10), Y4
-	VPSRLVD      constant10<>+0(SB), Y4, Y4
-	VPAND        constant11<>+0(SB), Y4, Y4
+	VPSRLVD      constant12<>+0(SB), Y4, Y4
+	VPAND        constant13<>+0(SB), Y4, Y4
 	VPOR         Y4, Y0, Y0
 	VPXOR        Y4, Y4, Y4
 	VPCMPEQD     Y5, Y5, Y5
 	VPGATHERDD   Y5, (R11)(Y0*4), Y4
 	VPBROADCASTD 86(R10), Y0
-	VPSHUFB      constant12<>+0(SB), Y0, Y0
-	VMOVDQU      constant13<>+0(SB), Y5
+	VPSHUFB      constant14<>+0(SB), Y0, Y0
+	VMOVDQU      constant15<>+0(SB), Y5
 	VPAND        Y5, Y0, Y0
 	VPCMPEQB     Y5, Y0, Y0
-	VPAND        constant14<>+0(SB), Y0, Y5
+	VPAND        constant16<>+0(SB), Y0, Y5
 	VPXOR        Y5, Y4, Y4
 	VPSUBB       Y0, Y4, Y4
 	VPMOVZXBD    34(R10), Y0
 	VPBROADCASTB 70(R10), Y5
-	VPSRLVD      constant10<>+0(SB), Y5, Y5
-	VPAND        constant11<>+0(SB), Y5, Y5
+	VPSRLVD      constant12<>+0(SB), Y5, Y5
+	VPAND        constant13<>+0(SB), Y5, Y5
 	VPOR         Y5, Y0, Y0
 	VPXOR        Y5, Y5, Y5
 	VPCMPEQD     Y6, Y6, Y6
 	VPGATHERDD   Y6, (R11)(Y0*4), Y5
 	VPBROADCASTD 90(R10), Y0
-	VPSHUFB      constant12<>+0(SB), Y0, Y0
-	VMOVDQU      constant13<>+0(SB), Y6
+	VPSHUFB      constant14<>+0(SB), Y0, Y0
+	VMOVDQU      constant15<>+0(SB), Y6
 	VPAND        Y6, Y0, Y0
 	VPCMPEQB     Y6, Y0, Y0
-	VPAND        constant14<>+0(SB), Y0, Y6
+	VPAND        constant16<>+0(SB), Y0, Y6
 	VPXOR        Y6, Y5, Y5
 	VPSUBB       Y0, Y5, Y5
 	VPMOVZXBD    42(R10), Y0
 	VPBROADCASTB 71(R10), Y6
-	VPSRLVD      constant10<>+0(SB), Y6, Y6
-	VPAND        constant11<>+0(SB), Y6, Y6
+	VPSRLVD      constant12<>+0(SB), Y6, Y6
+	VPAND        constant13<>+0(SB), Y6, Y6
 	VPOR         Y6, Y0, Y0
 	VPXOR        Y6, Y6, Y6
 	VPCMPEQD     Y7, Y7, Y7
 	VPGATHERDD   Y7, (R11)(Y0*4), Y6
 	VPBROADCASTD 94(R10), Y0
-	VPSHUFB      constant12<>+0(SB), Y0, Y0
-	VMOVDQU      constant13<>+0(SB), Y7
+	VPSHUFB      constant14<>+0(SB), Y0, Y0
+	VMOVDQU      constant15<>+0(SB), Y7
 	VPAND        Y7, Y0, Y0
 	VPCMPEQB     Y7, Y0, Y0
-	VPAND        constant14<>+0(SB), Y0, Y7
+	VPAND        constant16<>+0(SB), Y0, Y7
 	VPXOR        Y7, Y6, Y6
 	VPSUBB       Y0, Y6, Y6
 	VPMOVZXBD    50(R10), Y0
 	VPBROADCASTB 72(R10), Y7
-	VPSRLVD      constant10<>+0(SB), Y7, Y7
-	VPAND        constant11<>+0(SB), Y7, Y7
+	VPSRLVD      constant12<>+0(SB), Y7, Y7
+	VPAND        constant13<>+0(SB), Y7, Y7
 	VPOR         Y7, Y0, Y0
 	VPXOR        Y7, Y7, Y7
 	VPCMPEQD     Y8, Y8, Y8
 	VPGATHERDD   Y8, (R11)(Y0*4), Y7
 	VPBROADCASTD 98(R10), Y0
-	VPSHUFB      constant12<>+0(SB), Y0, Y0
-	VMOVDQU      constant13<>+0(SB), Y8
+	VPSHUFB      constant14<>+0(SB), Y0, Y0
+	VMOVDQU      constant15<>+0(SB), Y8
 	VPAND        Y8, Y0, Y0
 	VPCMPEQB     Y8, Y0, Y0
-	VPAND        constant14<>+0(SB), Y0, Y8
+	VPAND        constant16<>+0(SB), Y0, Y8
 	VPXOR        Y8, Y7, Y7
 	VPSUBB       Y0, Y7, Y7
 	VPMOVZXBD    58(R10), Y0
 	VPBROADCASTB 73(R10), Y8
-	VPSRLVD      constant10<>+0(SB), Y8, Y8
-	VPAND        constant11<>+0(SB), Y8, Y8
+	VPSRLVD      constant12<>+0(SB), Y8, Y8
+	VPAND        constant13<>+0(SB), Y8, Y8
 	VPOR         Y8, Y0, Y0
 	VPXOR        Y8, Y8, Y8
 	VPCMPEQD     Y9, Y9, Y9
 	VPGATHERDD   Y9, (R11)(Y0*4), Y8
 	VPBROADCASTD 102(R10), Y0
-	VPSHUFB      constant12<>+0(SB), Y0, Y0
-	VMOVDQU      constant13<>+0(SB), Y9
+	VPSHUFB      constant14<>+0(SB), Y0, Y0
+	VMOVDQU      constant15<>+0(SB), Y9
 	VPAND        Y9, Y0, Y0
 	VPCMPEQB     Y9, Y0, Y0
-	VPAND        constant14<>+0(SB), Y0, Y9
+	VPAND        constant16<>+0(SB), Y0, Y9
 	VPXOR        Y9, Y8, Y8
 	VPSUBB       Y0, Y8, Y8
 	VPUNPCKLDQ   Y2, Y1, Y0
@@ -1091,141 +1112,141 @@ tile:
 	VPBROADCASTD 106(R10), Y0
 	VPBROADCASTW (R10), Y1
 	VCVTPH2PS    X1, Y1
-	VPSRLVD      constant15<>+0(SB), Y0, Y0
-	VPAND        constant16<>+0(SB), Y0, Y0
+	VPSRLVD      constant17<>+0(SB), Y0, Y0
+	VPAND        constant18<>+0(SB), Y0, Y0
 	VCVTDQ2PS    Y0, Y0
-	VMOVDQU      constant18<>+0(SB), Y2
-	VFMADD213PS  constant17<>+0(SB), Y2, Y0
+	VMOVDQU      constant20<>+0(SB), Y2
+	VFMADD213PS  constant19<>+0(SB), Y2, Y0
 	VMULPS       Y1, Y0, Y0
 	VMOVDQU      Y0, (CX)(R9*1)
 	ADDQ         $+110, R10
 	LEAQ         ·iq3sBook+0(SB), R11
 	VPMOVZXBD    2(R10), Y0
 	VPBROADCASTB 66(R10), Y1
-	VPSRLVD      constant10<>+0(SB), Y1, Y1
-	VPAND        constant11<>+0(SB), Y1, Y1
+	VPSRLVD      constant12<>+0(SB), Y1, Y1
+	VPAND        constant13<>+0(SB), Y1, Y1
 	VPOR         Y1, Y0, Y0
 	VPXOR        Y1, Y1, Y1
 	VPCMPEQD     Y2, Y2, Y2
 	VPGATHERDD   Y2, (R11)(Y0*4), Y1
 	VPBROADCASTD 74(R10), Y0
-	VPSHUFB      constant12<>+0(SB), Y0, Y0
-	VMOVDQU      constant13<>+0(SB), Y2
+	VPSHUFB      constant14<>+0(SB), Y0, Y0
+	VMOVDQU      constant15<>+0(SB), Y2
 	VPAND        Y2, Y0, Y0
 	VPCMPEQB     Y2, Y0, Y0
-	VPAND        constant14<>+0(SB), Y0, Y2
+	VPAND        constant16<>+0(SB), Y0, Y2
 	VPXOR        Y2, Y1, Y1
 	VPSUBB       Y0, Y1, Y1
 	VPMOVZXBD    10(R10), Y0
 	VPBROADCASTB 67(R10), Y2
-	VPSRLVD      constant10<>+0(SB), Y2, Y2
-	VPAND        constant11<>+0(SB), Y2, Y2
+	VPSRLVD      constant12<>+0(SB), Y2, Y2
+	VPAND        constant13<>+0(SB), Y2, Y2
 	VPOR         Y2, Y0, Y0
 	VPXOR        Y2, Y2, Y2
 	VPCMPEQD     Y3, Y3, Y3
 	VPGATHERDD   Y3, (R11)(Y0*4), Y2
 	VPBROADCASTD 78(R10), Y0
-	VPSHUFB      constant12<>+0(SB), Y0, Y0
-	VMOVDQU      constant13<>+0(SB), Y3
+	VPSHUFB      constant14<>+0(SB), Y0, Y0
+	VMOVDQU      constant15<>+0(SB), Y3
 	VPAND        Y3, Y0, Y0
 	VPCMPEQB     Y3, Y0, Y0
-	VPAND        constant14<>+0(SB), Y0, Y3
+	VPAND        constant16<>+0(SB), Y0, Y3
 	VPXOR        Y3, Y2, Y2
 	VPSUBB       Y0, Y2, Y2
 	VPMOVZXBD    18(R10), Y0
 	VPBROADCASTB 68(R10), Y3
-	VPSRLVD      constant10<>+0(SB), Y3, Y3
-	VPAND        constant11<>+0(SB), Y3, Y3
+	VPSRLVD      constant12<>+0(SB), Y3, Y3
+	VPAND        constant13<>+0(SB), Y3, Y3
 	VPOR         Y3, Y0, Y0
 	VPXOR        Y3, Y3, Y3
 	VPCMPEQD     Y4, Y4, Y4
 	VPGATHERDD   Y4, (R11)(Y0*4), Y3
 	VPBROADCASTD 82(R10), Y0
-	VPSHUFB      constant12<>+0(SB), Y0, Y0
-	VMOVDQU      constant13<>+0(SB), Y4
+	VPSHUFB      constant14<>+0(SB), Y0, Y0
+	VMOVDQU      constant15<>+0(SB), Y4
 	VPAND        Y4, Y0, Y0
 	VPCMPEQB     Y4, Y0, Y0
-	VPAND        constant14<>+0(SB), Y0, Y4
+	VPAND        constant16<>+0(SB), Y0, Y4
 	VPXOR        Y4, Y3, Y3
 	VPSUBB       Y0, Y3, Y3
 	VPMOVZXBD    26(R10), Y0
 	VPBROADCASTB 69(R10), Y4
-	VPSRLVD      constant10<>+0(SB), Y4, Y4
-	VPAND        constant11<>+0(SB), Y4, Y4
+	VPSRLVD      constant12<>+0(SB), Y4, Y4
+	VPAND        constant13<>+0(SB), Y4, Y4
 	VPOR         Y4, Y0, Y0
 	VPXOR        Y4, Y4, Y4
 	VPCMPEQD     Y5, Y5, Y5
 	VPGATHERDD   Y5, (R11)(Y0*4), Y4
 	VPBROADCASTD 86(R10), Y0
-	VPSHUFB      constant12<>+0(SB), Y0, Y0
-	VMOVDQU      constant13<>+0(SB), Y5
+	VPSHUFB      constant14<>+0(SB), Y0, Y0
+	VMOVDQU      constant15<>+0(SB), Y5
 	VPAND        Y5, Y0, Y0
 	VPCMPEQB     Y5, Y0, Y0
-	VPAND        constant14<>+0(SB), Y0, Y5
+	VPAND        constant16<>+0(SB), Y0, Y5
 	VPXOR        Y5, Y4, Y4
 	VPSUBB       Y0, Y4, Y4
 	VPMOVZXBD    34(R10), Y0
 	VPBROADCASTB 70(R10), Y5
-	VPSRLVD      constant10<>+0(SB), Y5, Y5
-	VPAND        constant11<>+0(SB), Y5, Y5
+	VPSRLVD      constant12<>+0(SB), Y5, Y5
+	VPAND        constant13<>+0(SB), Y5, Y5
 	VPOR         Y5, Y0, Y0
 	VPXOR        Y5, Y5, Y5
 	VPCMPEQD     Y6, Y6, Y6
 	VPGATHERDD   Y6, (R11)(Y0*4), Y5
 	VPBROADCASTD 90(R10), Y0
-	VPSHUFB      constant12<>+0(SB), Y0, Y0
-	VMOVDQU      constant13<>+0(SB), Y6
+	VPSHUFB      constant14<>+0(SB), Y0, Y0
+	VMOVDQU      constant15<>+0(SB), Y6
 	VPAND        Y6, Y0, Y0
 	VPCMPEQB     Y6, Y0, Y0
-	VPAND        constant14<>+0(SB), Y0, Y6
+	VPAND        constant16<>+0(SB), Y0, Y6
 	VPXOR        Y6, Y5, Y5
 	VPSUBB       Y0, Y5, Y5
 	VPMOVZXBD    42(R10), Y0
 	VPBROADCASTB 71(R10), Y6
-	VPSRLVD      constant10<>+0(SB), Y6, Y6
-	VPAND        constant11<>+0(SB), Y6, Y6
+	VPSRLVD      constant12<>+0(SB), Y6, Y6
+	VPAND        constant13<>+0(SB), Y6, Y6
 	VPOR         Y6, Y0, Y0
 	VPXOR        Y6, Y6, Y6
 	VPCMPEQD     Y7, Y7, Y7
 	VPGATHERDD   Y7, (R11)(Y0*4), Y6
 	VPBROADCASTD 94(R10), Y0
-	VPSHUFB      constant12<>+0(SB), Y0, Y0
-	VMOVDQU      constant13<>+0(SB), Y7
+	VPSHUFB      constant14<>+0(SB), Y0, Y0
+	VMOVDQU      constant15<>+0(SB), Y7
 	VPAND        Y7, Y0, Y0
 	VPCMPEQB     Y7, Y0, Y0
-	VPAND        constant14<>+0(SB), Y0, Y7
+	VPAND        constant16<>+0(SB), Y0, Y7
 	VPXOR        Y7, Y6, Y6
 	VPSUBB       Y0, Y6, Y6
 	VPMOVZXBD    50(R10), Y0
 	VPBROADCASTB 72(R10), Y7
-	VPSRLVD      constant10<>+0(SB), Y7, Y7
-	VPAND        constant11<>+0(SB), Y7, Y7
+	VPSRLVD      constant12<>+0(SB), Y7, Y7
+	VPAND        constant13<>+0(SB), Y7, Y7
 	VPOR         Y7, Y0, Y0
 	VPXOR        Y7, Y7, Y7
 	VPCMPEQD     Y8, Y8, Y8
 	VPGATHERDD   Y8, (R11)(Y0*4), Y7
 	VPBROADCASTD 98(R10), Y0
-	VPSHUFB      constant12<>+0(SB), Y0, Y0
-	VMOVDQU      constant13<>+0(SB), Y8
+	VPSHUFB      constant14<>+0(SB), Y0, Y0
+	VMOVDQU      constant15<>+0(SB), Y8
 	VPAND        Y8, Y0, Y0
 	VPCMPEQB     Y8, Y0, Y0
-	VPAND        constant14<>+0(SB), Y0, Y8
+	VPAND        constant16<>+0(SB), Y0, Y8
 	VPXOR        Y8, Y7, Y7
 	VPSUBB       Y0, Y7, Y7
 	VPMOVZXBD    58(R10), Y0
 	VPBROADCASTB 73(R10), Y8
-	VPSRLVD      constant10<>+0(SB), Y8, Y8
-	VPAND        constant11<>+0(SB), Y8, Y8
+	VPSRLVD      constant12<>+0(SB), Y8, Y8
+	VPAND        constant13<>+0(SB), Y8, Y8
 	VPOR         Y8, Y0, Y0
 	VPXOR        Y8, Y8, Y8
 	VPCMPEQD     Y9, Y9, Y9
 	VPGATHERDD   Y9, (R11)(Y0*4), Y8
 	VPBROADCASTD 102(R10), Y0
-	VPSHUFB      constant12<>+0(SB), Y0, Y0
-	VMOVDQU      constant13<>+0(SB), Y9
+	VPSHUFB      constant14<>+0(SB), Y0, Y0
+	VMOVDQU      constant15<>+0(SB), Y9
 	VPAND        Y9, Y0, Y0
 	VPCMPEQB     Y9, Y0, Y0
-	VPAND        constant14<>+0(SB), Y0, Y9
+	VPAND        constant16<>+0(SB), Y0, Y9
 	VPXOR        Y9, Y8, Y8
 	VPSUBB       Y0, Y8, Y8
 	VPUNPCKLDQ   Y2, Y1, Y0
@@ -1263,11 +1284,11 @@ tile:
 	VPBROADCASTD 106(R10), Y0
 	VPBROADCASTW (R10), Y1
 	VCVTPH2PS    X1, Y1
-	VPSRLVD      constant15<>+0(SB), Y0, Y0
-	VPAND        constant16<>+0(SB), Y0, Y0
+	VPSRLVD      constant17<>+0(SB), Y0, Y0
+	VPAND        constant18<>+0(SB), Y0, Y0
 	VCVTDQ2PS    Y0, Y0
-	VMOVDQU      constant18<>+0(SB), Y2
-	VFMADD213PS  constant17<>+0(SB), Y2, Y0
+	VMOVDQU      constant20<>+0(SB), Y2
+	VFMADD213PS  constant19<>+0(SB), Y2, Y0
 	VMULPS       Y1, Y0, Y0
 	VMOVDQU      Y0, 32(CX)(R9*1)
 	ADDQ         $+110, R10

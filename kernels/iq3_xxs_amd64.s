@@ -56,123 +56,123 @@ group:
 	PREFETCHT0   4224(R11)
 	PREFETCHT0   4288(R11)
 	LEAQ         ·iq3xxsBook+0(SB), R13
-	VMOVDQU32    66(R11), Y12
-	VINSERTI64X4 $0x01, 164(R11), Z12, Z12
-	VPANDD       Z2, Z12, Z13
-	VPSLLD       $0x01, Z12, Z14
-	VPTERNLOGD   $0xf8, Z3, Z14, Z13
-	VPSLLD       $0x02, Z12, Z14
-	VPTERNLOGD   $0xf8, Z4, Z14, Z13
-	VPSLLD       $0x03, Z12, Z12
-	VPTERNLOGD   $0xf8, Z5, Z12, Z13
-	VPSRLD       $0x04, Z13, Z12
-	VPTERNLOGD   $0x28, Z6, Z13, Z12
-	VPSHUFB      Z12, Z7, Z12
-	VPORD        Z12, Z13, Z12
-	VMOVDQU32    Z12, 232(SP)
-	VPMOVZXBD    2(R11), Z12
-	VPXORD       Z13, Z13, Z13
+	VMOVDQU32    66(R11), Y13
+	VINSERTI64X4 $0x01, 164(R11), Z13, Z13
+	VPANDD       Z2, Z13, Z14
+	VPSLLD       $0x01, Z13, Z15
+	VPTERNLOGD   $0xf8, Z3, Z15, Z14
+	VPSLLD       $0x02, Z13, Z15
+	VPTERNLOGD   $0xf8, Z4, Z15, Z14
+	VPSLLD       $0x03, Z13, Z13
+	VPTERNLOGD   $0xf8, Z5, Z13, Z14
+	VPSRLD       $0x04, Z14, Z13
+	VPTERNLOGD   $0x28, Z6, Z14, Z13
+	VPSHUFB      Z13, Z7, Z13
+	VPORD        Z13, Z14, Z13
+	VMOVDQU32    Z13, 232(SP)
+	VPMOVZXBD    2(R11), Z13
+	VPXORD       Z14, Z14, Z14
 	KXNORW       K1, K1, K1
-	VPGATHERDD   (R13)(Z12*4), K1, Z13
+	VPGATHERDD   (R13)(Z13*4), K1, Z14
 	KMOVQ        232(SP), K1
-	VPSUBB       Z13, Z8, K1, Z13
-	VPXORD       Z12, Z12, Z12
-	VPDPBUSD     (DI)(R10*8), Z13, Z12
-	VPMOVZXBD    18(R11), Z13
-	VPXORD       Z14, Z14, Z14
+	VPSUBB       Z14, Z8, K1, Z14
+	VPXORD       Z13, Z13, Z13
+	VPDPBUSD     (DI)(R10*8), Z14, Z13
+	VPMOVZXBD    18(R11), Z14
+	VPXORD       Z15, Z15, Z15
 	KXNORW       K1, K1, K1
-	VPGATHERDD   (R13)(Z13*4), K1, Z14
+	VPGATHERDD   (R13)(Z14*4), K1, Z15
 	KMOVQ        240(SP), K1
-	VPSUBB       Z14, Z8, K1, Z14
-	VPXORD       Z13, Z13, Z13
-	VPDPBUSD     64(DI)(R10*8), Z14, Z13
-	VPUNPCKLDQ   Z13, Z12, Z14
-	VPUNPCKHDQ   Z13, Z12, Z12
-	VPADDD       Z14, Z12, Z12
-	VPMOVZXBD    34(R11), Z13
+	VPSUBB       Z15, Z8, K1, Z15
 	VPXORD       Z14, Z14, Z14
+	VPDPBUSD     64(DI)(R10*8), Z15, Z14
+	VPUNPCKLDQ   Z14, Z13, Z15
+	VPUNPCKHDQ   Z14, Z13, Z13
+	VPADDD       Z15, Z13, Z13
+	VPMOVZXBD    34(R11), Z14
+	VPXORD       Z15, Z15, Z15
 	KXNORW       K1, K1, K1
-	VPGATHERDD   (R13)(Z13*4), K1, Z14
+	VPGATHERDD   (R13)(Z14*4), K1, Z15
 	KMOVQ        248(SP), K1
-	VPSUBB       Z14, Z8, K1, Z14
-	VPXORD       Z13, Z13, Z13
-	VPDPBUSD     128(DI)(R10*8), Z14, Z13
-	VPMOVZXBD    50(R11), Z14
-	VPXORD       Z15, Z15, Z15
-	KXNORW       K1, K1, K1
-	VPGATHERDD   (R13)(Z14*4), K1, Z15
-	KMOVQ        256(SP), K1
 	VPSUBB       Z15, Z8, K1, Z15
 	VPXORD       Z14, Z14, Z14
-	VPDPBUSD     192(DI)(R10*8), Z15, Z14
-	VPUNPCKLDQ   Z14, Z13, Z15
-	VPUNPCKHDQ   Z14, Z13, Z13
-	VPADDD       Z15, Z13, Z13
-	VPUNPCKLQDQ  Z13, Z12, Z14
-	VPUNPCKHQDQ  Z13, Z12, Z12
-	VPADDD       Z14, Z12, Z12
-	VPMOVZXBD    100(R11), Z13
-	VPXORD       Z14, Z14, Z14
-	KXNORW       K1, K1, K1
-	VPGATHERDD   (R13)(Z13*4), K1, Z14
-	KMOVQ        264(SP), K1
-	VPSUBB       Z14, Z8, K1, Z14
-	VPXORD       Z13, Z13, Z13
-	VPDPBUSD     256(DI)(R10*8), Z14, Z13
-	VPMOVZXBD    116(R11), Z14
-	VPXORD       Z15, Z15, Z15
-	KXNORW       K1, K1, K1
-	VPGATHERDD   (R13)(Z14*4), K1, Z15
-	KMOVQ        272(SP), K1
-	VPSUBB       Z15, Z8, K1, Z15
-	VPXORD       Z14, Z14, Z14
-	VPDPBUSD     320(DI)(R10*8), Z15, Z14
-	VPUNPCKLDQ   Z14, Z13, Z15
-	VPUNPCKHDQ   Z14, Z13, Z13
-	VPADDD       Z15, Z13, Z13
-	VPMOVZXBD    132(R11), Z14
-	VPXORD       Z15, Z15, Z15
-	KXNORW       K1, K1, K1
-	VPGATHERDD   (R13)(Z14*4), K1, Z15
-	KMOVQ        280(SP), K1
-	VPSUBB       Z15, Z8, K1, Z15
-	VPXORD       Z14, Z14, Z14
-	VPDPBUSD     384(DI)(R10*8), Z15, Z14
-	VPMOVZXBD    148(R11), Z15
+	VPDPBUSD     128(DI)(R10*8), Z15, Z14
+	VPMOVZXBD    50(R11), Z15
 	VPXORD       Z16, Z16, Z16
 	KXNORW       K1, K1, K1
 	VPGATHERDD   (R13)(Z15*4), K1, Z16
-	KMOVQ        288(SP), K1
+	KMOVQ        256(SP), K1
 	VPSUBB       Z16, Z8, K1, Z16
 	VPXORD       Z15, Z15, Z15
-	VPDPBUSD     448(DI)(R10*8), Z16, Z15
+	VPDPBUSD     192(DI)(R10*8), Z16, Z15
 	VPUNPCKLDQ   Z15, Z14, Z16
 	VPUNPCKHDQ   Z15, Z14, Z14
 	VPADDD       Z16, Z14, Z14
 	VPUNPCKLQDQ  Z14, Z13, Z15
 	VPUNPCKHQDQ  Z14, Z13, Z13
 	VPADDD       Z15, Z13, Z13
-	VSHUFI32X4   $0x88, Z13, Z12, Z14
-	VSHUFI32X4   $0xdd, Z13, Z12, Z12
-	VPADDD       Z12, Z14, Z14
-	VPERMD       Z14, Z9, Z14
-	VMOVDQU32    (R9)(R10*1), Z12
-	VPSLLD       $0x06, Z12, Z12
-	VPSUBD       Z12, Z14, Z14
-	VPBROADCASTW (R11), Y12
-	VPBROADCASTW 98(R11), X13
-	VINSERTI32X4 $0x01, X13, Y12, Y12
-	VCVTPH2PS    Y12, Z12
-	VMOVDQU32    66(R11), Y13
-	VINSERTI64X4 $0x01, 164(R11), Z13, Z13
-	VPSRLD       $0x1c, Z13, Z13
-	VCVTDQ2PS    Z13, Z13
-	VFMADD213PS  Z10, Z11, Z13
-	VMULPS       Z12, Z13, Z13
-	VMOVDQU32    (R8)(R10*1), Z12
+	VPMOVZXBD    100(R11), Z14
+	VPXORD       Z15, Z15, Z15
+	KXNORW       K1, K1, K1
+	VPGATHERDD   (R13)(Z14*4), K1, Z15
+	KMOVQ        264(SP), K1
+	VPSUBB       Z15, Z8, K1, Z15
+	VPXORD       Z14, Z14, Z14
+	VPDPBUSD     256(DI)(R10*8), Z15, Z14
+	VPMOVZXBD    116(R11), Z15
+	VPXORD       Z16, Z16, Z16
+	KXNORW       K1, K1, K1
+	VPGATHERDD   (R13)(Z15*4), K1, Z16
+	KMOVQ        272(SP), K1
+	VPSUBB       Z16, Z8, K1, Z16
+	VPXORD       Z15, Z15, Z15
+	VPDPBUSD     320(DI)(R10*8), Z16, Z15
+	VPUNPCKLDQ   Z15, Z14, Z16
+	VPUNPCKHDQ   Z15, Z14, Z14
+	VPADDD       Z16, Z14, Z14
+	VPMOVZXBD    132(R11), Z15
+	VPXORD       Z16, Z16, Z16
+	KXNORW       K1, K1, K1
+	VPGATHERDD   (R13)(Z15*4), K1, Z16
+	KMOVQ        280(SP), K1
+	VPSUBB       Z16, Z8, K1, Z16
+	VPXORD       Z15, Z15, Z15
+	VPDPBUSD     384(DI)(R10*8), Z16, Z15
+	VPMOVZXBD    148(R11), Z16
+	VPXORD       Z17, Z17, Z17
+	KXNORW       K1, K1, K1
+	VPGATHERDD   (R13)(Z16*4), K1, Z17
+	KMOVQ        288(SP), K1
+	VPSUBB       Z17, Z8, K1, Z17
+	VPXORD       Z16, Z16, Z16
+	VPDPBUSD     448(DI)(R10*8), Z17, Z16
+	VPUNPCKLDQ   Z16, Z15, Z17
+	VPUNPCKHDQ   Z16, Z15, Z15
+	VPADDD       Z17, Z15, Z15
+	VPUNPCKLQDQ  Z15, Z14, Z16
+	VPUNPCKHQDQ  Z15, Z14, Z14
+	VPADDD       Z16, Z14, Z14
+	VMOVDQU32    Z13, Z15
+	VPERMT2D     Z14, Z9, Z15
+	VPERMT2D     Z14, Z10, Z13
+	VPADDD       Z13, Z15, Z15
+	VMOVDQU32    (R9)(R10*1), Z13
+	VPSLLD       $0x06, Z13, Z13
+	VPSUBD       Z13, Z15, Z15
+	VPBROADCASTW (R11), Y13
+	VPBROADCASTW 98(R11), X14
+	VINSERTI32X4 $0x01, X14, Y13, Y13
+	VCVTPH2PS    Y13, Z13
+	VMOVDQU32    66(R11), Y14
+	VINSERTI64X4 $0x01, 164(R11), Z14, Z14
+	VPSRLD       $0x1c, Z14, Z14
 	VCVTDQ2PS    Z14, Z14
-	VMULPS       Z12, Z13, Z13
-	VFMADD231PS  Z13, Z14, Z1
+	VFMADD213PS  Z11, Z12, Z14
+	VMULPS       Z13, Z14, Z14
+	VMOVDQU32    (R8)(R10*1), Z13
+	VCVTDQ2PS    Z15, Z15
+	VMULPS       Z13, Z14, Z14
+	VFMADD231PS  Z14, Z15, Z1
 	ADDQ         $+196, R11
 	ADDQ         $+64, R10
 	JMP          group
@@ -190,16 +190,16 @@ copy:
 	MOVW      R15, (R14)
 	ADDQ      $+2, R11
 	ADDQ      $+2, R14
-	VMOVDQU32 (R11), Y12
-	VMOVDQU32 Y12, (R14)
+	VMOVDQU32 (R11), Y13
+	VMOVDQU32 Y13, (R14)
 	ADDQ      $+32, R11
 	ADDQ      $+32, R14
-	VMOVDQU32 (R11), Y12
-	VMOVDQU32 Y12, (R14)
+	VMOVDQU32 (R11), Y13
+	VMOVDQU32 Y13, (R14)
 	ADDQ      $+32, R11
 	ADDQ      $+32, R14
-	VMOVDQU32 (R11), Y12
-	VMOVDQU32 Y12, (R14)
+	VMOVDQU32 (R11), Y13
+	VMOVDQU32 Y13, (R14)
 	ADDQ      $+32, R11
 	ADDQ      $+32, R14
 	SUBQ      $+8, R13
@@ -208,135 +208,135 @@ copy:
 
 inPlace:
 	LEAQ         ·iq3xxsBook+0(SB), R13
-	VMOVDQU32    66(R11), Y12
-	VINSERTI64X4 $0x01, 164(R11), Z12, Z12
-	VPANDD       Z2, Z12, Z13
-	VPSLLD       $0x01, Z12, Z14
-	VPTERNLOGD   $0xf8, Z3, Z14, Z13
-	VPSLLD       $0x02, Z12, Z14
-	VPTERNLOGD   $0xf8, Z4, Z14, Z13
-	VPSLLD       $0x03, Z12, Z12
-	VPTERNLOGD   $0xf8, Z5, Z12, Z13
-	VPSRLD       $0x04, Z13, Z12
-	VPTERNLOGD   $0x28, Z6, Z13, Z12
-	VPSHUFB      Z12, Z7, Z12
-	VPORD        Z12, Z13, Z12
-	VMOVDQU32    Z12, 296(SP)
-	VPMOVZXBD    2(R11), Z12
-	VPXORD       Z13, Z13, Z13
+	VMOVDQU32    66(R11), Y13
+	VINSERTI64X4 $0x01, 164(R11), Z13, Z13
+	VPANDD       Z2, Z13, Z14
+	VPSLLD       $0x01, Z13, Z15
+	VPTERNLOGD   $0xf8, Z3, Z15, Z14
+	VPSLLD       $0x02, Z13, Z15
+	VPTERNLOGD   $0xf8, Z4, Z15, Z14
+	VPSLLD       $0x03, Z13, Z13
+	VPTERNLOGD   $0xf8, Z5, Z13, Z14
+	VPSRLD       $0x04, Z14, Z13
+	VPTERNLOGD   $0x28, Z6, Z14, Z13
+	VPSHUFB      Z13, Z7, Z13
+	VPORD        Z13, Z14, Z13
+	VMOVDQU32    Z13, 296(SP)
+	VPMOVZXBD    2(R11), Z13
+	VPXORD       Z14, Z14, Z14
 	KXNORW       K1, K1, K1
-	VPGATHERDD   (R13)(Z12*4), K1, Z13
+	VPGATHERDD   (R13)(Z13*4), K1, Z14
 	KMOVQ        296(SP), K1
-	VPSUBB       Z13, Z8, K1, Z13
-	VPXORD       Z12, Z12, Z12
-	VPDPBUSD     (DI)(R10*8), Z13, Z12
-	VPMOVZXBD    18(R11), Z13
-	VPXORD       Z14, Z14, Z14
+	VPSUBB       Z14, Z8, K1, Z14
+	VPXORD       Z13, Z13, Z13
+	VPDPBUSD     (DI)(R10*8), Z14, Z13
+	VPMOVZXBD    18(R11), Z14
+	VPXORD       Z15, Z15, Z15
 	KXNORW       K1, K1, K1
-	VPGATHERDD   (R13)(Z13*4), K1, Z14
+	VPGATHERDD   (R13)(Z14*4), K1, Z15
 	KMOVQ        304(SP), K1
-	VPSUBB       Z14, Z8, K1, Z14
-	VPXORD       Z13, Z13, Z13
-	VPDPBUSD     64(DI)(R10*8), Z14, Z13
-	VPUNPCKLDQ   Z13, Z12, Z14
-	VPUNPCKHDQ   Z13, Z12, Z12
-	VPADDD       Z14, Z12, Z12
-	VPMOVZXBD    34(R11), Z13
+	VPSUBB       Z15, Z8, K1, Z15
 	VPXORD       Z14, Z14, Z14
+	VPDPBUSD     64(DI)(R10*8), Z15, Z14
+	VPUNPCKLDQ   Z14, Z13, Z15
+	VPUNPCKHDQ   Z14, Z13, Z13
+	VPADDD       Z15, Z13, Z13
+	VPMOVZXBD    34(R11), Z14
+	VPXORD       Z15, Z15, Z15
 	KXNORW       K1, K1, K1
-	VPGATHERDD   (R13)(Z13*4), K1, Z14
+	VPGATHERDD   (R13)(Z14*4), K1, Z15
 	KMOVQ        312(SP), K1
-	VPSUBB       Z14, Z8, K1, Z14
-	VPXORD       Z13, Z13, Z13
-	VPDPBUSD     128(DI)(R10*8), Z14, Z13
-	VPMOVZXBD    50(R11), Z14
-	VPXORD       Z15, Z15, Z15
-	KXNORW       K1, K1, K1
-	VPGATHERDD   (R13)(Z14*4), K1, Z15
-	KMOVQ        320(SP), K1
 	VPSUBB       Z15, Z8, K1, Z15
 	VPXORD       Z14, Z14, Z14
-	VPDPBUSD     192(DI)(R10*8), Z15, Z14
-	VPUNPCKLDQ   Z14, Z13, Z15
-	VPUNPCKHDQ   Z14, Z13, Z13
-	VPADDD       Z15, Z13, Z13
-	VPUNPCKLQDQ  Z13, Z12, Z14
-	VPUNPCKHQDQ  Z13, Z12, Z12
-	VPADDD       Z14, Z12, Z12
-	VPMOVZXBD    100(R11), Z13
-	VPXORD       Z14, Z14, Z14
-	KXNORW       K1, K1, K1
-	VPGATHERDD   (R13)(Z13*4), K1, Z14
-	KMOVQ        328(SP), K1
-	VPSUBB       Z14, Z8, K1, Z14
-	VPXORD       Z13, Z13, Z13
-	VPDPBUSD     256(DI)(R10*8), Z14, Z13
-	VPMOVZXBD    116(R11), Z14
-	VPXORD       Z15, Z15, Z15
-	KXNORW       K1, K1, K1
-	VPGATHERDD   (R13)(Z14*4), K1, Z15
-	KMOVQ        336(SP), K1
-	VPSUBB       Z15, Z8, K1, Z15
-	VPXORD       Z14, Z14, Z14
-	VPDPBUSD     320(DI)(R10*8), Z15, Z14
-	VPUNPCKLDQ   Z14, Z13, Z15
-	VPUNPCKHDQ   Z14, Z13, Z13
-	VPADDD       Z15, Z13, Z13
-	VPMOVZXBD    132(R11), Z14
-	VPXORD       Z15, Z15, Z15
-	KXNORW       K1, K1, K1
-	VPGATHERDD   (R13)(Z14*4), K1, Z15
-	KMOVQ        344(SP), K1
-	VPSUBB       Z15, Z8, K1, Z15
-	VPXORD       Z14, Z14, Z14
-	VPDPBUSD     384(DI)(R10*8), Z15, Z14
-	VPMOVZXBD    148(R11), Z15
+	VPDPBUSD     128(DI)(R10*8), Z15, Z14
+	VPMOVZXBD    50(R11), Z15
 	VPXORD       Z16, Z16, Z16
 	KXNORW       K1, K1, K1
 	VPGATHERDD   (R13)(Z15*4), K1, Z16
-	KMOVQ        352(SP), K1
+	KMOVQ        320(SP), K1
 	VPSUBB       Z16, Z8, K1, Z16
 	VPXORD       Z15, Z15, Z15
-	VPDPBUSD     448(DI)(R10*8), Z16, Z15
+	VPDPBUSD     192(DI)(R10*8), Z16, Z15
 	VPUNPCKLDQ   Z15, Z14, Z16
 	VPUNPCKHDQ   Z15, Z14, Z14
 	VPADDD       Z16, Z14, Z14
 	VPUNPCKLQDQ  Z14, Z13, Z15
 	VPUNPCKHQDQ  Z14, Z13, Z13
 	VPADDD       Z15, Z13, Z13
-	VSHUFI32X4   $0x88, Z13, Z12, Z14
-	VSHUFI32X4   $0xdd, Z13, Z12, Z12
-	VPADDD       Z12, Z14, Z14
-	VPERMD       Z14, Z9, Z14
-	VMOVDQU32    (R9)(R10*1), Z12
-	VPSLLD       $0x06, Z12, Z12
-	VPSUBD       Z12, Z14, Z14
-	VPBROADCASTW (R11), Y12
-	VPBROADCASTW 98(R11), X13
-	VINSERTI32X4 $0x01, X13, Y12, Y12
-	VCVTPH2PS    Y12, Z12
-	VMOVDQU32    66(R11), Y13
-	VINSERTI64X4 $0x01, 164(R11), Z13, Z13
-	VPSRLD       $0x1c, Z13, Z13
-	VCVTDQ2PS    Z13, Z13
-	VFMADD213PS  Z10, Z11, Z13
-	VMULPS       Z12, Z13, Z13
-	VPANDD       Z0, Z13, Z13
-	VMOVDQU32    (R8)(R10*1), Z12
+	VPMOVZXBD    100(R11), Z14
+	VPXORD       Z15, Z15, Z15
+	KXNORW       K1, K1, K1
+	VPGATHERDD   (R13)(Z14*4), K1, Z15
+	KMOVQ        328(SP), K1
+	VPSUBB       Z15, Z8, K1, Z15
+	VPXORD       Z14, Z14, Z14
+	VPDPBUSD     256(DI)(R10*8), Z15, Z14
+	VPMOVZXBD    116(R11), Z15
+	VPXORD       Z16, Z16, Z16
+	KXNORW       K1, K1, K1
+	VPGATHERDD   (R13)(Z15*4), K1, Z16
+	KMOVQ        336(SP), K1
+	VPSUBB       Z16, Z8, K1, Z16
+	VPXORD       Z15, Z15, Z15
+	VPDPBUSD     320(DI)(R10*8), Z16, Z15
+	VPUNPCKLDQ   Z15, Z14, Z16
+	VPUNPCKHDQ   Z15, Z14, Z14
+	VPADDD       Z16, Z14, Z14
+	VPMOVZXBD    132(R11), Z15
+	VPXORD       Z16, Z16, Z16
+	KXNORW       K1, K1, K1
+	VPGATHERDD   (R13)(Z15*4), K1, Z16
+	KMOVQ        344(SP), K1
+	VPSUBB       Z16, Z8, K1, Z16
+	VPXORD       Z15, Z15, Z15
+	VPDPBUSD     384(DI)(R10*8), Z16, Z15
+	VPMOVZXBD    148(R11), Z16
+	VPXORD       Z17, Z17, Z17
+	KXNORW       K1, K1, K1
+	VPGATHERDD   (R13)(Z16*4), K1, Z17
+	KMOVQ        352(SP), K1
+	VPSUBB       Z17, Z8, K1, Z17
+	VPXORD       Z16, Z16, Z16
+	VPDPBUSD     448(DI)(R10*8), Z17, Z16
+	VPUNPCKLDQ   Z16, Z15, Z17
+	VPUNPCKHDQ   Z16, Z15, Z15
+	VPADDD       Z17, Z15, Z15
+	VPUNPCKLQDQ  Z15, Z14, Z16
+	VPUNPCKHQDQ  Z15, Z14, Z14
+	VPADDD       Z16, Z14, Z14
+	VMOVDQU32    Z13, Z15
+	VPERMT2D     Z14, Z9, Z15
+	VPERMT2D     Z14, Z10, Z13
+	VPADDD       Z13, Z15, Z15
+	VMOVDQU32    (R9)(R10*1), Z13
+	VPSLLD       $0x06, Z13, Z13
+	VPSUBD       Z13, Z15, Z15
+	VPBROADCASTW (R11), Y13
+	VPBROADCASTW 98(R11), X14
+	VINSERTI32X4 $0x01, X14, Y13, Y13
+	VCVTPH2PS    Y13, Z13
+	VMOVDQU32    66(R11), Y14
+	VINSERTI64X4 $0x01, 164(R11), Z14, Z14
+	VPSRLD       $0x1c, Z14, Z14
 	VCVTDQ2PS    Z14, Z14
-	VMULPS       Z12, Z13, Z13
-	VFMADD231PS  Z13, Z14, Z1
+	VFMADD213PS  Z11, Z12, Z14
+	VMULPS       Z13, Z14, Z14
+	VPANDD       Z0, Z14, Z14
+	VMOVDQU32    (R8)(R10*1), Z13
+	VCVTDQ2PS    Z15, Z15
+	VMULPS       Z13, Z14, Z14
+	VFMADD231PS  Z14, Z15, Z1
 
 done:
-	VPERMILPS     $0x4e, Z1, Z12
-	VADDPS        Z1, Z12, Z12
-	VPERMILPS     $0xb1, Z12, Z1
-	VADDPS        Z1, Z12, Z12
-	VSHUFF32X4    $0xb1, Z12, Z12, Z1
-	VADDPS        Z12, Z1, Z1
-	VEXTRACTI32X4 $0x02, Z1, X12
-	VADDPS        X1, X12, X12
-	VMOVSS        X12, (AX)
+	VPERMILPS     $0x4e, Z1, Z13
+	VADDPS        Z1, Z13, Z13
+	VPERMILPS     $0xb1, Z13, Z1
+	VADDPS        Z1, Z13, Z13
+	VSHUFF32X4    $0xb1, Z13, Z13, Z1
+	VADDPS        Z13, Z1, Z1
+	VEXTRACTI32X4 $0x02, Z1, X13
+	VADDPS        X1, X13, X13
+	VMOVSS        X13, (AX)
 	ADDQ          $0x04, AX
 	ADDQ          DX, CX
 	DECQ          BX
@@ -346,15 +346,16 @@ done:
 
 constants:
 	VMOVDQU32 constant2<>+0(SB), Z9
-	VMOVDQU32 constant3<>+0(SB), Z11
+	VMOVDQU32 constant3<>+0(SB), Z12
 	VMOVDQU32 constant4<>+0(SB), Z5
 	VMOVDQU32 constant5<>+0(SB), Z4
-	VMOVDQU32 constant6<>+0(SB), Z10
+	VMOVDQU32 constant6<>+0(SB), Z11
 	VMOVDQU32 constant7<>+0(SB), Z3
 	VMOVDQU32 constant8<>+0(SB), Z7
-	VMOVDQU32 constant9<>+0(SB), Z6
-	VMOVDQU32 constant10<>+0(SB), Z2
-	VMOVDQU32 constant11<>+0(SB), Z8
+	VMOVDQU32 constant9<>+0(SB), Z10
+	VMOVDQU32 constant10<>+0(SB), Z6
+	VMOVDQU32 constant11<>+0(SB), Z2
+	VMOVDQU32 constant12<>+0(SB), Z8
 	JMP       begin
 
 DATA constant0<>+0(SB)/8, $0xffffffffffffffff
@@ -381,14 +382,14 @@ DATA constant1<>+16(SB)/8, $0x4040404040404040
 DATA constant1<>+24(SB)/8, $0x4040404040404040
 GLOBL constant1<>(SB), RODATA|NOPTR, $32
 
-DATA constant2<>+0(SB)/8, $0x0000000400000000
-DATA constant2<>+8(SB)/8, $0x0000000500000001
-DATA constant2<>+16(SB)/8, $0x0000000600000002
-DATA constant2<>+24(SB)/8, $0x0000000700000003
-DATA constant2<>+32(SB)/8, $0x0000000c00000008
-DATA constant2<>+40(SB)/8, $0x0000000d00000009
-DATA constant2<>+48(SB)/8, $0x0000000e0000000a
-DATA constant2<>+56(SB)/8, $0x0000000f0000000b
+DATA constant2<>+0(SB)/8, $0x0000000800000000
+DATA constant2<>+8(SB)/8, $0x0000000900000001
+DATA constant2<>+16(SB)/8, $0x0000000a00000002
+DATA constant2<>+24(SB)/8, $0x0000000b00000003
+DATA constant2<>+32(SB)/8, $0x0000001800000010
+DATA constant2<>+40(SB)/8, $0x0000001900000011
+DATA constant2<>+48(SB)/8, $0x0000001a00000012
+DATA constant2<>+56(SB)/8, $0x0000001b00000013
 GLOBL constant2<>(SB), RODATA|NOPTR, $64
 
 DATA constant3<>+0(SB)/8, $0x3f0000003f000000
@@ -451,35 +452,45 @@ DATA constant8<>+48(SB)/8, $0x8000008000808000
 DATA constant8<>+56(SB)/8, $0x0080800080000080
 GLOBL constant8<>(SB), RODATA|NOPTR, $64
 
-DATA constant9<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant9<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant9<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant9<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant9<>+32(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant9<>+40(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant9<>+48(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant9<>+56(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant9<>+0(SB)/8, $0x0000000c00000004
+DATA constant9<>+8(SB)/8, $0x0000000d00000005
+DATA constant9<>+16(SB)/8, $0x0000000e00000006
+DATA constant9<>+24(SB)/8, $0x0000000f00000007
+DATA constant9<>+32(SB)/8, $0x0000001c00000014
+DATA constant9<>+40(SB)/8, $0x0000001d00000015
+DATA constant9<>+48(SB)/8, $0x0000001e00000016
+DATA constant9<>+56(SB)/8, $0x0000001f00000017
 GLOBL constant9<>(SB), RODATA|NOPTR, $64
 
-DATA constant10<>+0(SB)/8, $0x0000007f0000007f
-DATA constant10<>+8(SB)/8, $0x0000007f0000007f
-DATA constant10<>+16(SB)/8, $0x0000007f0000007f
-DATA constant10<>+24(SB)/8, $0x0000007f0000007f
-DATA constant10<>+32(SB)/8, $0x0000007f0000007f
-DATA constant10<>+40(SB)/8, $0x0000007f0000007f
-DATA constant10<>+48(SB)/8, $0x0000007f0000007f
-DATA constant10<>+56(SB)/8, $0x0000007f0000007f
+DATA constant10<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant10<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant10<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant10<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant10<>+32(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant10<>+40(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant10<>+48(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant10<>+56(SB)/8, $0x0f0f0f0f0f0f0f0f
 GLOBL constant10<>(SB), RODATA|NOPTR, $64
 
-DATA constant11<>+0(SB)/8, $0x8080808080808080
-DATA constant11<>+8(SB)/8, $0x8080808080808080
-DATA constant11<>+16(SB)/8, $0x8080808080808080
-DATA constant11<>+24(SB)/8, $0x8080808080808080
-DATA constant11<>+32(SB)/8, $0x8080808080808080
-DATA constant11<>+40(SB)/8, $0x8080808080808080
-DATA constant11<>+48(SB)/8, $0x8080808080808080
-DATA constant11<>+56(SB)/8, $0x8080808080808080
+DATA constant11<>+0(SB)/8, $0x0000007f0000007f
+DATA constant11<>+8(SB)/8, $0x0000007f0000007f
+DATA constant11<>+16(SB)/8, $0x0000007f0000007f
+DATA constant11<>+24(SB)/8, $0x0000007f0000007f
+DATA constant11<>+32(SB)/8, $0x0000007f0000007f
+DATA constant11<>+40(SB)/8, $0x0000007f0000007f
+DATA constant11<>+48(SB)/8, $0x0000007f0000007f
+DATA constant11<>+56(SB)/8, $0x0000007f0000007f
 GLOBL constant11<>(SB), RODATA|NOPTR, $64
+
+DATA constant12<>+0(SB)/8, $0x8080808080808080
+DATA constant12<>+8(SB)/8, $0x8080808080808080
+DATA constant12<>+16(SB)/8, $0x8080808080808080
+DATA constant12<>+24(SB)/8, $0x8080808080808080
+DATA constant12<>+32(SB)/8, $0x8080808080808080
+DATA constant12<>+40(SB)/8, $0x8080808080808080
+DATA constant12<>+48(SB)/8, $0x8080808080808080
+DATA constant12<>+56(SB)/8, $0x8080808080808080
+GLOBL constant12<>(SB), RODATA|NOPTR, $64
 
 // func iq3_xxsPackAVX512(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VL
@@ -629,17 +640,27 @@ tile:
 	RET
 
 constants:
-	VMOVDQU32 constant2<>+0(SB), Z10
+	VMOVDQU32 constant13<>+0(SB), Z10
 	VMOVDQU32 constant3<>+0(SB), Z12
 	VMOVDQU32 constant4<>+0(SB), Z6
 	VMOVDQU32 constant5<>+0(SB), Z5
 	VMOVDQU32 constant6<>+0(SB), Z11
 	VMOVDQU32 constant7<>+0(SB), Z4
 	VMOVDQU32 constant8<>+0(SB), Z8
-	VMOVDQU32 constant9<>+0(SB), Z7
-	VMOVDQU32 constant10<>+0(SB), Z1
-	VMOVDQU32 constant11<>+0(SB), Z9
+	VMOVDQU32 constant10<>+0(SB), Z7
+	VMOVDQU32 constant11<>+0(SB), Z1
+	VMOVDQU32 constant12<>+0(SB), Z9
 	JMP       begin
+
+DATA constant13<>+0(SB)/8, $0x0000000400000000
+DATA constant13<>+8(SB)/8, $0x0000000500000001
+DATA constant13<>+16(SB)/8, $0x0000000600000002
+DATA constant13<>+24(SB)/8, $0x0000000700000003
+DATA constant13<>+32(SB)/8, $0x0000000c00000008
+DATA constant13<>+40(SB)/8, $0x0000000d00000009
+DATA constant13<>+48(SB)/8, $0x0000000e0000000a
+DATA constant13<>+56(SB)/8, $0x0000000f0000000b
+GLOBL constant13<>(SB), RODATA|NOPTR, $64
 
 // func iq3_xxsRowAVX2(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 // Requires: AVX, AVX2, F16C, FMA3, MMX+
@@ -668,20 +689,20 @@ group:
 	PREFETCHT0   4160(R11)
 	LEAQ         ·iq3xxsBook+0(SB), R12
 	VMOVDQU      66(R11), Y1
-	VPAND        constant12<>+0(SB), Y1, Y2
+	VPAND        constant14<>+0(SB), Y1, Y2
 	VPSLLD       $0x01, Y1, Y3
-	VPAND        constant13<>+0(SB), Y3, Y3
+	VPAND        constant15<>+0(SB), Y3, Y3
 	VPOR         Y3, Y2, Y2
 	VPSLLD       $0x02, Y1, Y3
-	VPAND        constant14<>+0(SB), Y3, Y3
+	VPAND        constant16<>+0(SB), Y3, Y3
 	VPOR         Y3, Y2, Y2
 	VPSLLD       $0x03, Y1, Y1
-	VPAND        constant15<>+0(SB), Y1, Y1
+	VPAND        constant17<>+0(SB), Y1, Y1
 	VPOR         Y1, Y2, Y2
 	VPSRLD       $0x04, Y2, Y1
 	VPXOR        Y2, Y1, Y1
-	VPAND        constant16<>+0(SB), Y1, Y1
-	VMOVDQU      constant17<>+0(SB), Y3
+	VPAND        constant18<>+0(SB), Y1, Y1
+	VMOVDQU      constant19<>+0(SB), Y3
 	VPSHUFB      Y1, Y3, Y1
 	VPOR         Y1, Y2, Y1
 	VMOVDQU      Y1, (SP)
@@ -690,29 +711,29 @@ group:
 	VPCMPEQD     Y3, Y3, Y3
 	VPGATHERDD   Y3, (R12)(Y1*4), Y2
 	VPBROADCASTD (SP), Y1
-	VPSHUFB      constant18<>+0(SB), Y1, Y1
-	VMOVDQU      constant19<>+0(SB), Y3
+	VPSHUFB      constant20<>+0(SB), Y1, Y1
+	VMOVDQU      constant21<>+0(SB), Y3
 	VPAND        Y3, Y1, Y1
 	VPCMPEQB     Y3, Y1, Y1
-	VPAND        constant20<>+0(SB), Y1, Y3
+	VPAND        constant22<>+0(SB), Y1, Y3
 	VPXOR        Y3, Y2, Y2
 	VPSUBB       Y1, Y2, Y2
 	VPMADDUBSW   (DI)(R10*8), Y2, Y1
-	VPMADDWD     constant21<>+0(SB), Y1, Y1
+	VPMADDWD     constant23<>+0(SB), Y1, Y1
 	VPMOVZXBD    10(R11), Y2
 	VPXOR        Y3, Y3, Y3
 	VPCMPEQD     Y4, Y4, Y4
 	VPGATHERDD   Y4, (R12)(Y2*4), Y3
 	VPBROADCASTD 4(SP), Y2
-	VPSHUFB      constant18<>+0(SB), Y2, Y2
-	VMOVDQU      constant19<>+0(SB), Y4
+	VPSHUFB      constant20<>+0(SB), Y2, Y2
+	VMOVDQU      constant21<>+0(SB), Y4
 	VPAND        Y4, Y2, Y2
 	VPCMPEQB     Y4, Y2, Y2
-	VPAND        constant20<>+0(SB), Y2, Y4
+	VPAND        constant22<>+0(SB), Y2, Y4
 	VPXOR        Y4, Y3, Y3
 	VPSUBB       Y2, Y3, Y3
 	VPMADDUBSW   32(DI)(R10*8), Y3, Y2
-	VPMADDWD     constant21<>+0(SB), Y2, Y2
+	VPMADDWD     constant23<>+0(SB), Y2, Y2
 	VPUNPCKLDQ   Y2, Y1, Y3
 	VPUNPCKHDQ   Y2, Y1, Y1
 	VPADDD       Y3, Y1, Y1
@@ -721,29 +742,29 @@ group:
 	VPCMPEQD     Y4, Y4, Y4
 	VPGATHERDD   Y4, (R12)(Y2*4), Y3
 	VPBROADCASTD 8(SP), Y2
-	VPSHUFB      constant18<>+0(SB), Y2, Y2
-	VMOVDQU      constant19<>+0(SB), Y4
+	VPSHUFB      constant20<>+0(SB), Y2, Y2
+	VMOVDQU      constant21<>+0(SB), Y4
 	VPAND        Y4, Y2, Y2
 	VPCMPEQB     Y4, Y2, Y2
-	VPAND        constant20<>+0(SB), Y2, Y4
+	VPAND        constant22<>+0(SB), Y2, Y4
 	VPXOR        Y4, Y3, Y3
 	VPSUBB       Y2, Y3, Y3
 	VPMADDUBSW   64(DI)(R10*8), Y3, Y2
-	VPMADDWD     constant21<>+0(SB), Y2, Y2
+	VPMADDWD     constant23<>+0(SB), Y2, Y2
 	VPMOVZXBD    26(R11), Y3
 	VPXOR        Y4, Y4, Y4
 	VPCMPEQD     Y5, Y5, Y5
 	VPGATHERDD   Y5, (R12)(Y3*4), Y4
 	VPBROADCASTD 12(SP), Y3
-	VPSHUFB      constant18<>+0(SB), Y3, Y3
-	VMOVDQU      constant19<>+0(SB), Y5
+	VPSHUFB      constant20<>+0(SB), Y3, Y3
+	VMOVDQU      constant21<>+0(SB), Y5
 	VPAND        Y5, Y3, Y3
 	VPCMPEQB     Y5, Y3, Y3
-	VPAND        constant20<>+0(SB), Y3, Y5
+	VPAND        constant22<>+0(SB), Y3, Y5
 	VPXOR        Y5, Y4, Y4
 	VPSUBB       Y3, Y4, Y4
 	VPMADDUBSW   96(DI)(R10*8), Y4, Y3
-	VPMADDWD     constant21<>+0(SB), Y3, Y3
+	VPMADDWD     constant23<>+0(SB), Y3, Y3
 	VPUNPCKLDQ   Y3, Y2, Y4
 	VPUNPCKHDQ   Y3, Y2, Y2
 	VPADDD       Y4, Y2, Y2
@@ -755,29 +776,29 @@ group:
 	VPCMPEQD     Y4, Y4, Y4
 	VPGATHERDD   Y4, (R12)(Y2*4), Y3
 	VPBROADCASTD 16(SP), Y2
-	VPSHUFB      constant18<>+0(SB), Y2, Y2
-	VMOVDQU      constant19<>+0(SB), Y4
+	VPSHUFB      constant20<>+0(SB), Y2, Y2
+	VMOVDQU      constant21<>+0(SB), Y4
 	VPAND        Y4, Y2, Y2
 	VPCMPEQB     Y4, Y2, Y2
-	VPAND        constant20<>+0(SB), Y2, Y4
+	VPAND        constant22<>+0(SB), Y2, Y4
 	VPXOR        Y4, Y3, Y3
 	VPSUBB       Y2, Y3, Y3
 	VPMADDUBSW   128(DI)(R10*8), Y3, Y2
-	VPMADDWD     constant21<>+0(SB), Y2, Y2
+	VPMADDWD     constant23<>+0(SB), Y2, Y2
 	VPMOVZXBD    42(R11), Y3
 	VPXOR        Y4, Y4, Y4
 	VPCMPEQD     Y5, Y5, Y5
 	VPGATHERDD   Y5, (R12)(Y3*4), Y4
 	VPBROADCASTD 20(SP), Y3
-	VPSHUFB      constant18<>+0(SB), Y3, Y3
-	VMOVDQU      constant19<>+0(SB), Y5
+	VPSHUFB      constant20<>+0(SB), Y3, Y3
+	VMOVDQU      constant21<>+0(SB), Y5
 	VPAND        Y5, Y3, Y3
 	VPCMPEQB     Y5, Y3, Y3
-	VPAND        constant20<>+0(SB), Y3, Y5
+	VPAND        constant22<>+0(SB), Y3, Y5
 	VPXOR        Y5, Y4, Y4
 	VPSUBB       Y3, Y4, Y4
 	VPMADDUBSW   160(DI)(R10*8), Y4, Y3
-	VPMADDWD     constant21<>+0(SB), Y3, Y3
+	VPMADDWD     constant23<>+0(SB), Y3, Y3
 	VPUNPCKLDQ   Y3, Y2, Y4
 	VPUNPCKHDQ   Y3, Y2, Y2
 	VPADDD       Y4, Y2, Y2
@@ -786,29 +807,29 @@ group:
 	VPCMPEQD     Y5, Y5, Y5
 	VPGATHERDD   Y5, (R12)(Y3*4), Y4
 	VPBROADCASTD 24(SP), Y3
-	VPSHUFB      constant18<>+0(SB), Y3, Y3
-	VMOVDQU      constant19<>+0(SB), Y5
+	VPSHUFB      constant20<>+0(SB), Y3, Y3
+	VMOVDQU      constant21<>+0(SB), Y5
 	VPAND        Y5, Y3, Y3
 	VPCMPEQB     Y5, Y3, Y3
-	VPAND        constant20<>+0(SB), Y3, Y5
+	VPAND        constant22<>+0(SB), Y3, Y5
 	VPXOR        Y5, Y4, Y4
 	VPSUBB       Y3, Y4, Y4
 	VPMADDUBSW   192(DI)(R10*8), Y4, Y3
-	VPMADDWD     constant21<>+0(SB), Y3, Y3
+	VPMADDWD     constant23<>+0(SB), Y3, Y3
 	VPMOVZXBD    58(R11), Y4
 	VPXOR        Y5, Y5, Y5
 	VPCMPEQD     Y6, Y6, Y6
 	VPGATHERDD   Y6, (R12)(Y4*4), Y5
 	VPBROADCASTD 28(SP), Y4
-	VPSHUFB      constant18<>+0(SB), Y4, Y4
-	VMOVDQU      constant19<>+0(SB), Y6
+	VPSHUFB      constant20<>+0(SB), Y4, Y4
+	VMOVDQU      constant21<>+0(SB), Y6
 	VPAND        Y6, Y4, Y4
 	VPCMPEQB     Y6, Y4, Y4
-	VPAND        constant20<>+0(SB), Y4, Y6
+	VPAND        constant22<>+0(SB), Y4, Y6
 	VPXOR        Y6, Y5, Y5
 	VPSUBB       Y4, Y5, Y5
 	VPMADDUBSW   224(DI)(R10*8), Y5, Y4
-	VPMADDWD     constant21<>+0(SB), Y4, Y4
+	VPMADDWD     constant23<>+0(SB), Y4, Y4
 	VPUNPCKLDQ   Y4, Y3, Y5
 	VPUNPCKHDQ   Y4, Y3, Y3
 	VPADDD       Y5, Y3, Y3
@@ -826,8 +847,8 @@ group:
 	VMOVDQU      66(R11), Y2
 	VPSRLD       $0x1c, Y2, Y2
 	VCVTDQ2PS    Y2, Y2
-	VMOVDQU      constant23<>+0(SB), Y4
-	VFMADD213PS  constant22<>+0(SB), Y4, Y2
+	VMOVDQU      constant25<>+0(SB), Y4
+	VFMADD213PS  constant24<>+0(SB), Y4, Y2
 	VMULPS       Y1, Y2, Y2
 	VMOVDQU      (R8)(R10*1), Y1
 	VCVTDQ2PS    Y3, Y3
@@ -852,77 +873,77 @@ rest:
 	VZEROUPPER
 	RET
 
-DATA constant12<>+0(SB)/8, $0x0000007f0000007f
-DATA constant12<>+8(SB)/8, $0x0000007f0000007f
-DATA constant12<>+16(SB)/8, $0x0000007f0000007f
-DATA constant12<>+24(SB)/8, $0x0000007f0000007f
-GLOBL constant12<>(SB), RODATA|NOPTR, $32
-
-DATA constant13<>+0(SB)/8, $0x00007f0000007f00
-DATA constant13<>+8(SB)/8, $0x00007f0000007f00
-DATA constant13<>+16(SB)/8, $0x00007f0000007f00
-DATA constant13<>+24(SB)/8, $0x00007f0000007f00
-GLOBL constant13<>(SB), RODATA|NOPTR, $32
-
-DATA constant14<>+0(SB)/8, $0x007f0000007f0000
-DATA constant14<>+8(SB)/8, $0x007f0000007f0000
-DATA constant14<>+16(SB)/8, $0x007f0000007f0000
-DATA constant14<>+24(SB)/8, $0x007f0000007f0000
+DATA constant14<>+0(SB)/8, $0x0000007f0000007f
+DATA constant14<>+8(SB)/8, $0x0000007f0000007f
+DATA constant14<>+16(SB)/8, $0x0000007f0000007f
+DATA constant14<>+24(SB)/8, $0x0000007f0000007f
 GLOBL constant14<>(SB), RODATA|NOPTR, $32
 
-DATA constant15<>+0(SB)/8, $0x7f0000007f000000
-DATA constant15<>+8(SB)/8, $0x7f0000007f000000
-DATA constant15<>+16(SB)/8, $0x7f0000007f000000
-DATA constant15<>+24(SB)/8, $0x7f0000007f000000
+DATA constant15<>+0(SB)/8, $0x00007f0000007f00
+DATA constant15<>+8(SB)/8, $0x00007f0000007f00
+DATA constant15<>+16(SB)/8, $0x00007f0000007f00
+DATA constant15<>+24(SB)/8, $0x00007f0000007f00
 GLOBL constant15<>(SB), RODATA|NOPTR, $32
 
-DATA constant16<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant16<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant16<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant16<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant16<>+0(SB)/8, $0x007f0000007f0000
+DATA constant16<>+8(SB)/8, $0x007f0000007f0000
+DATA constant16<>+16(SB)/8, $0x007f0000007f0000
+DATA constant16<>+24(SB)/8, $0x007f0000007f0000
 GLOBL constant16<>(SB), RODATA|NOPTR, $32
 
-DATA constant17<>+0(SB)/8, $0x8000008000808000
-DATA constant17<>+8(SB)/8, $0x0080800080000080
-DATA constant17<>+16(SB)/8, $0x8000008000808000
-DATA constant17<>+24(SB)/8, $0x0080800080000080
+DATA constant17<>+0(SB)/8, $0x7f0000007f000000
+DATA constant17<>+8(SB)/8, $0x7f0000007f000000
+DATA constant17<>+16(SB)/8, $0x7f0000007f000000
+DATA constant17<>+24(SB)/8, $0x7f0000007f000000
 GLOBL constant17<>(SB), RODATA|NOPTR, $32
 
-DATA constant18<>+0(SB)/8, $0x0000000000000000
-DATA constant18<>+8(SB)/8, $0x0101010101010101
-DATA constant18<>+16(SB)/8, $0x0202020202020202
-DATA constant18<>+24(SB)/8, $0x0303030303030303
+DATA constant18<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant18<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant18<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant18<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
 GLOBL constant18<>(SB), RODATA|NOPTR, $32
 
-DATA constant19<>+0(SB)/8, $0x8040201008040201
-DATA constant19<>+8(SB)/8, $0x8040201008040201
-DATA constant19<>+16(SB)/8, $0x8040201008040201
-DATA constant19<>+24(SB)/8, $0x8040201008040201
+DATA constant19<>+0(SB)/8, $0x8000008000808000
+DATA constant19<>+8(SB)/8, $0x0080800080000080
+DATA constant19<>+16(SB)/8, $0x8000008000808000
+DATA constant19<>+24(SB)/8, $0x0080800080000080
 GLOBL constant19<>(SB), RODATA|NOPTR, $32
 
-DATA constant20<>+0(SB)/8, $0x7f7f7f7f7f7f7f7f
-DATA constant20<>+8(SB)/8, $0x7f7f7f7f7f7f7f7f
-DATA constant20<>+16(SB)/8, $0x7f7f7f7f7f7f7f7f
-DATA constant20<>+24(SB)/8, $0x7f7f7f7f7f7f7f7f
+DATA constant20<>+0(SB)/8, $0x0000000000000000
+DATA constant20<>+8(SB)/8, $0x0101010101010101
+DATA constant20<>+16(SB)/8, $0x0202020202020202
+DATA constant20<>+24(SB)/8, $0x0303030303030303
 GLOBL constant20<>(SB), RODATA|NOPTR, $32
 
-DATA constant21<>+0(SB)/8, $0x0001000100010001
-DATA constant21<>+8(SB)/8, $0x0001000100010001
-DATA constant21<>+16(SB)/8, $0x0001000100010001
-DATA constant21<>+24(SB)/8, $0x0001000100010001
+DATA constant21<>+0(SB)/8, $0x8040201008040201
+DATA constant21<>+8(SB)/8, $0x8040201008040201
+DATA constant21<>+16(SB)/8, $0x8040201008040201
+DATA constant21<>+24(SB)/8, $0x8040201008040201
 GLOBL constant21<>(SB), RODATA|NOPTR, $32
 
-DATA constant22<>+0(SB)/8, $0x3e8000003e800000
-DATA constant22<>+8(SB)/8, $0x3e8000003e800000
-DATA constant22<>+16(SB)/8, $0x3e8000003e800000
-DATA constant22<>+24(SB)/8, $0x3e8000003e800000
+DATA constant22<>+0(SB)/8, $0x7f7f7f7f7f7f7f7f
+DATA constant22<>+8(SB)/8, $0x7f7f7f7f7f7f7f7f
+DATA constant22<>+16(SB)/8, $0x7f7f7f7f7f7f7f7f
+DATA constant22<>+24(SB)/8, $0x7f7f7f7f7f7f7f7f
 GLOBL constant22<>(SB), RODATA|NOPTR, $32
 
-DATA constant23<>+0(SB)/8, $0x3f0000003f000000
-DATA constant23<>+8(SB)/8, $0x3f0000003f000000
-DATA constant23<>+16(SB)/8, $0x3f0000003f000000
-DATA constant23<>+24(SB)/8, $0x3f0000003f000000
+DATA constant23<>+0(SB)/8, $0x0001000100010001
+DATA constant23<>+8(SB)/8, $0x0001000100010001
+DATA constant23<>+16(SB)/8, $0x0001000100010001
+DATA constant23<>+24(SB)/8, $0x0001000100010001
 GLOBL constant23<>(SB), RODATA|NOPTR, $32
+
+DATA constant24<>+0(SB)/8, $0x3e8000003e800000
+DATA constant24<>+8(SB)/8, $0x3e8000003e800000
+DATA constant24<>+16(SB)/8, $0x3e8000003e800000
+DATA constant24<>+24(SB)/8, $0x3e8000003e800000
+GLOBL constant24<>(SB), RODATA|NOPTR, $32
+
+DATA constant25<>+0(SB)/8, $0x3f0000003f000000
+DATA constant25<>+8(SB)/8, $0x3f0000003f000000
+DATA constant25<>+16(SB)/8, $0x3f0000003f000000
+DATA constant25<>+24(SB)/8, $0x3f0000003f000000
+GLOBL constant25<>(SB), RODATA|NOPTR, $32
 
 // func iq3_xxsPackAVX2(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX2, F16C, FMA3
@@ -944,20 +965,20 @@ row:
 tile:
 	LEAQ         ·iq3xxsBook+0(SB), R11
 	VMOVDQU      66(R10), Y0
-	VPAND        constant12<>+0(SB), Y0, Y1
+	VPAND        constant14<>+0(SB), Y0, Y1
 	VPSLLD       $0x01, Y0, Y2
-	VPAND        constant13<>+0(SB), Y2, Y2
+	VPAND        constant15<>+0(SB), Y2, Y2
 	VPOR         Y2, Y1, Y1
 	VPSLLD       $0x02, Y0, Y2
-	VPAND        constant14<>+0(SB), Y2, Y2
+	VPAND        constant16<>+0(SB), Y2, Y2
 	VPOR         Y2, Y1, Y1
 	VPSLLD       $0x03, Y0, Y0
-	VPAND        constant15<>+0(SB), Y0, Y0
+	VPAND        constant17<>+0(SB), Y0, Y0
 	VPOR         Y0, Y1, Y1
 	VPSRLD       $0x04, Y1, Y0
 	VPXOR        Y1, Y0, Y0
-	VPAND        constant16<>+0(SB), Y0, Y0
-	VMOVDQU      constant17<>+0(SB), Y2
+	VPAND        constant18<>+0(SB), Y0, Y0
+	VMOVDQU      constant19<>+0(SB), Y2
 	VPSHUFB      Y0, Y2, Y0
 	VPOR         Y0, Y1, Y0
 	VMOVDQU      Y0, (SP)
@@ -966,11 +987,11 @@ tile:
 	VPCMPEQD     Y2, Y2, Y2
 	VPGATHERDD   Y2, (R11)(Y0*4), Y1
 	VPBROADCASTD (SP), Y0
-	VPSHUFB      constant18<>+0(SB), Y0, Y0
-	VMOVDQU      constant19<>+0(SB), Y2
+	VPSHUFB      constant20<>+0(SB), Y0, Y0
+	VMOVDQU      constant21<>+0(SB), Y2
 	VPAND        Y2, Y0, Y0
 	VPCMPEQB     Y2, Y0, Y0
-	VPAND        constant20<>+0(SB), Y0, Y2
+	VPAND        constant22<>+0(SB), Y0, Y2
 	VPXOR        Y2, Y1, Y1
 	VPSUBB       Y0, Y1, Y1
 	VPMOVZXBD    10(R10), Y0
@@ -978,11 +999,11 @@ tile:
 	VPCMPEQD     Y3, Y3, Y3
 	VPGATHERDD   Y3, (R11)(Y0*4), Y2
 	VPBROADCASTD 4(SP), Y0
-	VPSHUFB      constant18<>+0(SB), Y0, Y0
-	VMOVDQU      constant19<>+0(SB), Y3
+	VPSHUFB      constant20<>+0(SB), Y0, Y0
+	VMOVDQU      constant21<>+0(SB), Y3
 	VPAND        Y3, Y0, Y0
 	VPCMPEQB     Y3, Y0, Y0
-	VPAND        constant20<>+0(SB), Y0, Y3
+	VPAND        constant22<>+0(SB), Y0, Y3
 	VPXOR        Y3, Y2, Y2
 	VPSUBB       Y0, Y2, Y2
 	VPMOVZXBD    18(R10), Y0
@@ -990,11 +1011,11 @@ tile:
 	VPCMPEQD     Y4, Y4, Y4
 	VPGATHERDD   Y4, (R11)(Y0*4), Y3
 	VPBROADCASTD 8(SP), Y0
-	VPSHUFB      constant18<>+0(SB), Y0, Y0
-	VMOVDQU      constant19<>+0(SB), Y4
+	VPSHUFB      constant20<>+0(SB), Y0, Y0
+	VMOVDQU      constant21<>+0(SB), Y4
 	VPAND        Y4, Y0, Y0
 	VPCMPEQB     Y4, Y0, Y0
-	VPAND        constant20<>+0(SB), Y0, Y4
+	VPAND        constant22<>+0(SB), Y0, Y4
 	VPXOR        Y4, Y3, Y3
 	VPSUBB       Y0, Y3, Y3
 	VPMOVZXBD    26(R10), Y0
@@ -1002,11 +1023,11 @@ tile:
 	VPCMPEQD     Y5, Y5, Y5
 	VPGATHERDD   Y5, (R11)(Y0*4), Y4
 	VPBROADCASTD 12(SP), Y0
-	VPSHUFB      constant18<>+0(SB), Y0, Y0
-	VMOVDQU      constant19<>+0(SB), Y5
+	VPSHUFB      constant20<>+0(SB), Y0, Y0
+	VMOVDQU      constant21<>+0(SB), Y5
 	VPAND        Y5, Y0, Y0
 	VPCMPEQB     Y5, Y0, Y0
-	VPAND        constant20<>+0(SB), Y0, Y5
+	VPAND        constant22<>+0(SB), Y0, Y5
 	VPXOR        Y5, Y4, Y4
 	VPSUBB       Y0, Y4, Y4
 	VPMOVZXBD    34(R10), Y0
@@ -1014,11 +1035,11 @@ tile:
 	VPCMPEQD     Y6, Y6, Y6
 	VPGATHERDD   Y6, (R11)(Y0*4), Y5
 	VPBROADCASTD 16(SP), Y0
-	VPSHUFB      constant18<>+0(SB), Y0, Y0
-	VMOVDQU      constant19<>+0(SB), Y6
+	VPSHUFB      constant20<>+0(SB), Y0, Y0
+	VMOVDQU      constant21<>+0(SB), Y6
 	VPAND        Y6, Y0, Y0
 	VPCMPEQB     Y6, Y0, Y0
-	VPAND        constant20<>+0(SB), Y0, Y6
+	VPAND        constant22<>+0(SB), Y0, Y6
 	VPXOR        Y6, Y5, Y5
 	VPSUBB       Y0, Y5, Y5
 	VPMOVZXBD    42(R10), Y0
@@ -1026,11 +1047,11 @@ tile:
 	VPCMPEQD     Y7, Y7, Y7
 	VPGATHERDD   Y7, (R11)(Y0*4), Y6
 	VPBROADCASTD 20(SP), Y0
-	VPSHUFB      constant18<>+0(SB), Y0, Y0
-	VMOVDQU      constant19<>+0(SB), Y7
+	VPSHUFB      constant20<>+0(SB), Y0, Y0
+	VMOVDQU      constant21<>+0(SB), Y7
 	VPAND        Y7, Y0, Y0
 	VPCMPEQB     Y7, Y0, Y0
-	VPAND        constant20<>+0(SB), Y0, Y7
+	VPAND        constant22<>+0(SB), Y0, Y7
 	VPXOR        Y7, Y6, Y6
 	VPSUBB       Y0, Y6, Y6
 	VPMOVZXBD    50(R10), Y0
@@ -1038,11 +1059,11 @@ tile:
 	VPCMPEQD     Y8, Y8, Y8
 	VPGATHERDD   Y8, (R11)(Y0*4), Y7
 	VPBROADCASTD 24(SP), Y0
-	VPSHUFB      constant18<>+0(SB), Y0, Y0
-	VMOVDQU      constant19<>+0(SB), Y8
+	VPSHUFB      constant20<>+0(SB), Y0, Y0
+	VMOVDQU      constant21<>+0(SB), Y8
 	VPAND        Y8, Y0, Y0
 	VPCMPEQB     Y8, Y0, Y0
-	VPAND        constant20<>+0(SB), Y0, Y8
+	VPAND        constant22<>+0(SB), Y0, Y8
 	VPXOR        Y8, Y7, Y7
 	VPSUBB       Y0, Y7, Y7
 	VPMOVZXBD    58(R10), Y0
@@ -1050,11 +1071,11 @@ tile:
 	VPCMPEQD     Y9, Y9, Y9
 	VPGATHERDD   Y9, (R11)(Y0*4), Y8
 	VPBROADCASTD 28(SP), Y0
-	VPSHUFB      constant18<>+0(SB), Y0, Y0
-	VMOVDQU      constant19<>+0(SB), Y9
+	VPSHUFB      constant20<>+0(SB), Y0, Y0
+	VMOVDQU      constant21<>+0(SB), Y9
 	VPAND        Y9, Y0, Y0
 	VPCMPEQB     Y9, Y0, Y0
-	VPAND        constant20<>+0(SB), Y0, Y9
+	VPAND        constant22<>+0(SB), Y0, Y9
 	VPXOR        Y9, Y8, Y8
 	VPSUBB       Y0, Y8, Y8
 	VPUNPCKLDQ   Y2, Y1, Y0
@@ -1094,27 +1115,27 @@ tile:
 	VMOVDQU      66(R10), Y1
 	VPSRLD       $0x1c, Y1, Y1
 	VCVTDQ2PS    Y1, Y1
-	VMOVDQU      constant23<>+0(SB), Y2
-	VFMADD213PS  constant22<>+0(SB), Y2, Y1
+	VMOVDQU      constant25<>+0(SB), Y2
+	VFMADD213PS  constant24<>+0(SB), Y2, Y1
 	VMULPS       Y0, Y1, Y1
 	VMOVDQU      Y1, (CX)(R9*1)
 	ADDQ         $+98, R10
 	LEAQ         ·iq3xxsBook+0(SB), R11
 	VMOVDQU      66(R10), Y0
-	VPAND        constant12<>+0(SB), Y0, Y1
+	VPAND        constant14<>+0(SB), Y0, Y1
 	VPSLLD       $0x01, Y0, Y2
-	VPAND        constant13<>+0(SB), Y2, Y2
+	VPAND        constant15<>+0(SB), Y2, Y2
 	VPOR         Y2, Y1, Y1
 	VPSLLD       $0x02, Y0, Y2
-	VPAND        constant14<>+0(SB), Y2, Y2
+	VPAND        constant16<>+0(SB), Y2, Y2
 	VPOR         Y2, Y1, Y1
 	VPSLLD       $0x03, Y0, Y0
-	VPAND        constant15<>+0(SB), Y0, Y0
+	VPAND        constant17<>+0(SB), Y0, Y0
 	VPOR         Y0, Y1, Y1
 	VPSRLD       $0x04, Y1, Y0
 	VPXOR        Y1, Y0, Y0
-	VPAND        constant16<>+0(SB), Y0, Y0
-	VMOVDQU      constant17<>+0(SB), Y2
+	VPAND        constant18<>+0(SB), Y0, Y0
+	VMOVDQU      constant19<>+0(SB), Y2
 	VPSHUFB      Y0, Y2, Y0
 	VPOR         Y0, Y1, Y0
 	VMOVDQU      Y0, 32(SP)
@@ -1123,11 +1144,11 @@ tile:
 	VPCMPEQD     Y2, Y2, Y2
 	VPGATHERDD   Y2, (R11)(Y0*4), Y1
 	VPBROADCASTD 32(SP), Y0
-	VPSHUFB      constant18<>+0(SB), Y0, Y0
-	VMOVDQU      constant19<>+0(SB), Y2
+	VPSHUFB      constant20<>+0(SB), Y0, Y0
+	VMOVDQU      constant21<>+0(SB), Y2
 	VPAND        Y2, Y0, Y0
 	VPCMPEQB     Y2, Y0, Y0
-	VPAND        constant20<>+0(SB), Y0, Y2
+	VPAND        constant22<>+0(SB), Y0, Y2
 	VPXOR        Y2, Y1, Y1
 	VPSUBB       Y0, Y1, Y1
 	VPMOVZXBD    10(R10), Y0
@@ -1135,11 +1156,11 @@ tile:
 	VPCMPEQD     Y3, Y3, Y3
 	VPGATHERDD   Y3, (R11)(Y0*4), Y2
 	VPBROADCASTD 36(SP), Y0
-	VPSHUFB      constant18<>+0(SB), Y0, Y0
-	VMOVDQU      constant19<>+0(SB), Y3
+	VPSHUFB      constant20<>+0(SB), Y0, Y0
+	VMOVDQU      constant21<>+0(SB), Y3
 	VPAND        Y3, Y0, Y0
 	VPCMPEQB     Y3, Y0, Y0
-	VPAND        constant20<>+0(SB), Y0, Y3
+	VPAND        constant22<>+0(SB), Y0, Y3
 	VPXOR        Y3, Y2, Y2
 	VPSUBB       Y0, Y2, Y2
 	VPMOVZXBD    18(R10), Y0
@@ -1147,11 +1168,11 @@ tile:
 	VPCMPEQD     Y4, Y4, Y4
 	VPGATHERDD   Y4, (R11)(Y0*4), Y3
 	VPBROADCASTD 40(SP), Y0
-	VPSHUFB      constant18<>+0(SB), Y0, Y0
-	VMOVDQU      constant19<>+0(SB), Y4
+	VPSHUFB      constant20<>+0(SB), Y0, Y0
+	VMOVDQU      constant21<>+0(SB), Y4
 	VPAND        Y4, Y0, Y0
 	VPCMPEQB     Y4, Y0, Y0
-	VPAND        constant20<>+0(SB), Y0, Y4
+	VPAND        constant22<>+0(SB), Y0, Y4
 	VPXOR        Y4, Y3, Y3
 	VPSUBB       Y0, Y3, Y3
 	VPMOVZXBD    26(R10), Y0
@@ -1159,11 +1180,11 @@ tile:
 	VPCMPEQD     Y5, Y5, Y5
 	VPGATHERDD   Y5, (R11)(Y0*4), Y4
 	VPBROADCASTD 44(SP), Y0
-	VPSHUFB      constant18<>+0(SB), Y0, Y0
-	VMOVDQU      constant19<>+0(SB), Y5
+	VPSHUFB      constant20<>+0(SB), Y0, Y0
+	VMOVDQU      constant21<>+0(SB), Y5
 	VPAND        Y5, Y0, Y0
 	VPCMPEQB     Y5, Y0, Y0
-	VPAND        constant20<>+0(SB), Y0, Y5
+	VPAND        constant22<>+0(SB), Y0, Y5
 	VPXOR        Y5, Y4, Y4
 	VPSUBB       Y0, Y4, Y4
 	VPMOVZXBD    34(R10), Y0
@@ -1171,11 +1192,11 @@ tile:
 	VPCMPEQD     Y6, Y6, Y6
 	VPGATHERDD   Y6, (R11)(Y0*4), Y5
 	VPBROADCASTD 48(SP), Y0
-	VPSHUFB      constant18<>+0(SB), Y0, Y0
-	VMOVDQU      constant19<>+0(SB), Y6
+	VPSHUFB      constant20<>+0(SB), Y0, Y0
+	VMOVDQU      constant21<>+0(SB), Y6
 	VPAND        Y6, Y0, Y0
 	VPCMPEQB     Y6, Y0, Y0
-	VPAND        constant20<>+0(SB), Y0, Y6
+	VPAND        constant22<>+0(SB), Y0, Y6
 	VPXOR        Y6, Y5, Y5
 	VPSUBB       Y0, Y5, Y5
 	VPMOVZXBD    42(R10), Y0
@@ -1183,11 +1204,11 @@ tile:
 	VPCMPEQD     Y7, Y7, Y7
 	VPGATHERDD   Y7, (R11)(Y0*4), Y6
 	VPBROADCASTD 52(SP), Y0
-	VPSHUFB      constant18<>+0(SB), Y0, Y0
-	VMOVDQU      constant19<>+0(SB), Y7
+	VPSHUFB      constant20<>+0(SB), Y0, Y0
+	VMOVDQU      constant21<>+0(SB), Y7
 	VPAND        Y7, Y0, Y0
 	VPCMPEQB     Y7, Y0, Y0
-	VPAND        constant20<>+0(SB), Y0, Y7
+	VPAND        constant22<>+0(SB), Y0, Y7
 	VPXOR        Y7, Y6, Y6
 	VPSUBB       Y0, Y6, Y6
 	VPMOVZXBD    50(R10), Y0
@@ -1195,11 +1216,11 @@ tile:
 	VPCMPEQD     Y8, Y8, Y8
 	VPGATHERDD   Y8, (R11)(Y0*4), Y7
 	VPBROADCASTD 56(SP), Y0
-	VPSHUFB      constant18<>+0(SB), Y0, Y0
-	VMOVDQU      constant19<>+0(SB), Y8
+	VPSHUFB      constant20<>+0(SB), Y0, Y0
+	VMOVDQU      constant21<>+0(SB), Y8
 	VPAND        Y8, Y0, Y0
 	VPCMPEQB     Y8, Y0, Y0
-	VPAND        constant20<>+0(SB), Y0, Y8
+	VPAND        constant22<>+0(SB), Y0, Y8
 	VPXOR        Y8, Y7, Y7
 	VPSUBB       Y0, Y7, Y7
 	VPMOVZXBD    58(R10), Y0
@@ -1207,11 +1228,11 @@ tile:
 	VPCMPEQD     Y9, Y9, Y9
 	VPGATHERDD   Y9, (R11)(Y0*4), Y8
 	VPBROADCASTD 60(SP), Y0
-	VPSHUFB      constant18<>+0(SB), Y0, Y0
-	VMOVDQU      constant19<>+0(SB), Y9
+	VPSHUFB      constant20<>+0(SB), Y0, Y0
+	VMOVDQU      constant21<>+0(SB), Y9
 	VPAND        Y9, Y0, Y0
 	VPCMPEQB     Y9, Y0, Y0
-	VPAND        constant20<>+0(SB), Y0, Y9
+	VPAND        constant22<>+0(SB), Y0, Y9
 	VPXOR        Y9, Y8, Y8
 	VPSUBB       Y0, Y8, Y8
 	VPUNPCKLDQ   Y2, Y1, Y0
@@ -1251,8 +1272,8 @@ tile:
 	VMOVDQU      66(R10), Y1
 	VPSRLD       $0x1c, Y1, Y1
 	VCVTDQ2PS    Y1, Y1
-	VMOVDQU      constant23<>+0(SB), Y2
-	VFMADD213PS  constant22<>+0(SB), Y2, Y1
+	VMOVDQU      constant25<>+0(SB), Y2
+	VFMADD213PS  constant24<>+0(SB), Y2, Y1
 	VMULPS       Y0, Y1, Y1
 	VMOVDQU      Y1, 32(CX)(R9*1)
 	ADDQ         $+98, R10

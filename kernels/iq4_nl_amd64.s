@@ -58,96 +58,96 @@ group:
 	PREFETCHT0      4224(R11)
 	PREFETCHT0      4288(R11)
 	PREFETCHT0      4352(R11)
-	VBROADCASTI32X4 2(R11), Z7
-	VBROADCASTI32X4 20(R11), K1, Z7
-	VPSRLVD         Z2, Z7, Z7
-	VPANDD          Z3, Z7, Z7
-	VPSHUFB         Z7, Z4, Z7
-	VPXORD          Z8, Z8, Z8
-	VPDPBUSD        (DI)(R10*8), Z7, Z8
-	VBROADCASTI32X4 38(R11), Z7
-	VBROADCASTI32X4 56(R11), K1, Z7
-	VPSRLVD         Z2, Z7, Z7
-	VPANDD          Z3, Z7, Z7
-	VPSHUFB         Z7, Z4, Z7
+	VBROADCASTI32X4 2(R11), Z8
+	VBROADCASTI32X4 20(R11), K1, Z8
+	VPSRLVD         Z2, Z8, Z8
+	VPANDD          Z3, Z8, Z8
+	VPSHUFB         Z8, Z4, Z8
 	VPXORD          Z9, Z9, Z9
-	VPDPBUSD        64(DI)(R10*8), Z7, Z9
-	VPUNPCKLDQ      Z9, Z8, Z7
-	VPUNPCKHDQ      Z9, Z8, Z8
-	VPADDD          Z7, Z8, Z8
-	VBROADCASTI32X4 74(R11), Z7
-	VBROADCASTI32X4 92(R11), K1, Z7
-	VPSRLVD         Z2, Z7, Z7
-	VPANDD          Z3, Z7, Z7
-	VPSHUFB         Z7, Z4, Z7
-	VPXORD          Z9, Z9, Z9
-	VPDPBUSD        128(DI)(R10*8), Z7, Z9
-	VBROADCASTI32X4 110(R11), Z7
-	VBROADCASTI32X4 128(R11), K1, Z7
-	VPSRLVD         Z2, Z7, Z7
-	VPANDD          Z3, Z7, Z7
-	VPSHUFB         Z7, Z4, Z7
+	VPDPBUSD        (DI)(R10*8), Z8, Z9
+	VBROADCASTI32X4 38(R11), Z8
+	VBROADCASTI32X4 56(R11), K1, Z8
+	VPSRLVD         Z2, Z8, Z8
+	VPANDD          Z3, Z8, Z8
+	VPSHUFB         Z8, Z4, Z8
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        192(DI)(R10*8), Z7, Z10
-	VPUNPCKLDQ      Z10, Z9, Z7
+	VPDPBUSD        64(DI)(R10*8), Z8, Z10
+	VPUNPCKLDQ      Z10, Z9, Z8
 	VPUNPCKHDQ      Z10, Z9, Z9
-	VPADDD          Z7, Z9, Z9
-	VPUNPCKLQDQ     Z9, Z8, Z7
-	VPUNPCKHQDQ     Z9, Z8, Z8
-	VPADDD          Z7, Z8, Z8
-	VBROADCASTI32X4 146(R11), Z7
-	VBROADCASTI32X4 164(R11), K1, Z7
-	VPSRLVD         Z2, Z7, Z7
-	VPANDD          Z3, Z7, Z7
-	VPSHUFB         Z7, Z4, Z7
-	VPXORD          Z9, Z9, Z9
-	VPDPBUSD        256(DI)(R10*8), Z7, Z9
-	VBROADCASTI32X4 182(R11), Z7
-	VBROADCASTI32X4 200(R11), K1, Z7
-	VPSRLVD         Z2, Z7, Z7
-	VPANDD          Z3, Z7, Z7
-	VPSHUFB         Z7, Z4, Z7
+	VPADDD          Z8, Z9, Z9
+	VBROADCASTI32X4 74(R11), Z8
+	VBROADCASTI32X4 92(R11), K1, Z8
+	VPSRLVD         Z2, Z8, Z8
+	VPANDD          Z3, Z8, Z8
+	VPSHUFB         Z8, Z4, Z8
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        320(DI)(R10*8), Z7, Z10
-	VPUNPCKLDQ      Z10, Z9, Z7
-	VPUNPCKHDQ      Z10, Z9, Z9
-	VPADDD          Z7, Z9, Z9
-	VBROADCASTI32X4 218(R11), Z7
-	VBROADCASTI32X4 236(R11), K1, Z7
-	VPSRLVD         Z2, Z7, Z7
-	VPANDD          Z3, Z7, Z7
-	VPSHUFB         Z7, Z4, Z7
-	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        384(DI)(R10*8), Z7, Z10
-	VBROADCASTI32X4 254(R11), Z7
-	VBROADCASTI32X4 272(R11), K1, Z7
-	VPSRLVD         Z2, Z7, Z7
-	VPANDD          Z3, Z7, Z7
-	VPSHUFB         Z7, Z4, Z7
+	VPDPBUSD        128(DI)(R10*8), Z8, Z10
+	VBROADCASTI32X4 110(R11), Z8
+	VBROADCASTI32X4 128(R11), K1, Z8
+	VPSRLVD         Z2, Z8, Z8
+	VPANDD          Z3, Z8, Z8
+	VPSHUFB         Z8, Z4, Z8
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        448(DI)(R10*8), Z7, Z11
-	VPUNPCKLDQ      Z11, Z10, Z7
+	VPDPBUSD        192(DI)(R10*8), Z8, Z11
+	VPUNPCKLDQ      Z11, Z10, Z8
 	VPUNPCKHDQ      Z11, Z10, Z10
-	VPADDD          Z7, Z10, Z10
-	VPUNPCKLQDQ     Z10, Z9, Z7
+	VPADDD          Z8, Z10, Z10
+	VPUNPCKLQDQ     Z10, Z9, Z8
 	VPUNPCKHQDQ     Z10, Z9, Z9
-	VPADDD          Z7, Z9, Z9
-	VSHUFI32X4      $0x88, Z9, Z8, Z7
-	VSHUFI32X4      $0xdd, Z9, Z8, Z8
-	VPADDD          Z8, Z7, Z7
-	VPERMD          Z7, Z5, Z7
-	VMOVDQU32       (R9)(R10*1), Z8
-	VPSLLD          $0x07, Z8, Z8
-	VPSUBD          Z8, Z7, Z7
-	VPERMW          (R11), Z6, Z8
-	VPERMW          72(R11), Z6, K2, Z8
-	VPERMW          144(R11), Z6, K3, Z8
-	VPERMW          216(R11), Z6, K4, Z8
-	VCVTPH2PS       Y8, Z8
-	VMOVDQU32       (R8)(R10*1), Z9
-	VCVTDQ2PS       Z7, Z7
-	VMULPS          Z9, Z8, Z8
-	VFMADD231PS     Z8, Z7, Z1
+	VPADDD          Z8, Z9, Z9
+	VBROADCASTI32X4 146(R11), Z8
+	VBROADCASTI32X4 164(R11), K1, Z8
+	VPSRLVD         Z2, Z8, Z8
+	VPANDD          Z3, Z8, Z8
+	VPSHUFB         Z8, Z4, Z8
+	VPXORD          Z10, Z10, Z10
+	VPDPBUSD        256(DI)(R10*8), Z8, Z10
+	VBROADCASTI32X4 182(R11), Z8
+	VBROADCASTI32X4 200(R11), K1, Z8
+	VPSRLVD         Z2, Z8, Z8
+	VPANDD          Z3, Z8, Z8
+	VPSHUFB         Z8, Z4, Z8
+	VPXORD          Z11, Z11, Z11
+	VPDPBUSD        320(DI)(R10*8), Z8, Z11
+	VPUNPCKLDQ      Z11, Z10, Z8
+	VPUNPCKHDQ      Z11, Z10, Z10
+	VPADDD          Z8, Z10, Z10
+	VBROADCASTI32X4 218(R11), Z8
+	VBROADCASTI32X4 236(R11), K1, Z8
+	VPSRLVD         Z2, Z8, Z8
+	VPANDD          Z3, Z8, Z8
+	VPSHUFB         Z8, Z4, Z8
+	VPXORD          Z11, Z11, Z11
+	VPDPBUSD        384(DI)(R10*8), Z8, Z11
+	VBROADCASTI32X4 254(R11), Z8
+	VBROADCASTI32X4 272(R11), K1, Z8
+	VPSRLVD         Z2, Z8, Z8
+	VPANDD          Z3, Z8, Z8
+	VPSHUFB         Z8, Z4, Z8
+	VPXORD          Z12, Z12, Z12
+	VPDPBUSD        448(DI)(R10*8), Z8, Z12
+	VPUNPCKLDQ      Z12, Z11, Z8
+	VPUNPCKHDQ      Z12, Z11, Z11
+	VPADDD          Z8, Z11, Z11
+	VPUNPCKLQDQ     Z11, Z10, Z8
+	VPUNPCKHQDQ     Z11, Z10, Z10
+	VPADDD          Z8, Z10, Z10
+	VMOVDQU32       Z9, Z8
+	VPERMT2D        Z10, Z5, Z8
+	VPERMT2D        Z10, Z6, Z9
+	VPADDD          Z9, Z8, Z8
+	VMOVDQU32       (R9)(R10*1), Z9
+	VPSLLD          $0x07, Z9, Z9
+	VPSUBD          Z9, Z8, Z8
+	VPERMW          (R11), Z7, Z9
+	VPERMW          72(R11), Z7, K2, Z9
+	VPERMW          144(R11), Z7, K3, Z9
+	VPERMW          216(R11), Z7, K4, Z9
+	VCVTPH2PS       Y9, Z9
+	VMOVDQU32       (R8)(R10*1), Z10
+	VCVTDQ2PS       Z8, Z8
+	VMULPS          Z10, Z9, Z9
+	VFMADD231PS     Z9, Z8, Z1
 	ADDQ            $+288, R11
 	ADDQ            $+64, R10
 	JMP             group
@@ -165,8 +165,8 @@ copy:
 	MOVW      R15, (R14)
 	ADDQ      $+2, R11
 	ADDQ      $+2, R14
-	VMOVDQU32 (R11), X7
-	VMOVDQU32 X7, (R14)
+	VMOVDQU32 (R11), X8
+	VMOVDQU32 X8, (R14)
 	ADDQ      $+16, R11
 	ADDQ      $+16, R14
 	SUBQ      $+1, R13
@@ -174,108 +174,108 @@ copy:
 	LEAQ      8(SP), R11
 
 inPlace:
-	VBROADCASTI32X4 2(R11), Z7
-	VBROADCASTI32X4 20(R11), K1, Z7
-	VPSRLVD         Z2, Z7, Z7
-	VPANDD          Z3, Z7, Z7
-	VPSHUFB         Z7, Z4, Z7
-	VPXORD          Z8, Z8, Z8
-	VPDPBUSD        (DI)(R10*8), Z7, Z8
-	VBROADCASTI32X4 38(R11), Z7
-	VBROADCASTI32X4 56(R11), K1, Z7
-	VPSRLVD         Z2, Z7, Z7
-	VPANDD          Z3, Z7, Z7
-	VPSHUFB         Z7, Z4, Z7
+	VBROADCASTI32X4 2(R11), Z8
+	VBROADCASTI32X4 20(R11), K1, Z8
+	VPSRLVD         Z2, Z8, Z8
+	VPANDD          Z3, Z8, Z8
+	VPSHUFB         Z8, Z4, Z8
 	VPXORD          Z9, Z9, Z9
-	VPDPBUSD        64(DI)(R10*8), Z7, Z9
-	VPUNPCKLDQ      Z9, Z8, Z7
-	VPUNPCKHDQ      Z9, Z8, Z8
-	VPADDD          Z7, Z8, Z8
-	VBROADCASTI32X4 74(R11), Z7
-	VBROADCASTI32X4 92(R11), K1, Z7
-	VPSRLVD         Z2, Z7, Z7
-	VPANDD          Z3, Z7, Z7
-	VPSHUFB         Z7, Z4, Z7
-	VPXORD          Z9, Z9, Z9
-	VPDPBUSD        128(DI)(R10*8), Z7, Z9
-	VBROADCASTI32X4 110(R11), Z7
-	VBROADCASTI32X4 128(R11), K1, Z7
-	VPSRLVD         Z2, Z7, Z7
-	VPANDD          Z3, Z7, Z7
-	VPSHUFB         Z7, Z4, Z7
+	VPDPBUSD        (DI)(R10*8), Z8, Z9
+	VBROADCASTI32X4 38(R11), Z8
+	VBROADCASTI32X4 56(R11), K1, Z8
+	VPSRLVD         Z2, Z8, Z8
+	VPANDD          Z3, Z8, Z8
+	VPSHUFB         Z8, Z4, Z8
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        192(DI)(R10*8), Z7, Z10
-	VPUNPCKLDQ      Z10, Z9, Z7
+	VPDPBUSD        64(DI)(R10*8), Z8, Z10
+	VPUNPCKLDQ      Z10, Z9, Z8
 	VPUNPCKHDQ      Z10, Z9, Z9
-	VPADDD          Z7, Z9, Z9
-	VPUNPCKLQDQ     Z9, Z8, Z7
-	VPUNPCKHQDQ     Z9, Z8, Z8
-	VPADDD          Z7, Z8, Z8
-	VBROADCASTI32X4 146(R11), Z7
-	VBROADCASTI32X4 164(R11), K1, Z7
-	VPSRLVD         Z2, Z7, Z7
-	VPANDD          Z3, Z7, Z7
-	VPSHUFB         Z7, Z4, Z7
-	VPXORD          Z9, Z9, Z9
-	VPDPBUSD        256(DI)(R10*8), Z7, Z9
-	VBROADCASTI32X4 182(R11), Z7
-	VBROADCASTI32X4 200(R11), K1, Z7
-	VPSRLVD         Z2, Z7, Z7
-	VPANDD          Z3, Z7, Z7
-	VPSHUFB         Z7, Z4, Z7
+	VPADDD          Z8, Z9, Z9
+	VBROADCASTI32X4 74(R11), Z8
+	VBROADCASTI32X4 92(R11), K1, Z8
+	VPSRLVD         Z2, Z8, Z8
+	VPANDD          Z3, Z8, Z8
+	VPSHUFB         Z8, Z4, Z8
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        320(DI)(R10*8), Z7, Z10
-	VPUNPCKLDQ      Z10, Z9, Z7
-	VPUNPCKHDQ      Z10, Z9, Z9
-	VPADDD          Z7, Z9, Z9
-	VBROADCASTI32X4 218(R11), Z7
-	VBROADCASTI32X4 236(R11), K1, Z7
-	VPSRLVD         Z2, Z7, Z7
-	VPANDD          Z3, Z7, Z7
-	VPSHUFB         Z7, Z4, Z7
-	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        384(DI)(R10*8), Z7, Z10
-	VBROADCASTI32X4 254(R11), Z7
-	VBROADCASTI32X4 272(R11), K1, Z7
-	VPSRLVD         Z2, Z7, Z7
-	VPANDD          Z3, Z7, Z7
-	VPSHUFB         Z7, Z4, Z7
+	VPDPBUSD        128(DI)(R10*8), Z8, Z10
+	VBROADCASTI32X4 110(R11), Z8
+	VBROADCASTI32X4 128(R11), K1, Z8
+	VPSRLVD         Z2, Z8, Z8
+	VPANDD          Z3, Z8, Z8
+	VPSHUFB         Z8, Z4, Z8
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        448(DI)(R10*8), Z7, Z11
-	VPUNPCKLDQ      Z11, Z10, Z7
+	VPDPBUSD        192(DI)(R10*8), Z8, Z11
+	VPUNPCKLDQ      Z11, Z10, Z8
 	VPUNPCKHDQ      Z11, Z10, Z10
-	VPADDD          Z7, Z10, Z10
-	VPUNPCKLQDQ     Z10, Z9, Z7
+	VPADDD          Z8, Z10, Z10
+	VPUNPCKLQDQ     Z10, Z9, Z8
 	VPUNPCKHQDQ     Z10, Z9, Z9
-	VPADDD          Z7, Z9, Z9
-	VSHUFI32X4      $0x88, Z9, Z8, Z7
-	VSHUFI32X4      $0xdd, Z9, Z8, Z8
-	VPADDD          Z8, Z7, Z7
-	VPERMD          Z7, Z5, Z7
-	VMOVDQU32       (R9)(R10*1), Z8
-	VPSLLD          $0x07, Z8, Z8
-	VPSUBD          Z8, Z7, Z7
-	VPERMW          (R11), Z6, Z8
-	VPERMW          72(R11), Z6, K2, Z8
-	VPERMW          144(R11), Z6, K3, Z8
-	VPERMW          216(R11), Z6, K4, Z8
-	VCVTPH2PS       Y8, Z8
-	VPANDD          Z0, Z8, Z8
-	VMOVDQU32       (R8)(R10*1), Z9
-	VCVTDQ2PS       Z7, Z7
-	VMULPS          Z9, Z8, Z8
-	VFMADD231PS     Z8, Z7, Z1
+	VPADDD          Z8, Z9, Z9
+	VBROADCASTI32X4 146(R11), Z8
+	VBROADCASTI32X4 164(R11), K1, Z8
+	VPSRLVD         Z2, Z8, Z8
+	VPANDD          Z3, Z8, Z8
+	VPSHUFB         Z8, Z4, Z8
+	VPXORD          Z10, Z10, Z10
+	VPDPBUSD        256(DI)(R10*8), Z8, Z10
+	VBROADCASTI32X4 182(R11), Z8
+	VBROADCASTI32X4 200(R11), K1, Z8
+	VPSRLVD         Z2, Z8, Z8
+	VPANDD          Z3, Z8, Z8
+	VPSHUFB         Z8, Z4, Z8
+	VPXORD          Z11, Z11, Z11
+	VPDPBUSD        320(DI)(R10*8), Z8, Z11
+	VPUNPCKLDQ      Z11, Z10, Z8
+	VPUNPCKHDQ      Z11, Z10, Z10
+	VPADDD          Z8, Z10, Z10
+	VBROADCASTI32X4 218(R11), Z8
+	VBROADCASTI32X4 236(R11), K1, Z8
+	VPSRLVD         Z2, Z8, Z8
+	VPANDD          Z3, Z8, Z8
+	VPSHUFB         Z8, Z4, Z8
+	VPXORD          Z11, Z11, Z11
+	VPDPBUSD        384(DI)(R10*8), Z8, Z11
+	VBROADCASTI32X4 254(R11), Z8
+	VBROADCASTI32X4 272(R11), K1, Z8
+	VPSRLVD         Z2, Z8, Z8
+	VPANDD          Z3, Z8, Z8
+	VPSHUFB         Z8, Z4, Z8
+	VPXORD          Z12, Z12, Z12
+	VPDPBUSD        448(DI)(R10*8), Z8, Z12
+	VPUNPCKLDQ      Z12, Z11, Z8
+	VPUNPCKHDQ      Z12, Z11, Z11
+	VPADDD          Z8, Z11, Z11
+	VPUNPCKLQDQ     Z11, Z10, Z8
+	VPUNPCKHQDQ     Z11, Z10, Z10
+	VPADDD          Z8, Z10, Z10
+	VMOVDQU32       Z9, Z8
+	VPERMT2D        Z10, Z5, Z8
+	VPERMT2D        Z10, Z6, Z9
+	VPADDD          Z9, Z8, Z8
+	VMOVDQU32       (R9)(R10*1), Z9
+	VPSLLD          $0x07, Z9, Z9
+	VPSUBD          Z9, Z8, Z8
+	VPERMW          (R11), Z7, Z9
+	VPERMW          72(R11), Z7, K2, Z9
+	VPERMW          144(R11), Z7, K3, Z9
+	VPERMW          216(R11), Z7, K4, Z9
+	VCVTPH2PS       Y9, Z9
+	VPANDD          Z0, Z9, Z9
+	VMOVDQU32       (R8)(R10*1), Z10
+	VCVTDQ2PS       Z8, Z8
+	VMULPS          Z10, Z9, Z9
+	VFMADD231PS     Z9, Z8, Z1
 
 done:
-	VPERMILPS     $0x4e, Z1, Z7
-	VADDPS        Z1, Z7, Z7
-	VPERMILPS     $0xb1, Z7, Z1
-	VADDPS        Z1, Z7, Z7
-	VSHUFF32X4    $0xb1, Z7, Z7, Z1
-	VADDPS        Z7, Z1, Z1
-	VEXTRACTI32X4 $0x02, Z1, X7
-	VADDPS        X1, X7, X7
-	VMOVSS        X7, (AX)
+	VPERMILPS     $0x4e, Z1, Z8
+	VADDPS        Z1, Z8, Z8
+	VPERMILPS     $0xb1, Z8, Z1
+	VADDPS        Z1, Z8, Z8
+	VSHUFF32X4    $0xb1, Z8, Z8, Z1
+	VADDPS        Z8, Z1, Z1
+	VEXTRACTI32X4 $0x02, Z1, X8
+	VADDPS        X1, X8, X8
+	VMOVSS        X8, (AX)
 	ADDQ          $0x04, AX
 	ADDQ          DX, CX
 	DECQ          BX
@@ -286,9 +286,10 @@ done:
 constants:
 	VMOVDQU32 constant2<>+0(SB), Z2
 	VMOVDQU32 constant3<>+0(SB), Z5
-	VMOVDQU32 constant4<>+0(SB), Z6
+	VMOVDQU32 constant4<>+0(SB), Z7
 	VMOVDQU32 constant5<>+0(SB), Z4
-	VMOVDQU32 constant6<>+0(SB), Z3
+	VMOVDQU32 constant6<>+0(SB), Z6
+	VMOVDQU32 constant7<>+0(SB), Z3
 	MOVL      $0x000000f0, R10
 	KMOVD     R10, K2
 	MOVL      $0x00000f00, R10
@@ -333,14 +334,14 @@ DATA constant2<>+48(SB)/8, $0x0000000400000004
 DATA constant2<>+56(SB)/8, $0x0000000400000004
 GLOBL constant2<>(SB), RODATA|NOPTR, $64
 
-DATA constant3<>+0(SB)/8, $0x0000000400000000
-DATA constant3<>+8(SB)/8, $0x0000000500000001
-DATA constant3<>+16(SB)/8, $0x0000000600000002
-DATA constant3<>+24(SB)/8, $0x0000000700000003
-DATA constant3<>+32(SB)/8, $0x0000000c00000008
-DATA constant3<>+40(SB)/8, $0x0000000d00000009
-DATA constant3<>+48(SB)/8, $0x0000000e0000000a
-DATA constant3<>+56(SB)/8, $0x0000000f0000000b
+DATA constant3<>+0(SB)/8, $0x0000000800000000
+DATA constant3<>+8(SB)/8, $0x0000000900000001
+DATA constant3<>+16(SB)/8, $0x0000000a00000002
+DATA constant3<>+24(SB)/8, $0x0000000b00000003
+DATA constant3<>+32(SB)/8, $0x0000001800000010
+DATA constant3<>+40(SB)/8, $0x0000001900000011
+DATA constant3<>+48(SB)/8, $0x0000001a00000012
+DATA constant3<>+56(SB)/8, $0x0000001b00000013
 GLOBL constant3<>(SB), RODATA|NOPTR, $64
 
 DATA constant4<>+0(SB)/8, $0x001b001200090000
@@ -363,15 +364,25 @@ DATA constant5<>+48(SB)/8, $0x766a5d4f3f2d1801
 DATA constant5<>+56(SB)/8, $0xf1d9c5b5a6998d81
 GLOBL constant5<>(SB), RODATA|NOPTR, $64
 
-DATA constant6<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant6<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant6<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant6<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant6<>+32(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant6<>+40(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant6<>+48(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant6<>+56(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant6<>+0(SB)/8, $0x0000000c00000004
+DATA constant6<>+8(SB)/8, $0x0000000d00000005
+DATA constant6<>+16(SB)/8, $0x0000000e00000006
+DATA constant6<>+24(SB)/8, $0x0000000f00000007
+DATA constant6<>+32(SB)/8, $0x0000001c00000014
+DATA constant6<>+40(SB)/8, $0x0000001d00000015
+DATA constant6<>+48(SB)/8, $0x0000001e00000016
+DATA constant6<>+56(SB)/8, $0x0000001f00000017
 GLOBL constant6<>(SB), RODATA|NOPTR, $64
+
+DATA constant7<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant7<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant7<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant7<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant7<>+32(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant7<>+40(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant7<>+48(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant7<>+56(SB)/8, $0x0f0f0f0f0f0f0f0f
+GLOBL constant7<>(SB), RODATA|NOPTR, $64
 
 // func iq4_nlPackAVX512(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX512BW, AVX512F
@@ -467,7 +478,7 @@ tile:
 constants:
 	VMOVDQU32 constant4<>+0(SB), Z7
 	VMOVDQU32 constant5<>+0(SB), Z6
-	VMOVDQU32 constant6<>+0(SB), Z5
+	VMOVDQU32 constant7<>+0(SB), Z5
 	MOVL      $0x000000f0, R9
 	KMOVD     R9, K1
 	MOVL      $0x00000f00, R9
@@ -496,7 +507,7 @@ TEXT ·iq4_nlRowAVX2(SB), NOSPLIT, $168-72
 	MOVQ    R9, (SP)
 	MOVQ    SI, R11
 	ANDQ    $+7, R11
-	LEAQ    constant7<>+0(SB), R9
+	LEAQ    constant8<>+0(SB), R9
 	SHLQ    $0x02, R11
 	SUBQ    R11, R9
 	VMOVDQU 32(R9), Y0
@@ -522,48 +533,48 @@ group:
 	PREFETCHT0     4160(R10)
 	PREFETCHT0     4224(R10)
 	VBROADCASTI128 2(R10), Y2
-	VPSRLVD        constant8<>+0(SB), Y2, Y2
-	VPAND          constant9<>+0(SB), Y2, Y2
-	VMOVDQU        constant10<>+0(SB), Y3
+	VPSRLVD        constant9<>+0(SB), Y2, Y2
+	VPAND          constant10<>+0(SB), Y2, Y2
+	VMOVDQU        constant11<>+0(SB), Y3
 	VPSHUFB        Y2, Y3, Y2
 	VPABSB         Y2, Y4
 	VMOVDQU        (DI)(R9*8), Y3
 	VPSIGNB        Y2, Y3, Y3
 	VPMADDUBSW     Y3, Y4, Y3
-	VPMADDWD       constant11<>+0(SB), Y3, Y3
+	VPMADDWD       constant12<>+0(SB), Y3, Y3
 	VBROADCASTI128 20(R10), Y2
-	VPSRLVD        constant8<>+0(SB), Y2, Y2
-	VPAND          constant9<>+0(SB), Y2, Y2
-	VMOVDQU        constant10<>+0(SB), Y4
+	VPSRLVD        constant9<>+0(SB), Y2, Y2
+	VPAND          constant10<>+0(SB), Y2, Y2
+	VMOVDQU        constant11<>+0(SB), Y4
 	VPSHUFB        Y2, Y4, Y2
 	VPABSB         Y2, Y5
 	VMOVDQU        32(DI)(R9*8), Y4
 	VPSIGNB        Y2, Y4, Y4
 	VPMADDUBSW     Y4, Y5, Y4
-	VPMADDWD       constant11<>+0(SB), Y4, Y4
+	VPMADDWD       constant12<>+0(SB), Y4, Y4
 	VPUNPCKLDQ     Y4, Y3, Y2
 	VPUNPCKHDQ     Y4, Y3, Y3
 	VPADDD         Y2, Y3, Y3
 	VBROADCASTI128 38(R10), Y2
-	VPSRLVD        constant8<>+0(SB), Y2, Y2
-	VPAND          constant9<>+0(SB), Y2, Y2
-	VMOVDQU        constant10<>+0(SB), Y4
+	VPSRLVD        constant9<>+0(SB), Y2, Y2
+	VPAND          constant10<>+0(SB), Y2, Y2
+	VMOVDQU        constant11<>+0(SB), Y4
 	VPSHUFB        Y2, Y4, Y2
 	VPABSB         Y2, Y5
 	VMOVDQU        64(DI)(R9*8), Y4
 	VPSIGNB        Y2, Y4, Y4
 	VPMADDUBSW     Y4, Y5, Y4
-	VPMADDWD       constant11<>+0(SB), Y4, Y4
+	VPMADDWD       constant12<>+0(SB), Y4, Y4
 	VBROADCASTI128 56(R10), Y2
-	VPSRLVD        constant8<>+0(SB), Y2, Y2
-	VPAND          constant9<>+0(SB), Y2, Y2
-	VMOVDQU        constant10<>+0(SB), Y5
+	VPSRLVD        constant9<>+0(SB), Y2, Y2
+	VPAND          constant10<>+0(SB), Y2, Y2
+	VMOVDQU        constant11<>+0(SB), Y5
 	VPSHUFB        Y2, Y5, Y2
 	VPABSB         Y2, Y6
 	VMOVDQU        96(DI)(R9*8), Y5
 	VPSIGNB        Y2, Y5, Y5
 	VPMADDUBSW     Y5, Y6, Y5
-	VPMADDWD       constant11<>+0(SB), Y5, Y5
+	VPMADDWD       constant12<>+0(SB), Y5, Y5
 	VPUNPCKLDQ     Y5, Y4, Y2
 	VPUNPCKHDQ     Y5, Y4, Y4
 	VPADDD         Y2, Y4, Y4
@@ -571,48 +582,48 @@ group:
 	VPUNPCKHQDQ    Y4, Y3, Y3
 	VPADDD         Y2, Y3, Y3
 	VBROADCASTI128 74(R10), Y2
-	VPSRLVD        constant8<>+0(SB), Y2, Y2
-	VPAND          constant9<>+0(SB), Y2, Y2
-	VMOVDQU        constant10<>+0(SB), Y4
+	VPSRLVD        constant9<>+0(SB), Y2, Y2
+	VPAND          constant10<>+0(SB), Y2, Y2
+	VMOVDQU        constant11<>+0(SB), Y4
 	VPSHUFB        Y2, Y4, Y2
 	VPABSB         Y2, Y5
 	VMOVDQU        128(DI)(R9*8), Y4
 	VPSIGNB        Y2, Y4, Y4
 	VPMADDUBSW     Y4, Y5, Y4
-	VPMADDWD       constant11<>+0(SB), Y4, Y4
+	VPMADDWD       constant12<>+0(SB), Y4, Y4
 	VBROADCASTI128 92(R10), Y2
-	VPSRLVD        constant8<>+0(SB), Y2, Y2
-	VPAND          constant9<>+0(SB), Y2, Y2
-	VMOVDQU        constant10<>+0(SB), Y5
+	VPSRLVD        constant9<>+0(SB), Y2, Y2
+	VPAND          constant10<>+0(SB), Y2, Y2
+	VMOVDQU        constant11<>+0(SB), Y5
 	VPSHUFB        Y2, Y5, Y2
 	VPABSB         Y2, Y6
 	VMOVDQU        160(DI)(R9*8), Y5
 	VPSIGNB        Y2, Y5, Y5
 	VPMADDUBSW     Y5, Y6, Y5
-	VPMADDWD       constant11<>+0(SB), Y5, Y5
+	VPMADDWD       constant12<>+0(SB), Y5, Y5
 	VPUNPCKLDQ     Y5, Y4, Y2
 	VPUNPCKHDQ     Y5, Y4, Y4
 	VPADDD         Y2, Y4, Y4
 	VBROADCASTI128 110(R10), Y2
-	VPSRLVD        constant8<>+0(SB), Y2, Y2
-	VPAND          constant9<>+0(SB), Y2, Y2
-	VMOVDQU        constant10<>+0(SB), Y5
+	VPSRLVD        constant9<>+0(SB), Y2, Y2
+	VPAND          constant10<>+0(SB), Y2, Y2
+	VMOVDQU        constant11<>+0(SB), Y5
 	VPSHUFB        Y2, Y5, Y2
 	VPABSB         Y2, Y6
 	VMOVDQU        192(DI)(R9*8), Y5
 	VPSIGNB        Y2, Y5, Y5
 	VPMADDUBSW     Y5, Y6, Y5
-	VPMADDWD       constant11<>+0(SB), Y5, Y5
+	VPMADDWD       constant12<>+0(SB), Y5, Y5
 	VBROADCASTI128 128(R10), Y2
-	VPSRLVD        constant8<>+0(SB), Y2, Y2
-	VPAND          constant9<>+0(SB), Y2, Y2
-	VMOVDQU        constant10<>+0(SB), Y6
+	VPSRLVD        constant9<>+0(SB), Y2, Y2
+	VPAND          constant10<>+0(SB), Y2, Y2
+	VMOVDQU        constant11<>+0(SB), Y6
 	VPSHUFB        Y2, Y6, Y2
 	VPABSB         Y2, Y7
 	VMOVDQU        224(DI)(R9*8), Y6
 	VPSIGNB        Y2, Y6, Y6
 	VPMADDUBSW     Y6, Y7, Y6
-	VPMADDWD       constant11<>+0(SB), Y6, Y6
+	VPMADDWD       constant12<>+0(SB), Y6, Y6
 	VPUNPCKLDQ     Y6, Y5, Y2
 	VPUNPCKHDQ     Y6, Y5, Y5
 	VPADDD         Y2, Y5, Y5
@@ -663,48 +674,48 @@ copy:
 
 inPlace:
 	VBROADCASTI128 2(R10), Y2
-	VPSRLVD        constant8<>+0(SB), Y2, Y2
-	VPAND          constant9<>+0(SB), Y2, Y2
-	VMOVDQU        constant10<>+0(SB), Y3
+	VPSRLVD        constant9<>+0(SB), Y2, Y2
+	VPAND          constant10<>+0(SB), Y2, Y2
+	VMOVDQU        constant11<>+0(SB), Y3
 	VPSHUFB        Y2, Y3, Y2
 	VPABSB         Y2, Y4
 	VMOVDQU        (DI)(R9*8), Y3
 	VPSIGNB        Y2, Y3, Y3
 	VPMADDUBSW     Y3, Y4, Y3
-	VPMADDWD       constant11<>+0(SB), Y3, Y3
+	VPMADDWD       constant12<>+0(SB), Y3, Y3
 	VBROADCASTI128 20(R10), Y2
-	VPSRLVD        constant8<>+0(SB), Y2, Y2
-	VPAND          constant9<>+0(SB), Y2, Y2
-	VMOVDQU        constant10<>+0(SB), Y4
+	VPSRLVD        constant9<>+0(SB), Y2, Y2
+	VPAND          constant10<>+0(SB), Y2, Y2
+	VMOVDQU        constant11<>+0(SB), Y4
 	VPSHUFB        Y2, Y4, Y2
 	VPABSB         Y2, Y5
 	VMOVDQU        32(DI)(R9*8), Y4
 	VPSIGNB        Y2, Y4, Y4
 	VPMADDUBSW     Y4, Y5, Y4
-	VPMADDWD       constant11<>+0(SB), Y4, Y4
+	VPMADDWD       constant12<>+0(SB), Y4, Y4
 	VPUNPCKLDQ     Y4, Y3, Y2
 	VPUNPCKHDQ     Y4, Y3, Y3
 	VPADDD         Y2, Y3, Y3
 	VBROADCASTI128 38(R10), Y2
-	VPSRLVD        constant8<>+0(SB), Y2, Y2
-	VPAND          constant9<>+0(SB), Y2, Y2
-	VMOVDQU        constant10<>+0(SB), Y4
+	VPSRLVD        constant9<>+0(SB), Y2, Y2
+	VPAND          constant10<>+0(SB), Y2, Y2
+	VMOVDQU        constant11<>+0(SB), Y4
 	VPSHUFB        Y2, Y4, Y2
 	VPABSB         Y2, Y5
 	VMOVDQU        64(DI)(R9*8), Y4
 	VPSIGNB        Y2, Y4, Y4
 	VPMADDUBSW     Y4, Y5, Y4
-	VPMADDWD       constant11<>+0(SB), Y4, Y4
+	VPMADDWD       constant12<>+0(SB), Y4, Y4
 	VBROADCASTI128 56(R10), Y2
-	VPSRLVD        constant8<>+0(SB), Y2, Y2
-	VPAND          constant9<>+0(SB), Y2, Y2
-	VMOVDQU        constant10<>+0(SB), Y5
+	VPSRLVD        constant9<>+0(SB), Y2, Y2
+	VPAND          constant10<>+0(SB), Y2, Y2
+	VMOVDQU        constant11<>+0(SB), Y5
 	VPSHUFB        Y2, Y5, Y2
 	VPABSB         Y2, Y6
 	VMOVDQU        96(DI)(R9*8), Y5
 	VPSIGNB        Y2, Y5, Y5
 	VPMADDUBSW     Y5, Y6, Y5
-	VPMADDWD       constant11<>+0(SB), Y5, Y5
+	VPMADDWD       constant12<>+0(SB), Y5, Y5
 	VPUNPCKLDQ     Y5, Y4, Y2
 	VPUNPCKHDQ     Y5, Y4, Y4
 	VPADDD         Y2, Y4, Y4
@@ -712,48 +723,48 @@ inPlace:
 	VPUNPCKHQDQ    Y4, Y3, Y3
 	VPADDD         Y2, Y3, Y3
 	VBROADCASTI128 74(R10), Y2
-	VPSRLVD        constant8<>+0(SB), Y2, Y2
-	VPAND          constant9<>+0(SB), Y2, Y2
-	VMOVDQU        constant10<>+0(SB), Y4
+	VPSRLVD        constant9<>+0(SB), Y2, Y2
+	VPAND          constant10<>+0(SB), Y2, Y2
+	VMOVDQU        constant11<>+0(SB), Y4
 	VPSHUFB        Y2, Y4, Y2
 	VPABSB         Y2, Y5
 	VMOVDQU        128(DI)(R9*8), Y4
 	VPSIGNB        Y2, Y4, Y4
 	VPMADDUBSW     Y4, Y5, Y4
-	VPMADDWD       constant11<>+0(SB), Y4, Y4
+	VPMADDWD       constant12<>+0(SB), Y4, Y4
 	VBROADCASTI128 92(R10), Y2
-	VPSRLVD        constant8<>+0(SB), Y2, Y2
-	VPAND          constant9<>+0(SB), Y2, Y2
-	VMOVDQU        constant10<>+0(SB), Y5
+	VPSRLVD        constant9<>+0(SB), Y2, Y2
+	VPAND          constant10<>+0(SB), Y2, Y2
+	VMOVDQU        constant11<>+0(SB), Y5
 	VPSHUFB        Y2, Y5, Y2
 	VPABSB         Y2, Y6
 	VMOVDQU        160(DI)(R9*8), Y5
 	VPSIGNB        Y2, Y5, Y5
 	VPMADDUBSW     Y5, Y6, Y5
-	VPMADDWD       constant11<>+0(SB), Y5, Y5
+	VPMADDWD       constant12<>+0(SB), Y5, Y5
 	VPUNPCKLDQ     Y5, Y4, Y2
 	VPUNPCKHDQ     Y5, Y4, Y4
 	VPADDD         Y2, Y4, Y4
 	VBROADCASTI128 110(R10), Y2
-	VPSRLVD        constant8<>+0(SB), Y2, Y2
-	VPAND          constant9<>+0(SB), Y2, Y2
-	VMOVDQU        constant10<>+0(SB), Y5
+	VPSRLVD        constant9<>+0(SB), Y2, Y2
+	VPAND          constant10<>+0(SB), Y2, Y2
+	VMOVDQU        constant11<>+0(SB), Y5
 	VPSHUFB        Y2, Y5, Y2
 	VPABSB         Y2, Y6
 	VMOVDQU        192(DI)(R9*8), Y5
 	VPSIGNB        Y2, Y5, Y5
 	VPMADDUBSW     Y5, Y6, Y5
-	VPMADDWD       constant11<>+0(SB), Y5, Y5
+	VPMADDWD       constant12<>+0(SB), Y5, Y5
 	VBROADCASTI128 128(R10), Y2
-	VPSRLVD        constant8<>+0(SB), Y2, Y2
-	VPAND          constant9<>+0(SB), Y2, Y2
-	VMOVDQU        constant10<>+0(SB), Y6
+	VPSRLVD        constant9<>+0(SB), Y2, Y2
+	VPAND          constant10<>+0(SB), Y2, Y2
+	VMOVDQU        constant11<>+0(SB), Y6
 	VPSHUFB        Y2, Y6, Y2
 	VPABSB         Y2, Y7
 	VMOVDQU        224(DI)(R9*8), Y6
 	VPSIGNB        Y2, Y6, Y6
 	VPMADDUBSW     Y6, Y7, Y6
-	VPMADDWD       constant11<>+0(SB), Y6, Y6
+	VPMADDWD       constant12<>+0(SB), Y6, Y6
 	VPUNPCKLDQ     Y6, Y5, Y2
 	VPUNPCKHDQ     Y6, Y5, Y5
 	VPADDD         Y2, Y5, Y5
@@ -794,39 +805,39 @@ done:
 	VZEROUPPER
 	RET
 
-DATA constant7<>+0(SB)/8, $0xffffffffffffffff
-DATA constant7<>+8(SB)/8, $0xffffffffffffffff
-DATA constant7<>+16(SB)/8, $0xffffffffffffffff
-DATA constant7<>+24(SB)/8, $0xffffffffffffffff
-DATA constant7<>+32(SB)/8, $0x0000000000000000
-DATA constant7<>+40(SB)/8, $0x0000000000000000
-DATA constant7<>+48(SB)/8, $0x0000000000000000
-DATA constant7<>+56(SB)/8, $0x0000000000000000
-GLOBL constant7<>(SB), RODATA|NOPTR, $64
+DATA constant8<>+0(SB)/8, $0xffffffffffffffff
+DATA constant8<>+8(SB)/8, $0xffffffffffffffff
+DATA constant8<>+16(SB)/8, $0xffffffffffffffff
+DATA constant8<>+24(SB)/8, $0xffffffffffffffff
+DATA constant8<>+32(SB)/8, $0x0000000000000000
+DATA constant8<>+40(SB)/8, $0x0000000000000000
+DATA constant8<>+48(SB)/8, $0x0000000000000000
+DATA constant8<>+56(SB)/8, $0x0000000000000000
+GLOBL constant8<>(SB), RODATA|NOPTR, $64
 
-DATA constant8<>+0(SB)/8, $0x0000000000000000
-DATA constant8<>+8(SB)/8, $0x0000000000000000
-DATA constant8<>+16(SB)/8, $0x0000000400000004
-DATA constant8<>+24(SB)/8, $0x0000000400000004
-GLOBL constant8<>(SB), RODATA|NOPTR, $32
-
-DATA constant9<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant9<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant9<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant9<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant9<>+0(SB)/8, $0x0000000000000000
+DATA constant9<>+8(SB)/8, $0x0000000000000000
+DATA constant9<>+16(SB)/8, $0x0000000400000004
+DATA constant9<>+24(SB)/8, $0x0000000400000004
 GLOBL constant9<>(SB), RODATA|NOPTR, $32
 
-DATA constant10<>+0(SB)/8, $0xf6eaddcfbfad9881
-DATA constant10<>+8(SB)/8, $0x7159453526190d01
-DATA constant10<>+16(SB)/8, $0xf6eaddcfbfad9881
-DATA constant10<>+24(SB)/8, $0x7159453526190d01
+DATA constant10<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant10<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant10<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant10<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
 GLOBL constant10<>(SB), RODATA|NOPTR, $32
 
-DATA constant11<>+0(SB)/8, $0x0001000100010001
-DATA constant11<>+8(SB)/8, $0x0001000100010001
-DATA constant11<>+16(SB)/8, $0x0001000100010001
-DATA constant11<>+24(SB)/8, $0x0001000100010001
+DATA constant11<>+0(SB)/8, $0xf6eaddcfbfad9881
+DATA constant11<>+8(SB)/8, $0x7159453526190d01
+DATA constant11<>+16(SB)/8, $0xf6eaddcfbfad9881
+DATA constant11<>+24(SB)/8, $0x7159453526190d01
 GLOBL constant11<>(SB), RODATA|NOPTR, $32
+
+DATA constant12<>+0(SB)/8, $0x0001000100010001
+DATA constant12<>+8(SB)/8, $0x0001000100010001
+DATA constant12<>+16(SB)/8, $0x0001000100010001
+DATA constant12<>+24(SB)/8, $0x0001000100010001
+GLOBL constant12<>(SB), RODATA|NOPTR, $32
 
 // func iq4_nlPackAVX2(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX2, F16C
@@ -863,39 +874,39 @@ tile:
 	VPUNPCKLQDQ    Y2, Y0, Y4
 	VPUNPCKHQDQ    Y2, Y0, Y0
 	VPSRLD         $0x04, Y3, Y2
-	VPAND          constant9<>+0(SB), Y3, Y3
-	VPAND          constant9<>+0(SB), Y2, Y2
-	VMOVDQU        constant10<>+0(SB), Y5
+	VPAND          constant10<>+0(SB), Y3, Y3
+	VPAND          constant10<>+0(SB), Y2, Y2
+	VMOVDQU        constant11<>+0(SB), Y5
 	VPSHUFB        Y3, Y5, Y3
 	VMOVDQU        Y3, (AX)(R9*8)
-	VMOVDQU        constant10<>+0(SB), Y3
+	VMOVDQU        constant11<>+0(SB), Y3
 	VPSHUFB        Y2, Y3, Y2
 	VMOVDQU        Y2, 256(AX)(R9*8)
 	VPSRLD         $0x04, Y1, Y2
-	VPAND          constant9<>+0(SB), Y1, Y1
-	VPAND          constant9<>+0(SB), Y2, Y2
-	VMOVDQU        constant10<>+0(SB), Y3
+	VPAND          constant10<>+0(SB), Y1, Y1
+	VPAND          constant10<>+0(SB), Y2, Y2
+	VMOVDQU        constant11<>+0(SB), Y3
 	VPSHUFB        Y1, Y3, Y1
 	VMOVDQU        Y1, 64(AX)(R9*8)
-	VMOVDQU        constant10<>+0(SB), Y1
+	VMOVDQU        constant11<>+0(SB), Y1
 	VPSHUFB        Y2, Y1, Y1
 	VMOVDQU        Y1, 320(AX)(R9*8)
 	VPSRLD         $0x04, Y4, Y1
-	VPAND          constant9<>+0(SB), Y4, Y2
-	VPAND          constant9<>+0(SB), Y1, Y1
-	VMOVDQU        constant10<>+0(SB), Y3
+	VPAND          constant10<>+0(SB), Y4, Y2
+	VPAND          constant10<>+0(SB), Y1, Y1
+	VMOVDQU        constant11<>+0(SB), Y3
 	VPSHUFB        Y2, Y3, Y2
 	VMOVDQU        Y2, 128(AX)(R9*8)
-	VMOVDQU        constant10<>+0(SB), Y2
+	VMOVDQU        constant11<>+0(SB), Y2
 	VPSHUFB        Y1, Y2, Y1
 	VMOVDQU        Y1, 384(AX)(R9*8)
 	VPSRLD         $0x04, Y0, Y1
-	VPAND          constant9<>+0(SB), Y0, Y0
-	VPAND          constant9<>+0(SB), Y1, Y1
-	VMOVDQU        constant10<>+0(SB), Y2
+	VPAND          constant10<>+0(SB), Y0, Y0
+	VPAND          constant10<>+0(SB), Y1, Y1
+	VMOVDQU        constant11<>+0(SB), Y2
 	VPSHUFB        Y0, Y2, Y0
 	VMOVDQU        Y0, 192(AX)(R9*8)
-	VMOVDQU        constant10<>+0(SB), Y0
+	VMOVDQU        constant11<>+0(SB), Y0
 	VPSHUFB        Y1, Y0, Y0
 	VMOVDQU        Y0, 448(AX)(R9*8)
 	VPXOR          X0, X0, X0
@@ -927,39 +938,39 @@ tile:
 	VPUNPCKLQDQ    Y2, Y0, Y4
 	VPUNPCKHQDQ    Y2, Y0, Y0
 	VPSRLD         $0x04, Y3, Y2
-	VPAND          constant9<>+0(SB), Y3, Y3
-	VPAND          constant9<>+0(SB), Y2, Y2
-	VMOVDQU        constant10<>+0(SB), Y5
+	VPAND          constant10<>+0(SB), Y3, Y3
+	VPAND          constant10<>+0(SB), Y2, Y2
+	VMOVDQU        constant11<>+0(SB), Y5
 	VPSHUFB        Y3, Y5, Y3
 	VMOVDQU        Y3, 32(AX)(R9*8)
-	VMOVDQU        constant10<>+0(SB), Y3
+	VMOVDQU        constant11<>+0(SB), Y3
 	VPSHUFB        Y2, Y3, Y2
 	VMOVDQU        Y2, 288(AX)(R9*8)
 	VPSRLD         $0x04, Y1, Y2
-	VPAND          constant9<>+0(SB), Y1, Y1
-	VPAND          constant9<>+0(SB), Y2, Y2
-	VMOVDQU        constant10<>+0(SB), Y3
+	VPAND          constant10<>+0(SB), Y1, Y1
+	VPAND          constant10<>+0(SB), Y2, Y2
+	VMOVDQU        constant11<>+0(SB), Y3
 	VPSHUFB        Y1, Y3, Y1
 	VMOVDQU        Y1, 96(AX)(R9*8)
-	VMOVDQU        constant10<>+0(SB), Y1
+	VMOVDQU        constant11<>+0(SB), Y1
 	VPSHUFB        Y2, Y1, Y1
 	VMOVDQU        Y1, 352(AX)(R9*8)
 	VPSRLD         $0x04, Y4, Y1
-	VPAND          constant9<>+0(SB), Y4, Y2
-	VPAND          constant9<>+0(SB), Y1, Y1
-	VMOVDQU        constant10<>+0(SB), Y3
+	VPAND          constant10<>+0(SB), Y4, Y2
+	VPAND          constant10<>+0(SB), Y1, Y1
+	VMOVDQU        constant11<>+0(SB), Y3
 	VPSHUFB        Y2, Y3, Y2
 	VMOVDQU        Y2, 160(AX)(R9*8)
-	VMOVDQU        constant10<>+0(SB), Y2
+	VMOVDQU        constant11<>+0(SB), Y2
 	VPSHUFB        Y1, Y2, Y1
 	VMOVDQU        Y1, 416(AX)(R9*8)
 	VPSRLD         $0x04, Y0, Y1
-	VPAND          constant9<>+0(SB), Y0, Y0
-	VPAND          constant9<>+0(SB), Y1, Y1
-	VMOVDQU        constant10<>+0(SB), Y2
+	VPAND          constant10<>+0(SB), Y0, Y0
+	VPAND          constant10<>+0(SB), Y1, Y1
+	VMOVDQU        constant11<>+0(SB), Y2
 	VPSHUFB        Y0, Y2, Y0
 	VMOVDQU        Y0, 224(AX)(R9*8)
-	VMOVDQU        constant10<>+0(SB), Y0
+	VMOVDQU        constant11<>+0(SB), Y0
 	VPSHUFB        Y1, Y0, Y0
 	VMOVDQU        Y0, 480(AX)(R9*8)
 	VPXOR          X0, X0, X0

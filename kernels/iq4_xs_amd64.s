@@ -58,107 +58,107 @@ group:
 	PREFETCHT0      4224(R11)
 	PREFETCHT0      4288(R11)
 	PREFETCHT0      4352(R11)
-	VBROADCASTI32X4 8(R11), Z11
-	VBROADCASTI32X4 24(R11), K1, Z11
-	VPSRLVD         Z2, Z11, Z11
-	VPANDD          Z3, Z11, Z11
-	VPSHUFB         Z11, Z4, Z11
-	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        (DI)(R10*8), Z11, Z12
-	VBROADCASTI32X4 40(R11), Z11
-	VBROADCASTI32X4 56(R11), K1, Z11
-	VPSRLVD         Z2, Z11, Z11
-	VPANDD          Z3, Z11, Z11
-	VPSHUFB         Z11, Z4, Z11
+	VBROADCASTI32X4 8(R11), Z12
+	VBROADCASTI32X4 24(R11), K1, Z12
+	VPSRLVD         Z2, Z12, Z12
+	VPANDD          Z3, Z12, Z12
+	VPSHUFB         Z12, Z4, Z12
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        64(DI)(R10*8), Z11, Z13
-	VPUNPCKLDQ      Z13, Z12, Z11
-	VPUNPCKHDQ      Z13, Z12, Z12
-	VPADDD          Z11, Z12, Z12
-	VBROADCASTI32X4 72(R11), Z11
-	VBROADCASTI32X4 88(R11), K1, Z11
-	VPSRLVD         Z2, Z11, Z11
-	VPANDD          Z3, Z11, Z11
-	VPSHUFB         Z11, Z4, Z11
-	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        128(DI)(R10*8), Z11, Z13
-	VBROADCASTI32X4 104(R11), Z11
-	VBROADCASTI32X4 120(R11), K1, Z11
-	VPSRLVD         Z2, Z11, Z11
-	VPANDD          Z3, Z11, Z11
-	VPSHUFB         Z11, Z4, Z11
+	VPDPBUSD        (DI)(R10*8), Z12, Z13
+	VBROADCASTI32X4 40(R11), Z12
+	VBROADCASTI32X4 56(R11), K1, Z12
+	VPSRLVD         Z2, Z12, Z12
+	VPANDD          Z3, Z12, Z12
+	VPSHUFB         Z12, Z4, Z12
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        192(DI)(R10*8), Z11, Z14
-	VPUNPCKLDQ      Z14, Z13, Z11
+	VPDPBUSD        64(DI)(R10*8), Z12, Z14
+	VPUNPCKLDQ      Z14, Z13, Z12
 	VPUNPCKHDQ      Z14, Z13, Z13
-	VPADDD          Z11, Z13, Z13
-	VPUNPCKLQDQ     Z13, Z12, Z11
-	VPUNPCKHQDQ     Z13, Z12, Z12
-	VPADDD          Z11, Z12, Z12
-	VBROADCASTI32X4 144(R11), Z11
-	VBROADCASTI32X4 160(R11), K1, Z11
-	VPSRLVD         Z2, Z11, Z11
-	VPANDD          Z3, Z11, Z11
-	VPSHUFB         Z11, Z4, Z11
-	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        256(DI)(R10*8), Z11, Z13
-	VBROADCASTI32X4 176(R11), Z11
-	VBROADCASTI32X4 192(R11), K1, Z11
-	VPSRLVD         Z2, Z11, Z11
-	VPANDD          Z3, Z11, Z11
-	VPSHUFB         Z11, Z4, Z11
+	VPADDD          Z12, Z13, Z13
+	VBROADCASTI32X4 72(R11), Z12
+	VBROADCASTI32X4 88(R11), K1, Z12
+	VPSRLVD         Z2, Z12, Z12
+	VPANDD          Z3, Z12, Z12
+	VPSHUFB         Z12, Z4, Z12
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        320(DI)(R10*8), Z11, Z14
-	VPUNPCKLDQ      Z14, Z13, Z11
-	VPUNPCKHDQ      Z14, Z13, Z13
-	VPADDD          Z11, Z13, Z13
-	VBROADCASTI32X4 208(R11), Z11
-	VBROADCASTI32X4 224(R11), K1, Z11
-	VPSRLVD         Z2, Z11, Z11
-	VPANDD          Z3, Z11, Z11
-	VPSHUFB         Z11, Z4, Z11
-	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        384(DI)(R10*8), Z11, Z14
-	VBROADCASTI32X4 240(R11), Z11
-	VBROADCASTI32X4 256(R11), K1, Z11
-	VPSRLVD         Z2, Z11, Z11
-	VPANDD          Z3, Z11, Z11
-	VPSHUFB         Z11, Z4, Z11
+	VPDPBUSD        128(DI)(R10*8), Z12, Z14
+	VBROADCASTI32X4 104(R11), Z12
+	VBROADCASTI32X4 120(R11), K1, Z12
+	VPSRLVD         Z2, Z12, Z12
+	VPANDD          Z3, Z12, Z12
+	VPSHUFB         Z12, Z4, Z12
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        448(DI)(R10*8), Z11, Z15
-	VPUNPCKLDQ      Z15, Z14, Z11
+	VPDPBUSD        192(DI)(R10*8), Z12, Z15
+	VPUNPCKLDQ      Z15, Z14, Z12
 	VPUNPCKHDQ      Z15, Z14, Z14
-	VPADDD          Z11, Z14, Z14
-	VPUNPCKLQDQ     Z14, Z13, Z11
+	VPADDD          Z12, Z14, Z14
+	VPUNPCKLQDQ     Z14, Z13, Z12
 	VPUNPCKHQDQ     Z14, Z13, Z13
-	VPADDD          Z11, Z13, Z13
-	VSHUFI32X4      $0x88, Z13, Z12, Z11
-	VSHUFI32X4      $0xdd, Z13, Z12, Z12
-	VPADDD          Z12, Z11, Z11
-	VPERMD          Z11, Z5, Z11
-	VMOVDQU32       (R9)(R10*1), Z12
-	VPSLLD          $0x07, Z12, Z12
-	VPSUBD          Z12, Z11, Z11
-	VPBROADCASTD    (R11), Z12
-	VPBROADCASTD    4(R11), Z13
-	VPBROADCASTD    136(R11), K1, Z12
-	VPBROADCASTD    140(R11), K1, Z13
-	VPSRLVD         Z6, Z13, Z13
-	VPSRLVD         Z7, Z12, Z12
-	VPANDD          Z8, Z13, Z13
-	VPANDD          Z9, Z12, Z12
-	VPORD           Z13, Z12, Z12
-	VPSUBD          Z10, Z12, Z12
+	VPADDD          Z12, Z13, Z13
+	VBROADCASTI32X4 144(R11), Z12
+	VBROADCASTI32X4 160(R11), K1, Z12
+	VPSRLVD         Z2, Z12, Z12
+	VPANDD          Z3, Z12, Z12
+	VPSHUFB         Z12, Z4, Z12
+	VPXORD          Z14, Z14, Z14
+	VPDPBUSD        256(DI)(R10*8), Z12, Z14
+	VBROADCASTI32X4 176(R11), Z12
+	VBROADCASTI32X4 192(R11), K1, Z12
+	VPSRLVD         Z2, Z12, Z12
+	VPANDD          Z3, Z12, Z12
+	VPSHUFB         Z12, Z4, Z12
+	VPXORD          Z15, Z15, Z15
+	VPDPBUSD        320(DI)(R10*8), Z12, Z15
+	VPUNPCKLDQ      Z15, Z14, Z12
+	VPUNPCKHDQ      Z15, Z14, Z14
+	VPADDD          Z12, Z14, Z14
+	VBROADCASTI32X4 208(R11), Z12
+	VBROADCASTI32X4 224(R11), K1, Z12
+	VPSRLVD         Z2, Z12, Z12
+	VPANDD          Z3, Z12, Z12
+	VPSHUFB         Z12, Z4, Z12
+	VPXORD          Z15, Z15, Z15
+	VPDPBUSD        384(DI)(R10*8), Z12, Z15
+	VBROADCASTI32X4 240(R11), Z12
+	VBROADCASTI32X4 256(R11), K1, Z12
+	VPSRLVD         Z2, Z12, Z12
+	VPANDD          Z3, Z12, Z12
+	VPSHUFB         Z12, Z4, Z12
+	VPXORD          Z16, Z16, Z16
+	VPDPBUSD        448(DI)(R10*8), Z12, Z16
+	VPUNPCKLDQ      Z16, Z15, Z12
+	VPUNPCKHDQ      Z16, Z15, Z15
+	VPADDD          Z12, Z15, Z15
+	VPUNPCKLQDQ     Z15, Z14, Z12
+	VPUNPCKHQDQ     Z15, Z14, Z14
+	VPADDD          Z12, Z14, Z14
+	VMOVDQU32       Z13, Z12
+	VPERMT2D        Z14, Z5, Z12
+	VPERMT2D        Z14, Z6, Z13
+	VPADDD          Z13, Z12, Z12
+	VMOVDQU32       (R9)(R10*1), Z13
+	VPSLLD          $0x07, Z13, Z13
+	VPSUBD          Z13, Z12, Z12
+	VPBROADCASTD    (R11), Z13
+	VPBROADCASTD    4(R11), Z14
+	VPBROADCASTD    136(R11), K1, Z13
+	VPBROADCASTD    140(R11), K1, Z14
+	VPSRLVD         Z7, Z14, Z14
+	VPSRLVD         Z8, Z13, Z13
+	VPANDD          Z9, Z14, Z14
+	VPANDD          Z10, Z13, Z13
+	VPORD           Z14, Z13, Z13
+	VPSUBD          Z11, Z13, Z13
+	VCVTDQ2PS       Z13, Z13
+	VPBROADCASTW    (R11), Y14
+	VPBROADCASTW    136(R11), X15
+	VINSERTI32X4    $0x01, X15, Y14, Y14
+	VCVTPH2PS       Y14, Z14
+	VMULPS          Z14, Z13, Z13
+	VMOVDQU32       (R8)(R10*1), Z14
 	VCVTDQ2PS       Z12, Z12
-	VPBROADCASTW    (R11), Y13
-	VPBROADCASTW    136(R11), X14
-	VINSERTI32X4    $0x01, X14, Y13, Y13
-	VCVTPH2PS       Y13, Z13
-	VMULPS          Z13, Z12, Z12
-	VMOVDQU32       (R8)(R10*1), Z13
-	VCVTDQ2PS       Z11, Z11
-	VMULPS          Z13, Z12, Z12
-	VFMADD231PS     Z12, Z11, Z1
+	VMULPS          Z14, Z13, Z13
+	VFMADD231PS     Z13, Z12, Z1
 	ADDQ            $+272, R11
 	ADDQ            $+64, R10
 	JMP             group
@@ -180,20 +180,20 @@ copy:
 	MOVL      R15, (R14)
 	ADDQ      $+4, R11
 	ADDQ      $+4, R14
-	VMOVDQU32 (R11), Y11
-	VMOVDQU32 Y11, (R14)
+	VMOVDQU32 (R11), Y12
+	VMOVDQU32 Y12, (R14)
 	ADDQ      $+32, R11
 	ADDQ      $+32, R14
-	VMOVDQU32 (R11), Y11
-	VMOVDQU32 Y11, (R14)
+	VMOVDQU32 (R11), Y12
+	VMOVDQU32 Y12, (R14)
 	ADDQ      $+32, R11
 	ADDQ      $+32, R14
-	VMOVDQU32 (R11), Y11
-	VMOVDQU32 Y11, (R14)
+	VMOVDQU32 (R11), Y12
+	VMOVDQU32 Y12, (R14)
 	ADDQ      $+32, R11
 	ADDQ      $+32, R14
-	VMOVDQU32 (R11), Y11
-	VMOVDQU32 Y11, (R14)
+	VMOVDQU32 (R11), Y12
+	VMOVDQU32 Y12, (R14)
 	ADDQ      $+32, R11
 	ADDQ      $+32, R14
 	SUBQ      $+8, R13
@@ -201,119 +201,119 @@ copy:
 	LEAQ      8(SP), R11
 
 inPlace:
-	VBROADCASTI32X4 8(R11), Z11
-	VBROADCASTI32X4 24(R11), K1, Z11
-	VPSRLVD         Z2, Z11, Z11
-	VPANDD          Z3, Z11, Z11
-	VPSHUFB         Z11, Z4, Z11
-	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        (DI)(R10*8), Z11, Z12
-	VBROADCASTI32X4 40(R11), Z11
-	VBROADCASTI32X4 56(R11), K1, Z11
-	VPSRLVD         Z2, Z11, Z11
-	VPANDD          Z3, Z11, Z11
-	VPSHUFB         Z11, Z4, Z11
+	VBROADCASTI32X4 8(R11), Z12
+	VBROADCASTI32X4 24(R11), K1, Z12
+	VPSRLVD         Z2, Z12, Z12
+	VPANDD          Z3, Z12, Z12
+	VPSHUFB         Z12, Z4, Z12
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        64(DI)(R10*8), Z11, Z13
-	VPUNPCKLDQ      Z13, Z12, Z11
-	VPUNPCKHDQ      Z13, Z12, Z12
-	VPADDD          Z11, Z12, Z12
-	VBROADCASTI32X4 72(R11), Z11
-	VBROADCASTI32X4 88(R11), K1, Z11
-	VPSRLVD         Z2, Z11, Z11
-	VPANDD          Z3, Z11, Z11
-	VPSHUFB         Z11, Z4, Z11
-	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        128(DI)(R10*8), Z11, Z13
-	VBROADCASTI32X4 104(R11), Z11
-	VBROADCASTI32X4 120(R11), K1, Z11
-	VPSRLVD         Z2, Z11, Z11
-	VPANDD          Z3, Z11, Z11
-	VPSHUFB         Z11, Z4, Z11
+	VPDPBUSD        (DI)(R10*8), Z12, Z13
+	VBROADCASTI32X4 40(R11), Z12
+	VBROADCASTI32X4 56(R11), K1, Z12
+	VPSRLVD         Z2, Z12, Z12
+	VPANDD          Z3, Z12, Z12
+	VPSHUFB         Z12, Z4, Z12
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        192(DI)(R10*8), Z11, Z14
-	VPUNPCKLDQ      Z14, Z13, Z11
+	VPDPBUSD        64(DI)(R10*8), Z12, Z14
+	VPUNPCKLDQ      Z14, Z13, Z12
 	VPUNPCKHDQ      Z14, Z13, Z13
-	VPADDD          Z11, Z13, Z13
-	VPUNPCKLQDQ     Z13, Z12, Z11
-	VPUNPCKHQDQ     Z13, Z12, Z12
-	VPADDD          Z11, Z12, Z12
-	VBROADCASTI32X4 144(R11), Z11
-	VBROADCASTI32X4 160(R11), K1, Z11
-	VPSRLVD         Z2, Z11, Z11
-	VPANDD          Z3, Z11, Z11
-	VPSHUFB         Z11, Z4, Z11
-	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        256(DI)(R10*8), Z11, Z13
-	VBROADCASTI32X4 176(R11), Z11
-	VBROADCASTI32X4 192(R11), K1, Z11
-	VPSRLVD         Z2, Z11, Z11
-	VPANDD          Z3, Z11, Z11
-	VPSHUFB         Z11, Z4, Z11
+	VPADDD          Z12, Z13, Z13
+	VBROADCASTI32X4 72(R11), Z12
+	VBROADCASTI32X4 88(R11), K1, Z12
+	VPSRLVD         Z2, Z12, Z12
+	VPANDD          Z3, Z12, Z12
+	VPSHUFB         Z12, Z4, Z12
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        320(DI)(R10*8), Z11, Z14
-	VPUNPCKLDQ      Z14, Z13, Z11
-	VPUNPCKHDQ      Z14, Z13, Z13
-	VPADDD          Z11, Z13, Z13
-	VBROADCASTI32X4 208(R11), Z11
-	VBROADCASTI32X4 224(R11), K1, Z11
-	VPSRLVD         Z2, Z11, Z11
-	VPANDD          Z3, Z11, Z11
-	VPSHUFB         Z11, Z4, Z11
-	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        384(DI)(R10*8), Z11, Z14
-	VBROADCASTI32X4 240(R11), Z11
-	VBROADCASTI32X4 256(R11), K1, Z11
-	VPSRLVD         Z2, Z11, Z11
-	VPANDD          Z3, Z11, Z11
-	VPSHUFB         Z11, Z4, Z11
+	VPDPBUSD        128(DI)(R10*8), Z12, Z14
+	VBROADCASTI32X4 104(R11), Z12
+	VBROADCASTI32X4 120(R11), K1, Z12
+	VPSRLVD         Z2, Z12, Z12
+	VPANDD          Z3, Z12, Z12
+	VPSHUFB         Z12, Z4, Z12
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        448(DI)(R10*8), Z11, Z15
-	VPUNPCKLDQ      Z15, Z14, Z11
+	VPDPBUSD        192(DI)(R10*8), Z12, Z15
+	VPUNPCKLDQ      Z15, Z14, Z12
 	VPUNPCKHDQ      Z15, Z14, Z14
-	VPADDD          Z11, Z14, Z14
-	VPUNPCKLQDQ     Z14, Z13, Z11
+	VPADDD          Z12, Z14, Z14
+	VPUNPCKLQDQ     Z14, Z13, Z12
 	VPUNPCKHQDQ     Z14, Z13, Z13
-	VPADDD          Z11, Z13, Z13
-	VSHUFI32X4      $0x88, Z13, Z12, Z11
-	VSHUFI32X4      $0xdd, Z13, Z12, Z12
-	VPADDD          Z12, Z11, Z11
-	VPERMD          Z11, Z5, Z11
-	VMOVDQU32       (R9)(R10*1), Z12
-	VPSLLD          $0x07, Z12, Z12
-	VPSUBD          Z12, Z11, Z11
-	VPBROADCASTD    (R11), Z12
-	VPBROADCASTD    4(R11), Z13
-	VPBROADCASTD    136(R11), K1, Z12
-	VPBROADCASTD    140(R11), K1, Z13
-	VPSRLVD         Z6, Z13, Z13
-	VPSRLVD         Z7, Z12, Z12
-	VPANDD          Z8, Z13, Z13
-	VPANDD          Z9, Z12, Z12
-	VPORD           Z13, Z12, Z12
-	VPSUBD          Z10, Z12, Z12
+	VPADDD          Z12, Z13, Z13
+	VBROADCASTI32X4 144(R11), Z12
+	VBROADCASTI32X4 160(R11), K1, Z12
+	VPSRLVD         Z2, Z12, Z12
+	VPANDD          Z3, Z12, Z12
+	VPSHUFB         Z12, Z4, Z12
+	VPXORD          Z14, Z14, Z14
+	VPDPBUSD        256(DI)(R10*8), Z12, Z14
+	VBROADCASTI32X4 176(R11), Z12
+	VBROADCASTI32X4 192(R11), K1, Z12
+	VPSRLVD         Z2, Z12, Z12
+	VPANDD          Z3, Z12, Z12
+	VPSHUFB         Z12, Z4, Z12
+	VPXORD          Z15, Z15, Z15
+	VPDPBUSD        320(DI)(R10*8), Z12, Z15
+	VPUNPCKLDQ      Z15, Z14, Z12
+	VPUNPCKHDQ      Z15, Z14, Z14
+	VPADDD          Z12, Z14, Z14
+	VBROADCASTI32X4 208(R11), Z12
+	VBROADCASTI32X4 224(R11), K1, Z12
+	VPSRLVD         Z2, Z12, Z12
+	VPANDD          Z3, Z12, Z12
+	VPSHUFB         Z12, Z4, Z12
+	VPXORD          Z15, Z15, Z15
+	VPDPBUSD        384(DI)(R10*8), Z12, Z15
+	VBROADCASTI32X4 240(R11), Z12
+	VBROADCASTI32X4 256(R11), K1, Z12
+	VPSRLVD         Z2, Z12, Z12
+	VPANDD          Z3, Z12, Z12
+	VPSHUFB         Z12, Z4, Z12
+	VPXORD          Z16, Z16, Z16
+	VPDPBUSD        448(DI)(R10*8), Z12, Z16
+	VPUNPCKLDQ      Z16, Z15, Z12
+	VPUNPCKHDQ      Z16, Z15, Z15
+	VPADDD          Z12, Z15, Z15
+	VPUNPCKLQDQ     Z15, Z14, Z12
+	VPUNPCKHQDQ     Z15, Z14, Z14
+	VPADDD          Z12, Z14, Z14
+	VMOVDQU32       Z13, Z12
+	VPERMT2D        Z14, Z5, Z12
+	VPERMT2D        Z14, Z6, Z13
+	VPADDD          Z13, Z12, Z12
+	VMOVDQU32       (R9)(R10*1), Z13
+	VPSLLD          $0x07, Z13, Z13
+	VPSUBD          Z13, Z12, Z12
+	VPBROADCASTD    (R11), Z13
+	VPBROADCASTD    4(R11), Z14
+	VPBROADCASTD    136(R11), K1, Z13
+	VPBROADCASTD    140(R11), K1, Z14
+	VPSRLVD         Z7, Z14, Z14
+	VPSRLVD         Z8, Z13, Z13
+	VPANDD          Z9, Z14, Z14
+	VPANDD          Z10, Z13, Z13
+	VPORD           Z14, Z13, Z13
+	VPSUBD          Z11, Z13, Z13
+	VCVTDQ2PS       Z13, Z13
+	VPBROADCASTW    (R11), Y14
+	VPBROADCASTW    136(R11), X15
+	VINSERTI32X4    $0x01, X15, Y14, Y14
+	VCVTPH2PS       Y14, Z14
+	VMULPS          Z14, Z13, Z13
+	VPANDD          Z0, Z13, Z13
+	VMOVDQU32       (R8)(R10*1), Z14
 	VCVTDQ2PS       Z12, Z12
-	VPBROADCASTW    (R11), Y13
-	VPBROADCASTW    136(R11), X14
-	VINSERTI32X4    $0x01, X14, Y13, Y13
-	VCVTPH2PS       Y13, Z13
-	VMULPS          Z13, Z12, Z12
-	VPANDD          Z0, Z12, Z12
-	VMOVDQU32       (R8)(R10*1), Z13
-	VCVTDQ2PS       Z11, Z11
-	VMULPS          Z13, Z12, Z12
-	VFMADD231PS     Z12, Z11, Z1
+	VMULPS          Z14, Z13, Z13
+	VFMADD231PS     Z13, Z12, Z1
 
 done:
-	VPERMILPS     $0x4e, Z1, Z11
-	VADDPS        Z1, Z11, Z11
-	VPERMILPS     $0xb1, Z11, Z1
-	VADDPS        Z1, Z11, Z11
-	VSHUFF32X4    $0xb1, Z11, Z11, Z1
-	VADDPS        Z11, Z1, Z1
-	VEXTRACTI32X4 $0x02, Z1, X11
-	VADDPS        X1, X11, X11
-	VMOVSS        X11, (AX)
+	VPERMILPS     $0x4e, Z1, Z12
+	VADDPS        Z1, Z12, Z12
+	VPERMILPS     $0xb1, Z12, Z1
+	VADDPS        Z1, Z12, Z12
+	VSHUFF32X4    $0xb1, Z12, Z12, Z1
+	VADDPS        Z12, Z1, Z1
+	VEXTRACTI32X4 $0x02, Z1, X12
+	VADDPS        X1, X12, X12
+	VMOVSS        X12, (AX)
 	ADDQ          $0x04, AX
 	ADDQ          DX, CX
 	DECQ          BX
@@ -323,14 +323,15 @@ done:
 
 constants:
 	VMOVDQU32 constant2<>+0(SB), Z2
-	VMOVDQU32 constant3<>+0(SB), Z5
-	VMOVDQU32 constant4<>+0(SB), Z6
+	VMOVDQU32 constant3<>+0(SB), Z7
+	VMOVDQU32 constant4<>+0(SB), Z5
 	VMOVDQU32 constant5<>+0(SB), Z4
-	VMOVDQU32 constant6<>+0(SB), Z7
+	VMOVDQU32 constant6<>+0(SB), Z6
 	VMOVDQU32 constant7<>+0(SB), Z8
-	VMOVDQU32 constant8<>+0(SB), Z3
-	VMOVDQU32 constant9<>+0(SB), Z10
-	VMOVDQU32 constant10<>+0(SB), Z9
+	VMOVDQU32 constant8<>+0(SB), Z9
+	VMOVDQU32 constant9<>+0(SB), Z3
+	VMOVDQU32 constant10<>+0(SB), Z11
+	VMOVDQU32 constant11<>+0(SB), Z10
 	MOVL      $0x0000ff00, R10
 	KMOVD     R10, K1
 	JMP       begin
@@ -370,23 +371,23 @@ DATA constant2<>+56(SB)/8, $0x0000000400000004
 GLOBL constant2<>(SB), RODATA|NOPTR, $64
 
 DATA constant3<>+0(SB)/8, $0x0000000400000000
-DATA constant3<>+8(SB)/8, $0x0000000500000001
-DATA constant3<>+16(SB)/8, $0x0000000600000002
-DATA constant3<>+24(SB)/8, $0x0000000700000003
-DATA constant3<>+32(SB)/8, $0x0000000c00000008
-DATA constant3<>+40(SB)/8, $0x0000000d00000009
-DATA constant3<>+48(SB)/8, $0x0000000e0000000a
-DATA constant3<>+56(SB)/8, $0x0000000f0000000b
+DATA constant3<>+8(SB)/8, $0x0000000c00000008
+DATA constant3<>+16(SB)/8, $0x0000001400000010
+DATA constant3<>+24(SB)/8, $0x0000001c00000018
+DATA constant3<>+32(SB)/8, $0x0000000400000000
+DATA constant3<>+40(SB)/8, $0x0000000c00000008
+DATA constant3<>+48(SB)/8, $0x0000001400000010
+DATA constant3<>+56(SB)/8, $0x0000001c00000018
 GLOBL constant3<>(SB), RODATA|NOPTR, $64
 
-DATA constant4<>+0(SB)/8, $0x0000000400000000
-DATA constant4<>+8(SB)/8, $0x0000000c00000008
-DATA constant4<>+16(SB)/8, $0x0000001400000010
-DATA constant4<>+24(SB)/8, $0x0000001c00000018
-DATA constant4<>+32(SB)/8, $0x0000000400000000
-DATA constant4<>+40(SB)/8, $0x0000000c00000008
-DATA constant4<>+48(SB)/8, $0x0000001400000010
-DATA constant4<>+56(SB)/8, $0x0000001c00000018
+DATA constant4<>+0(SB)/8, $0x0000000800000000
+DATA constant4<>+8(SB)/8, $0x0000000900000001
+DATA constant4<>+16(SB)/8, $0x0000000a00000002
+DATA constant4<>+24(SB)/8, $0x0000000b00000003
+DATA constant4<>+32(SB)/8, $0x0000001800000010
+DATA constant4<>+40(SB)/8, $0x0000001900000011
+DATA constant4<>+48(SB)/8, $0x0000001a00000012
+DATA constant4<>+56(SB)/8, $0x0000001b00000013
 GLOBL constant4<>(SB), RODATA|NOPTR, $64
 
 DATA constant5<>+0(SB)/8, $0x766a5d4f3f2d1801
@@ -399,55 +400,65 @@ DATA constant5<>+48(SB)/8, $0x766a5d4f3f2d1801
 DATA constant5<>+56(SB)/8, $0xf1d9c5b5a6998d81
 GLOBL constant5<>(SB), RODATA|NOPTR, $64
 
-DATA constant6<>+0(SB)/8, $0x0000000e0000000c
-DATA constant6<>+8(SB)/8, $0x0000001200000010
-DATA constant6<>+16(SB)/8, $0x0000001600000014
-DATA constant6<>+24(SB)/8, $0x0000001a00000018
-DATA constant6<>+32(SB)/8, $0x0000000e0000000c
-DATA constant6<>+40(SB)/8, $0x0000001200000010
-DATA constant6<>+48(SB)/8, $0x0000001600000014
-DATA constant6<>+56(SB)/8, $0x0000001a00000018
+DATA constant6<>+0(SB)/8, $0x0000000c00000004
+DATA constant6<>+8(SB)/8, $0x0000000d00000005
+DATA constant6<>+16(SB)/8, $0x0000000e00000006
+DATA constant6<>+24(SB)/8, $0x0000000f00000007
+DATA constant6<>+32(SB)/8, $0x0000001c00000014
+DATA constant6<>+40(SB)/8, $0x0000001d00000015
+DATA constant6<>+48(SB)/8, $0x0000001e00000016
+DATA constant6<>+56(SB)/8, $0x0000001f00000017
 GLOBL constant6<>(SB), RODATA|NOPTR, $64
 
-DATA constant7<>+0(SB)/8, $0x0000000f0000000f
-DATA constant7<>+8(SB)/8, $0x0000000f0000000f
-DATA constant7<>+16(SB)/8, $0x0000000f0000000f
-DATA constant7<>+24(SB)/8, $0x0000000f0000000f
-DATA constant7<>+32(SB)/8, $0x0000000f0000000f
-DATA constant7<>+40(SB)/8, $0x0000000f0000000f
-DATA constant7<>+48(SB)/8, $0x0000000f0000000f
-DATA constant7<>+56(SB)/8, $0x0000000f0000000f
+DATA constant7<>+0(SB)/8, $0x0000000e0000000c
+DATA constant7<>+8(SB)/8, $0x0000001200000010
+DATA constant7<>+16(SB)/8, $0x0000001600000014
+DATA constant7<>+24(SB)/8, $0x0000001a00000018
+DATA constant7<>+32(SB)/8, $0x0000000e0000000c
+DATA constant7<>+40(SB)/8, $0x0000001200000010
+DATA constant7<>+48(SB)/8, $0x0000001600000014
+DATA constant7<>+56(SB)/8, $0x0000001a00000018
 GLOBL constant7<>(SB), RODATA|NOPTR, $64
 
-DATA constant8<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant8<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant8<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant8<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant8<>+32(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant8<>+40(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant8<>+48(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant8<>+56(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant8<>+0(SB)/8, $0x0000000f0000000f
+DATA constant8<>+8(SB)/8, $0x0000000f0000000f
+DATA constant8<>+16(SB)/8, $0x0000000f0000000f
+DATA constant8<>+24(SB)/8, $0x0000000f0000000f
+DATA constant8<>+32(SB)/8, $0x0000000f0000000f
+DATA constant8<>+40(SB)/8, $0x0000000f0000000f
+DATA constant8<>+48(SB)/8, $0x0000000f0000000f
+DATA constant8<>+56(SB)/8, $0x0000000f0000000f
 GLOBL constant8<>(SB), RODATA|NOPTR, $64
 
-DATA constant9<>+0(SB)/8, $0x0000002000000020
-DATA constant9<>+8(SB)/8, $0x0000002000000020
-DATA constant9<>+16(SB)/8, $0x0000002000000020
-DATA constant9<>+24(SB)/8, $0x0000002000000020
-DATA constant9<>+32(SB)/8, $0x0000002000000020
-DATA constant9<>+40(SB)/8, $0x0000002000000020
-DATA constant9<>+48(SB)/8, $0x0000002000000020
-DATA constant9<>+56(SB)/8, $0x0000002000000020
+DATA constant9<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant9<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant9<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant9<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant9<>+32(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant9<>+40(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant9<>+48(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant9<>+56(SB)/8, $0x0f0f0f0f0f0f0f0f
 GLOBL constant9<>(SB), RODATA|NOPTR, $64
 
-DATA constant10<>+0(SB)/8, $0x0000003000000030
-DATA constant10<>+8(SB)/8, $0x0000003000000030
-DATA constant10<>+16(SB)/8, $0x0000003000000030
-DATA constant10<>+24(SB)/8, $0x0000003000000030
-DATA constant10<>+32(SB)/8, $0x0000003000000030
-DATA constant10<>+40(SB)/8, $0x0000003000000030
-DATA constant10<>+48(SB)/8, $0x0000003000000030
-DATA constant10<>+56(SB)/8, $0x0000003000000030
+DATA constant10<>+0(SB)/8, $0x0000002000000020
+DATA constant10<>+8(SB)/8, $0x0000002000000020
+DATA constant10<>+16(SB)/8, $0x0000002000000020
+DATA constant10<>+24(SB)/8, $0x0000002000000020
+DATA constant10<>+32(SB)/8, $0x0000002000000020
+DATA constant10<>+40(SB)/8, $0x0000002000000020
+DATA constant10<>+48(SB)/8, $0x0000002000000020
+DATA constant10<>+56(SB)/8, $0x0000002000000020
 GLOBL constant10<>(SB), RODATA|NOPTR, $64
+
+DATA constant11<>+0(SB)/8, $0x0000003000000030
+DATA constant11<>+8(SB)/8, $0x0000003000000030
+DATA constant11<>+16(SB)/8, $0x0000003000000030
+DATA constant11<>+24(SB)/8, $0x0000003000000030
+DATA constant11<>+32(SB)/8, $0x0000003000000030
+DATA constant11<>+40(SB)/8, $0x0000003000000030
+DATA constant11<>+48(SB)/8, $0x0000003000000030
+DATA constant11<>+56(SB)/8, $0x0000003000000030
+GLOBL constant11<>(SB), RODATA|NOPTR, $64
 
 // func iq4_xsPackAVX512(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VL
@@ -552,13 +563,13 @@ tile:
 	RET
 
 constants:
-	VMOVDQU32 constant4<>+0(SB), Z7
+	VMOVDQU32 constant3<>+0(SB), Z7
 	VMOVDQU32 constant5<>+0(SB), Z6
-	VMOVDQU32 constant6<>+0(SB), Z8
-	VMOVDQU32 constant7<>+0(SB), Z9
-	VMOVDQU32 constant8<>+0(SB), Z5
-	VMOVDQU32 constant9<>+0(SB), Z11
-	VMOVDQU32 constant10<>+0(SB), Z10
+	VMOVDQU32 constant7<>+0(SB), Z8
+	VMOVDQU32 constant8<>+0(SB), Z9
+	VMOVDQU32 constant9<>+0(SB), Z5
+	VMOVDQU32 constant10<>+0(SB), Z11
+	VMOVDQU32 constant11<>+0(SB), Z10
 	MOVL      $0x0000ff00, R9
 	KMOVD     R9, K1
 	JMP       begin
@@ -590,48 +601,48 @@ group:
 	PREFETCHT0     4160(R10)
 	PREFETCHT0     4224(R10)
 	VBROADCASTI128 8(R10), Y1
-	VPSRLVD        constant11<>+0(SB), Y1, Y1
-	VPAND          constant12<>+0(SB), Y1, Y1
-	VMOVDQU        constant13<>+0(SB), Y2
+	VPSRLVD        constant12<>+0(SB), Y1, Y1
+	VPAND          constant13<>+0(SB), Y1, Y1
+	VMOVDQU        constant14<>+0(SB), Y2
 	VPSHUFB        Y1, Y2, Y1
 	VPABSB         Y1, Y3
 	VMOVDQU        (DI)(R9*8), Y2
 	VPSIGNB        Y1, Y2, Y2
 	VPMADDUBSW     Y2, Y3, Y2
-	VPMADDWD       constant14<>+0(SB), Y2, Y2
+	VPMADDWD       constant15<>+0(SB), Y2, Y2
 	VBROADCASTI128 24(R10), Y1
-	VPSRLVD        constant11<>+0(SB), Y1, Y1
-	VPAND          constant12<>+0(SB), Y1, Y1
-	VMOVDQU        constant13<>+0(SB), Y3
+	VPSRLVD        constant12<>+0(SB), Y1, Y1
+	VPAND          constant13<>+0(SB), Y1, Y1
+	VMOVDQU        constant14<>+0(SB), Y3
 	VPSHUFB        Y1, Y3, Y1
 	VPABSB         Y1, Y4
 	VMOVDQU        32(DI)(R9*8), Y3
 	VPSIGNB        Y1, Y3, Y3
 	VPMADDUBSW     Y3, Y4, Y3
-	VPMADDWD       constant14<>+0(SB), Y3, Y3
+	VPMADDWD       constant15<>+0(SB), Y3, Y3
 	VPUNPCKLDQ     Y3, Y2, Y1
 	VPUNPCKHDQ     Y3, Y2, Y2
 	VPADDD         Y1, Y2, Y2
 	VBROADCASTI128 40(R10), Y1
-	VPSRLVD        constant11<>+0(SB), Y1, Y1
-	VPAND          constant12<>+0(SB), Y1, Y1
-	VMOVDQU        constant13<>+0(SB), Y3
+	VPSRLVD        constant12<>+0(SB), Y1, Y1
+	VPAND          constant13<>+0(SB), Y1, Y1
+	VMOVDQU        constant14<>+0(SB), Y3
 	VPSHUFB        Y1, Y3, Y1
 	VPABSB         Y1, Y4
 	VMOVDQU        64(DI)(R9*8), Y3
 	VPSIGNB        Y1, Y3, Y3
 	VPMADDUBSW     Y3, Y4, Y3
-	VPMADDWD       constant14<>+0(SB), Y3, Y3
+	VPMADDWD       constant15<>+0(SB), Y3, Y3
 	VBROADCASTI128 56(R10), Y1
-	VPSRLVD        constant11<>+0(SB), Y1, Y1
-	VPAND          constant12<>+0(SB), Y1, Y1
-	VMOVDQU        constant13<>+0(SB), Y4
+	VPSRLVD        constant12<>+0(SB), Y1, Y1
+	VPAND          constant13<>+0(SB), Y1, Y1
+	VMOVDQU        constant14<>+0(SB), Y4
 	VPSHUFB        Y1, Y4, Y1
 	VPABSB         Y1, Y5
 	VMOVDQU        96(DI)(R9*8), Y4
 	VPSIGNB        Y1, Y4, Y4
 	VPMADDUBSW     Y4, Y5, Y4
-	VPMADDWD       constant14<>+0(SB), Y4, Y4
+	VPMADDWD       constant15<>+0(SB), Y4, Y4
 	VPUNPCKLDQ     Y4, Y3, Y1
 	VPUNPCKHDQ     Y4, Y3, Y3
 	VPADDD         Y1, Y3, Y3
@@ -639,48 +650,48 @@ group:
 	VPUNPCKHQDQ    Y3, Y2, Y2
 	VPADDD         Y1, Y2, Y2
 	VBROADCASTI128 72(R10), Y1
-	VPSRLVD        constant11<>+0(SB), Y1, Y1
-	VPAND          constant12<>+0(SB), Y1, Y1
-	VMOVDQU        constant13<>+0(SB), Y3
+	VPSRLVD        constant12<>+0(SB), Y1, Y1
+	VPAND          constant13<>+0(SB), Y1, Y1
+	VMOVDQU        constant14<>+0(SB), Y3
 	VPSHUFB        Y1, Y3, Y1
 	VPABSB         Y1, Y4
 	VMOVDQU        128(DI)(R9*8), Y3
 	VPSIGNB        Y1, Y3, Y3
 	VPMADDUBSW     Y3, Y4, Y3
-	VPMADDWD       constant14<>+0(SB), Y3, Y3
+	VPMADDWD       constant15<>+0(SB), Y3, Y3
 	VBROADCASTI128 88(R10), Y1
-	VPSRLVD        constant11<>+0(SB), Y1, Y1
-	VPAND          constant12<>+0(SB), Y1, Y1
-	VMOVDQU        constant13<>+0(SB), Y4
+	VPSRLVD        constant12<>+0(SB), Y1, Y1
+	VPAND          constant13<>+0(SB), Y1, Y1
+	VMOVDQU        constant14<>+0(SB), Y4
 	VPSHUFB        Y1, Y4, Y1
 	VPABSB         Y1, Y5
 	VMOVDQU        160(DI)(R9*8), Y4
 	VPSIGNB        Y1, Y4, Y4
 	VPMADDUBSW     Y4, Y5, Y4
-	VPMADDWD       constant14<>+0(SB), Y4, Y4
+	VPMADDWD       constant15<>+0(SB), Y4, Y4
 	VPUNPCKLDQ     Y4, Y3, Y1
 	VPUNPCKHDQ     Y4, Y3, Y3
 	VPADDD         Y1, Y3, Y3
 	VBROADCASTI128 104(R10), Y1
-	VPSRLVD        constant11<>+0(SB), Y1, Y1
-	VPAND          constant12<>+0(SB), Y1, Y1
-	VMOVDQU        constant13<>+0(SB), Y4
+	VPSRLVD        constant12<>+0(SB), Y1, Y1
+	VPAND          constant13<>+0(SB), Y1, Y1
+	VMOVDQU        constant14<>+0(SB), Y4
 	VPSHUFB        Y1, Y4, Y1
 	VPABSB         Y1, Y5
 	VMOVDQU        192(DI)(R9*8), Y4
 	VPSIGNB        Y1, Y4, Y4
 	VPMADDUBSW     Y4, Y5, Y4
-	VPMADDWD       constant14<>+0(SB), Y4, Y4
+	VPMADDWD       constant15<>+0(SB), Y4, Y4
 	VBROADCASTI128 120(R10), Y1
-	VPSRLVD        constant11<>+0(SB), Y1, Y1
-	VPAND          constant12<>+0(SB), Y1, Y1
-	VMOVDQU        constant13<>+0(SB), Y5
+	VPSRLVD        constant12<>+0(SB), Y1, Y1
+	VPAND          constant13<>+0(SB), Y1, Y1
+	VMOVDQU        constant14<>+0(SB), Y5
 	VPSHUFB        Y1, Y5, Y1
 	VPABSB         Y1, Y6
 	VMOVDQU        224(DI)(R9*8), Y5
 	VPSIGNB        Y1, Y5, Y5
 	VPMADDUBSW     Y5, Y6, Y5
-	VPMADDWD       constant14<>+0(SB), Y5, Y5
+	VPMADDWD       constant15<>+0(SB), Y5, Y5
 	VPUNPCKLDQ     Y5, Y4, Y1
 	VPUNPCKHDQ     Y5, Y4, Y4
 	VPADDD         Y1, Y4, Y4
@@ -692,12 +703,12 @@ group:
 	VPADDD         Y2, Y1, Y1
 	VPBROADCASTD   (R10), Y2
 	VPBROADCASTD   4(R10), Y3
-	VPSRLVD        constant15<>+0(SB), Y3, Y3
-	VPSRLVD        constant16<>+0(SB), Y2, Y2
-	VPAND          constant17<>+0(SB), Y3, Y3
-	VPAND          constant18<>+0(SB), Y2, Y2
+	VPSRLVD        constant16<>+0(SB), Y3, Y3
+	VPSRLVD        constant17<>+0(SB), Y2, Y2
+	VPAND          constant18<>+0(SB), Y3, Y3
+	VPAND          constant19<>+0(SB), Y2, Y2
 	VPOR           Y3, Y2, Y2
-	VPSUBD         constant19<>+0(SB), Y2, Y2
+	VPSUBD         constant20<>+0(SB), Y2, Y2
 	VCVTDQ2PS      Y2, Y2
 	VPBROADCASTW   (R10), Y3
 	VCVTPH2PS      X3, Y3
@@ -725,59 +736,59 @@ rest:
 	VZEROUPPER
 	RET
 
-DATA constant11<>+0(SB)/8, $0x0000000000000000
-DATA constant11<>+8(SB)/8, $0x0000000000000000
-DATA constant11<>+16(SB)/8, $0x0000000400000004
-DATA constant11<>+24(SB)/8, $0x0000000400000004
-GLOBL constant11<>(SB), RODATA|NOPTR, $32
-
-DATA constant12<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant12<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant12<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant12<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant12<>+0(SB)/8, $0x0000000000000000
+DATA constant12<>+8(SB)/8, $0x0000000000000000
+DATA constant12<>+16(SB)/8, $0x0000000400000004
+DATA constant12<>+24(SB)/8, $0x0000000400000004
 GLOBL constant12<>(SB), RODATA|NOPTR, $32
 
-DATA constant13<>+0(SB)/8, $0xf6eaddcfbfad9881
-DATA constant13<>+8(SB)/8, $0x7159453526190d01
-DATA constant13<>+16(SB)/8, $0xf6eaddcfbfad9881
-DATA constant13<>+24(SB)/8, $0x7159453526190d01
+DATA constant13<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant13<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant13<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant13<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
 GLOBL constant13<>(SB), RODATA|NOPTR, $32
 
-DATA constant14<>+0(SB)/8, $0x0001000100010001
-DATA constant14<>+8(SB)/8, $0x0001000100010001
-DATA constant14<>+16(SB)/8, $0x0001000100010001
-DATA constant14<>+24(SB)/8, $0x0001000100010001
+DATA constant14<>+0(SB)/8, $0xf6eaddcfbfad9881
+DATA constant14<>+8(SB)/8, $0x7159453526190d01
+DATA constant14<>+16(SB)/8, $0xf6eaddcfbfad9881
+DATA constant14<>+24(SB)/8, $0x7159453526190d01
 GLOBL constant14<>(SB), RODATA|NOPTR, $32
 
-DATA constant15<>+0(SB)/8, $0x0000000400000000
-DATA constant15<>+8(SB)/8, $0x0000000c00000008
-DATA constant15<>+16(SB)/8, $0x0000001400000010
-DATA constant15<>+24(SB)/8, $0x0000001c00000018
+DATA constant15<>+0(SB)/8, $0x0001000100010001
+DATA constant15<>+8(SB)/8, $0x0001000100010001
+DATA constant15<>+16(SB)/8, $0x0001000100010001
+DATA constant15<>+24(SB)/8, $0x0001000100010001
 GLOBL constant15<>(SB), RODATA|NOPTR, $32
 
-DATA constant16<>+0(SB)/8, $0x0000000e0000000c
-DATA constant16<>+8(SB)/8, $0x0000001200000010
-DATA constant16<>+16(SB)/8, $0x0000001600000014
-DATA constant16<>+24(SB)/8, $0x0000001a00000018
+DATA constant16<>+0(SB)/8, $0x0000000400000000
+DATA constant16<>+8(SB)/8, $0x0000000c00000008
+DATA constant16<>+16(SB)/8, $0x0000001400000010
+DATA constant16<>+24(SB)/8, $0x0000001c00000018
 GLOBL constant16<>(SB), RODATA|NOPTR, $32
 
-DATA constant17<>+0(SB)/8, $0x0000000f0000000f
-DATA constant17<>+8(SB)/8, $0x0000000f0000000f
-DATA constant17<>+16(SB)/8, $0x0000000f0000000f
-DATA constant17<>+24(SB)/8, $0x0000000f0000000f
+DATA constant17<>+0(SB)/8, $0x0000000e0000000c
+DATA constant17<>+8(SB)/8, $0x0000001200000010
+DATA constant17<>+16(SB)/8, $0x0000001600000014
+DATA constant17<>+24(SB)/8, $0x0000001a00000018
 GLOBL constant17<>(SB), RODATA|NOPTR, $32
 
-DATA constant18<>+0(SB)/8, $0x0000003000000030
-DATA constant18<>+8(SB)/8, $0x0000003000000030
-DATA constant18<>+16(SB)/8, $0x0000003000000030
-DATA constant18<>+24(SB)/8, $0x0000003000000030
+DATA constant18<>+0(SB)/8, $0x0000000f0000000f
+DATA constant18<>+8(SB)/8, $0x0000000f0000000f
+DATA constant18<>+16(SB)/8, $0x0000000f0000000f
+DATA constant18<>+24(SB)/8, $0x0000000f0000000f
 GLOBL constant18<>(SB), RODATA|NOPTR, $32
 
-DATA constant19<>+0(SB)/8, $0x0000002000000020
-DATA constant19<>+8(SB)/8, $0x0000002000000020
-DATA constant19<>+16(SB)/8, $0x0000002000000020
-DATA constant19<>+24(SB)/8, $0x0000002000000020
+DATA constant19<>+0(SB)/8, $0x0000003000000030
+DATA constant19<>+8(SB)/8, $0x0000003000000030
+DATA constant19<>+16(SB)/8, $0x0000003000000030
+DATA constant19<>+24(SB)/8, $0x0000003000000030
 GLOBL constant19<>(SB), RODATA|NOPTR, $32
+
+DATA constant20<>+0(SB)/8, $0x0000002000000020
+DATA constant20<>+8(SB)/8, $0x0000002000000020
+DATA constant20<>+16(SB)/8, $0x0000002000000020
+DATA constant20<>+24(SB)/8, $0x0000002000000020
+GLOBL constant20<>(SB), RODATA|NOPTR, $32
 
 // func iq4_xsPackAVX2(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX2, F16C
@@ -814,49 +825,49 @@ tile:
 	VPUNPCKLQDQ    Y2, Y0, Y4
 	VPUNPCKHQDQ    Y2, Y0, Y0
 	VPSRLD         $0x04, Y3, Y2
-	VPAND          constant12<>+0(SB), Y3, Y3
-	VPAND          constant12<>+0(SB), Y2, Y2
-	VMOVDQU        constant13<>+0(SB), Y5
+	VPAND          constant13<>+0(SB), Y3, Y3
+	VPAND          constant13<>+0(SB), Y2, Y2
+	VMOVDQU        constant14<>+0(SB), Y5
 	VPSHUFB        Y3, Y5, Y3
 	VMOVDQU        Y3, (AX)(R9*8)
-	VMOVDQU        constant13<>+0(SB), Y3
+	VMOVDQU        constant14<>+0(SB), Y3
 	VPSHUFB        Y2, Y3, Y2
 	VMOVDQU        Y2, 256(AX)(R9*8)
 	VPSRLD         $0x04, Y1, Y2
-	VPAND          constant12<>+0(SB), Y1, Y1
-	VPAND          constant12<>+0(SB), Y2, Y2
-	VMOVDQU        constant13<>+0(SB), Y3
+	VPAND          constant13<>+0(SB), Y1, Y1
+	VPAND          constant13<>+0(SB), Y2, Y2
+	VMOVDQU        constant14<>+0(SB), Y3
 	VPSHUFB        Y1, Y3, Y1
 	VMOVDQU        Y1, 64(AX)(R9*8)
-	VMOVDQU        constant13<>+0(SB), Y1
+	VMOVDQU        constant14<>+0(SB), Y1
 	VPSHUFB        Y2, Y1, Y1
 	VMOVDQU        Y1, 320(AX)(R9*8)
 	VPSRLD         $0x04, Y4, Y1
-	VPAND          constant12<>+0(SB), Y4, Y2
-	VPAND          constant12<>+0(SB), Y1, Y1
-	VMOVDQU        constant13<>+0(SB), Y3
+	VPAND          constant13<>+0(SB), Y4, Y2
+	VPAND          constant13<>+0(SB), Y1, Y1
+	VMOVDQU        constant14<>+0(SB), Y3
 	VPSHUFB        Y2, Y3, Y2
 	VMOVDQU        Y2, 128(AX)(R9*8)
-	VMOVDQU        constant13<>+0(SB), Y2
+	VMOVDQU        constant14<>+0(SB), Y2
 	VPSHUFB        Y1, Y2, Y1
 	VMOVDQU        Y1, 384(AX)(R9*8)
 	VPSRLD         $0x04, Y0, Y1
-	VPAND          constant12<>+0(SB), Y0, Y0
-	VPAND          constant12<>+0(SB), Y1, Y1
-	VMOVDQU        constant13<>+0(SB), Y2
+	VPAND          constant13<>+0(SB), Y0, Y0
+	VPAND          constant13<>+0(SB), Y1, Y1
+	VMOVDQU        constant14<>+0(SB), Y2
 	VPSHUFB        Y0, Y2, Y0
 	VMOVDQU        Y0, 192(AX)(R9*8)
-	VMOVDQU        constant13<>+0(SB), Y0
+	VMOVDQU        constant14<>+0(SB), Y0
 	VPSHUFB        Y1, Y0, Y0
 	VMOVDQU        Y0, 448(AX)(R9*8)
 	VPBROADCASTD   (R10), Y0
 	VPBROADCASTD   4(R10), Y1
-	VPSRLVD        constant15<>+0(SB), Y1, Y1
-	VPSRLVD        constant16<>+0(SB), Y0, Y0
-	VPAND          constant17<>+0(SB), Y1, Y1
-	VPAND          constant18<>+0(SB), Y0, Y0
+	VPSRLVD        constant16<>+0(SB), Y1, Y1
+	VPSRLVD        constant17<>+0(SB), Y0, Y0
+	VPAND          constant18<>+0(SB), Y1, Y1
+	VPAND          constant19<>+0(SB), Y0, Y0
 	VPOR           Y1, Y0, Y0
-	VPSUBD         constant19<>+0(SB), Y0, Y0
+	VPSUBD         constant20<>+0(SB), Y0, Y0
 	VCVTDQ2PS      Y0, Y0
 	VPBROADCASTW   (R10), Y1
 	VCVTPH2PS      X1, Y1
@@ -880,49 +891,49 @@ tile:
 	VPUNPCKLQDQ    Y2, Y0, Y4
 	VPUNPCKHQDQ    Y2, Y0, Y0
 	VPSRLD         $0x04, Y3, Y2
-	VPAND          constant12<>+0(SB), Y3, Y3
-	VPAND          constant12<>+0(SB), Y2, Y2
-	VMOVDQU        constant13<>+0(SB), Y5
+	VPAND          constant13<>+0(SB), Y3, Y3
+	VPAND          constant13<>+0(SB), Y2, Y2
+	VMOVDQU        constant14<>+0(SB), Y5
 	VPSHUFB        Y3, Y5, Y3
 	VMOVDQU        Y3, 32(AX)(R9*8)
-	VMOVDQU        constant13<>+0(SB), Y3
+	VMOVDQU        constant14<>+0(SB), Y3
 	VPSHUFB        Y2, Y3, Y2
 	VMOVDQU        Y2, 288(AX)(R9*8)
 	VPSRLD         $0x04, Y1, Y2
-	VPAND          constant12<>+0(SB), Y1, Y1
-	VPAND          constant12<>+0(SB), Y2, Y2
-	VMOVDQU        constant13<>+0(SB), Y3
+	VPAND          constant13<>+0(SB), Y1, Y1
+	VPAND          constant13<>+0(SB), Y2, Y2
+	VMOVDQU        constant14<>+0(SB), Y3
 	VPSHUFB        Y1, Y3, Y1
 	VMOVDQU        Y1, 96(AX)(R9*8)
-	VMOVDQU        constant13<>+0(SB), Y1
+	VMOVDQU        constant14<>+0(SB), Y1
 	VPSHUFB        Y2, Y1, Y1
 	VMOVDQU        Y1, 352(AX)(R9*8)
 	VPSRLD         $0x04, Y4, Y1
-	VPAND          constant12<>+0(SB), Y4, Y2
-	VPAND          constant12<>+0(SB), Y1, Y1
-	VMOVDQU        constant13<>+0(SB), Y3
+	VPAND          constant13<>+0(SB), Y4, Y2
+	VPAND          constant13<>+0(SB), Y1, Y1
+	VMOVDQU        constant14<>+0(SB), Y3
 	VPSHUFB        Y2, Y3, Y2
 	VMOVDQU        Y2, 160(AX)(R9*8)
-	VMOVDQU        constant13<>+0(SB), Y2
+	VMOVDQU        constant14<>+0(SB), Y2
 	VPSHUFB        Y1, Y2, Y1
 	VMOVDQU        Y1, 416(AX)(R9*8)
 	VPSRLD         $0x04, Y0, Y1
-	VPAND          constant12<>+0(SB), Y0, Y0
-	VPAND          constant12<>+0(SB), Y1, Y1
-	VMOVDQU        constant13<>+0(SB), Y2
+	VPAND          constant13<>+0(SB), Y0, Y0
+	VPAND          constant13<>+0(SB), Y1, Y1
+	VMOVDQU        constant14<>+0(SB), Y2
 	VPSHUFB        Y0, Y2, Y0
 	VMOVDQU        Y0, 224(AX)(R9*8)
-	VMOVDQU        constant13<>+0(SB), Y0
+	VMOVDQU        constant14<>+0(SB), Y0
 	VPSHUFB        Y1, Y0, Y0
 	VMOVDQU        Y0, 480(AX)(R9*8)
 	VPBROADCASTD   (R10), Y0
 	VPBROADCASTD   4(R10), Y1
-	VPSRLVD        constant15<>+0(SB), Y1, Y1
-	VPSRLVD        constant16<>+0(SB), Y0, Y0
-	VPAND          constant17<>+0(SB), Y1, Y1
-	VPAND          constant18<>+0(SB), Y0, Y0
+	VPSRLVD        constant16<>+0(SB), Y1, Y1
+	VPSRLVD        constant17<>+0(SB), Y0, Y0
+	VPAND          constant18<>+0(SB), Y1, Y1
+	VPAND          constant19<>+0(SB), Y0, Y0
 	VPOR           Y1, Y0, Y0
-	VPSUBD         constant19<>+0(SB), Y0, Y0
+	VPSUBD         constant20<>+0(SB), Y0, Y0
 	VCVTDQ2PS      Y0, Y0
 	VPBROADCASTW   (R10), Y1
 	VCVTPH2PS      X1, Y1

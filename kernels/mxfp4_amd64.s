@@ -58,94 +58,94 @@ group:
 	PREFETCHT0      4224(R11)
 	PREFETCHT0      4288(R11)
 	PREFETCHT0      4352(R11)
-	VBROADCASTI32X4 1(R11), Z12
-	VBROADCASTI32X4 18(R11), K1, Z12
-	VPSRLVD         Z2, Z12, Z12
-	VPANDD          Z3, Z12, Z12
-	VPSHUFB         Z12, Z4, Z12
-	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        (DI)(R10*8), Z12, Z13
-	VBROADCASTI32X4 35(R11), Z12
-	VBROADCASTI32X4 52(R11), K1, Z12
-	VPSRLVD         Z2, Z12, Z12
-	VPANDD          Z3, Z12, Z12
-	VPSHUFB         Z12, Z4, Z12
-	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        64(DI)(R10*8), Z12, Z14
-	VPACKSSDW       Z14, Z13, Z12
-	VPMADDWD        Z5, Z12, Z12
-	VBROADCASTI32X4 69(R11), Z13
-	VBROADCASTI32X4 86(R11), K1, Z13
+	VBROADCASTI32X4 1(R11), Z13
+	VBROADCASTI32X4 18(R11), K1, Z13
 	VPSRLVD         Z2, Z13, Z13
 	VPANDD          Z3, Z13, Z13
 	VPSHUFB         Z13, Z4, Z13
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        128(DI)(R10*8), Z13, Z14
-	VBROADCASTI32X4 103(R11), Z13
-	VBROADCASTI32X4 120(R11), K1, Z13
+	VPDPBUSD        (DI)(R10*8), Z13, Z14
+	VBROADCASTI32X4 35(R11), Z13
+	VBROADCASTI32X4 52(R11), K1, Z13
 	VPSRLVD         Z2, Z13, Z13
 	VPANDD          Z3, Z13, Z13
 	VPSHUFB         Z13, Z4, Z13
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        192(DI)(R10*8), Z13, Z15
+	VPDPBUSD        64(DI)(R10*8), Z13, Z15
 	VPACKSSDW       Z15, Z14, Z13
 	VPMADDWD        Z5, Z13, Z13
-	VPACKSSDW       Z13, Z12, Z12
-	VPMADDWD        Z5, Z12, Z12
-	VBROADCASTI32X4 137(R11), Z13
-	VBROADCASTI32X4 154(R11), K1, Z13
-	VPSRLVD         Z2, Z13, Z13
-	VPANDD          Z3, Z13, Z13
-	VPSHUFB         Z13, Z4, Z13
-	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        256(DI)(R10*8), Z13, Z14
-	VBROADCASTI32X4 171(R11), Z13
-	VBROADCASTI32X4 188(R11), K1, Z13
-	VPSRLVD         Z2, Z13, Z13
-	VPANDD          Z3, Z13, Z13
-	VPSHUFB         Z13, Z4, Z13
-	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        320(DI)(R10*8), Z13, Z15
-	VPACKSSDW       Z15, Z14, Z13
-	VPMADDWD        Z5, Z13, Z13
-	VBROADCASTI32X4 205(R11), Z14
-	VBROADCASTI32X4 222(R11), K1, Z14
+	VBROADCASTI32X4 69(R11), Z14
+	VBROADCASTI32X4 86(R11), K1, Z14
 	VPSRLVD         Z2, Z14, Z14
 	VPANDD          Z3, Z14, Z14
 	VPSHUFB         Z14, Z4, Z14
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        384(DI)(R10*8), Z14, Z15
-	VBROADCASTI32X4 239(R11), Z14
-	VBROADCASTI32X4 256(R11), K1, Z14
+	VPDPBUSD        128(DI)(R10*8), Z14, Z15
+	VBROADCASTI32X4 103(R11), Z14
+	VBROADCASTI32X4 120(R11), K1, Z14
 	VPSRLVD         Z2, Z14, Z14
 	VPANDD          Z3, Z14, Z14
 	VPSHUFB         Z14, Z4, Z14
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        448(DI)(R10*8), Z14, Z16
+	VPDPBUSD        192(DI)(R10*8), Z14, Z16
 	VPACKSSDW       Z16, Z15, Z14
 	VPMADDWD        Z5, Z14, Z14
 	VPACKSSDW       Z14, Z13, Z13
 	VPMADDWD        Z5, Z13, Z13
-	VSHUFI32X4      $0x88, Z13, Z12, Z14
-	VSHUFI32X4      $0xdd, Z13, Z12, Z12
-	VPADDD          Z12, Z14, Z14
-	VPERMD          Z14, Z6, Z14
-	VMOVDQU32       (R9)(R10*1), Z12
-	VPSLLD          $0x04, Z12, Z12
-	VPSUBD          Z12, Z14, Z14
-	VPERMW          (R11), Z7, Z12
-	VPERMW          68(R11), Z7, K2, Z12
-	VPERMW          136(R11), Z7, K3, Z12
-	VPERMW          204(R11), Z7, K4, Z12
-	VPMOVZXWD       Y12, Z12
-	VPSLLVD         Z8, Z12, Z12
-	VPANDD          Z9, Z12, Z12
-	VPMAXUD         Z10, Z12, Z12
-	VMULPS          Z11, Z12, Z12
-	VMOVDQU32       (R8)(R10*1), Z13
-	VCVTDQ2PS       Z14, Z14
-	VMULPS          Z13, Z12, Z12
-	VFMADD231PS     Z12, Z14, Z1
+	VBROADCASTI32X4 137(R11), Z14
+	VBROADCASTI32X4 154(R11), K1, Z14
+	VPSRLVD         Z2, Z14, Z14
+	VPANDD          Z3, Z14, Z14
+	VPSHUFB         Z14, Z4, Z14
+	VPXORD          Z15, Z15, Z15
+	VPDPBUSD        256(DI)(R10*8), Z14, Z15
+	VBROADCASTI32X4 171(R11), Z14
+	VBROADCASTI32X4 188(R11), K1, Z14
+	VPSRLVD         Z2, Z14, Z14
+	VPANDD          Z3, Z14, Z14
+	VPSHUFB         Z14, Z4, Z14
+	VPXORD          Z16, Z16, Z16
+	VPDPBUSD        320(DI)(R10*8), Z14, Z16
+	VPACKSSDW       Z16, Z15, Z14
+	VPMADDWD        Z5, Z14, Z14
+	VBROADCASTI32X4 205(R11), Z15
+	VBROADCASTI32X4 222(R11), K1, Z15
+	VPSRLVD         Z2, Z15, Z15
+	VPANDD          Z3, Z15, Z15
+	VPSHUFB         Z15, Z4, Z15
+	VPXORD          Z16, Z16, Z16
+	VPDPBUSD        384(DI)(R10*8), Z15, Z16
+	VBROADCASTI32X4 239(R11), Z15
+	VBROADCASTI32X4 256(R11), K1, Z15
+	VPSRLVD         Z2, Z15, Z15
+	VPANDD          Z3, Z15, Z15
+	VPSHUFB         Z15, Z4, Z15
+	VPXORD          Z17, Z17, Z17
+	VPDPBUSD        448(DI)(R10*8), Z15, Z17
+	VPACKSSDW       Z17, Z16, Z15
+	VPMADDWD        Z5, Z15, Z15
+	VPACKSSDW       Z15, Z14, Z14
+	VPMADDWD        Z5, Z14, Z14
+	VMOVDQU32       Z13, Z15
+	VPERMT2D        Z14, Z6, Z15
+	VPERMT2D        Z14, Z7, Z13
+	VPADDD          Z13, Z15, Z15
+	VMOVDQU32       (R9)(R10*1), Z13
+	VPSLLD          $0x04, Z13, Z13
+	VPSUBD          Z13, Z15, Z15
+	VPERMW          (R11), Z8, Z13
+	VPERMW          68(R11), Z8, K2, Z13
+	VPERMW          136(R11), Z8, K3, Z13
+	VPERMW          204(R11), Z8, K4, Z13
+	VPMOVZXWD       Y13, Z13
+	VPSLLVD         Z9, Z13, Z13
+	VPANDD          Z10, Z13, Z13
+	VPMAXUD         Z11, Z13, Z13
+	VMULPS          Z12, Z13, Z13
+	VMOVDQU32       (R8)(R10*1), Z14
+	VCVTDQ2PS       Z15, Z15
+	VMULPS          Z14, Z13, Z13
+	VFMADD231PS     Z13, Z15, Z1
 	ADDQ            $+272, R11
 	ADDQ            $+64, R10
 	JMP             group
@@ -163,8 +163,8 @@ copy:
 	MOVB      R15, (R14)
 	ADDQ      $+1, R11
 	ADDQ      $+1, R14
-	VMOVDQU32 (R11), X12
-	VMOVDQU32 X12, (R14)
+	VMOVDQU32 (R11), X13
+	VMOVDQU32 X13, (R14)
 	ADDQ      $+16, R11
 	ADDQ      $+16, R14
 	SUBQ      $+1, R13
@@ -172,106 +172,106 @@ copy:
 	LEAQ      8(SP), R11
 
 inPlace:
-	VBROADCASTI32X4 1(R11), Z12
-	VBROADCASTI32X4 18(R11), K1, Z12
-	VPSRLVD         Z2, Z12, Z12
-	VPANDD          Z3, Z12, Z12
-	VPSHUFB         Z12, Z4, Z12
-	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        (DI)(R10*8), Z12, Z13
-	VBROADCASTI32X4 35(R11), Z12
-	VBROADCASTI32X4 52(R11), K1, Z12
-	VPSRLVD         Z2, Z12, Z12
-	VPANDD          Z3, Z12, Z12
-	VPSHUFB         Z12, Z4, Z12
-	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        64(DI)(R10*8), Z12, Z14
-	VPACKSSDW       Z14, Z13, Z12
-	VPMADDWD        Z5, Z12, Z12
-	VBROADCASTI32X4 69(R11), Z13
-	VBROADCASTI32X4 86(R11), K1, Z13
+	VBROADCASTI32X4 1(R11), Z13
+	VBROADCASTI32X4 18(R11), K1, Z13
 	VPSRLVD         Z2, Z13, Z13
 	VPANDD          Z3, Z13, Z13
 	VPSHUFB         Z13, Z4, Z13
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        128(DI)(R10*8), Z13, Z14
-	VBROADCASTI32X4 103(R11), Z13
-	VBROADCASTI32X4 120(R11), K1, Z13
+	VPDPBUSD        (DI)(R10*8), Z13, Z14
+	VBROADCASTI32X4 35(R11), Z13
+	VBROADCASTI32X4 52(R11), K1, Z13
 	VPSRLVD         Z2, Z13, Z13
 	VPANDD          Z3, Z13, Z13
 	VPSHUFB         Z13, Z4, Z13
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        192(DI)(R10*8), Z13, Z15
+	VPDPBUSD        64(DI)(R10*8), Z13, Z15
 	VPACKSSDW       Z15, Z14, Z13
 	VPMADDWD        Z5, Z13, Z13
-	VPACKSSDW       Z13, Z12, Z12
-	VPMADDWD        Z5, Z12, Z12
-	VBROADCASTI32X4 137(R11), Z13
-	VBROADCASTI32X4 154(R11), K1, Z13
-	VPSRLVD         Z2, Z13, Z13
-	VPANDD          Z3, Z13, Z13
-	VPSHUFB         Z13, Z4, Z13
-	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        256(DI)(R10*8), Z13, Z14
-	VBROADCASTI32X4 171(R11), Z13
-	VBROADCASTI32X4 188(R11), K1, Z13
-	VPSRLVD         Z2, Z13, Z13
-	VPANDD          Z3, Z13, Z13
-	VPSHUFB         Z13, Z4, Z13
-	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        320(DI)(R10*8), Z13, Z15
-	VPACKSSDW       Z15, Z14, Z13
-	VPMADDWD        Z5, Z13, Z13
-	VBROADCASTI32X4 205(R11), Z14
-	VBROADCASTI32X4 222(R11), K1, Z14
+	VBROADCASTI32X4 69(R11), Z14
+	VBROADCASTI32X4 86(R11), K1, Z14
 	VPSRLVD         Z2, Z14, Z14
 	VPANDD          Z3, Z14, Z14
 	VPSHUFB         Z14, Z4, Z14
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        384(DI)(R10*8), Z14, Z15
-	VBROADCASTI32X4 239(R11), Z14
-	VBROADCASTI32X4 256(R11), K1, Z14
+	VPDPBUSD        128(DI)(R10*8), Z14, Z15
+	VBROADCASTI32X4 103(R11), Z14
+	VBROADCASTI32X4 120(R11), K1, Z14
 	VPSRLVD         Z2, Z14, Z14
 	VPANDD          Z3, Z14, Z14
 	VPSHUFB         Z14, Z4, Z14
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        448(DI)(R10*8), Z14, Z16
+	VPDPBUSD        192(DI)(R10*8), Z14, Z16
 	VPACKSSDW       Z16, Z15, Z14
 	VPMADDWD        Z5, Z14, Z14
 	VPACKSSDW       Z14, Z13, Z13
 	VPMADDWD        Z5, Z13, Z13
-	VSHUFI32X4      $0x88, Z13, Z12, Z14
-	VSHUFI32X4      $0xdd, Z13, Z12, Z12
-	VPADDD          Z12, Z14, Z14
-	VPERMD          Z14, Z6, Z14
-	VMOVDQU32       (R9)(R10*1), Z12
-	VPSLLD          $0x04, Z12, Z12
-	VPSUBD          Z12, Z14, Z14
-	VPERMW          (R11), Z7, Z12
-	VPERMW          68(R11), Z7, K2, Z12
-	VPERMW          136(R11), Z7, K3, Z12
-	VPERMW          204(R11), Z7, K4, Z12
-	VPMOVZXWD       Y12, Z12
-	VPSLLVD         Z8, Z12, Z12
-	VPANDD          Z9, Z12, Z12
-	VPMAXUD         Z10, Z12, Z12
-	VMULPS          Z11, Z12, Z12
-	VPANDD          Z0, Z12, Z12
-	VMOVDQU32       (R8)(R10*1), Z13
-	VCVTDQ2PS       Z14, Z14
-	VMULPS          Z13, Z12, Z12
-	VFMADD231PS     Z12, Z14, Z1
+	VBROADCASTI32X4 137(R11), Z14
+	VBROADCASTI32X4 154(R11), K1, Z14
+	VPSRLVD         Z2, Z14, Z14
+	VPANDD          Z3, Z14, Z14
+	VPSHUFB         Z14, Z4, Z14
+	VPXORD          Z15, Z15, Z15
+	VPDPBUSD        256(DI)(R10*8), Z14, Z15
+	VBROADCASTI32X4 171(R11), Z14
+	VBROADCASTI32X4 188(R11), K1, Z14
+	VPSRLVD         Z2, Z14, Z14
+	VPANDD          Z3, Z14, Z14
+	VPSHUFB         Z14, Z4, Z14
+	VPXORD          Z16, Z16, Z16
+	VPDPBUSD        320(DI)(R10*8), Z14, Z16
+	VPACKSSDW       Z16, Z15, Z14
+	VPMADDWD        Z5, Z14, Z14
+	VBROADCASTI32X4 205(R11), Z15
+	VBROADCASTI32X4 222(R11), K1, Z15
+	VPSRLVD         Z2, Z15, Z15
+	VPANDD          Z3, Z15, Z15
+	VPSHUFB         Z15, Z4, Z15
+	VPXORD          Z16, Z16, Z16
+	VPDPBUSD        384(DI)(R10*8), Z15, Z16
+	VBROADCASTI32X4 239(R11), Z15
+	VBROADCASTI32X4 256(R11), K1, Z15
+	VPSRLVD         Z2, Z15, Z15
+	VPANDD          Z3, Z15, Z15
+	VPSHUFB         Z15, Z4, Z15
+	VPXORD          Z17, Z17, Z17
+	VPDPBUSD        448(DI)(R10*8), Z15, Z17
+	VPACKSSDW       Z17, Z16, Z15
+	VPMADDWD        Z5, Z15, Z15
+	VPACKSSDW       Z15, Z14, Z14
+	VPMADDWD        Z5, Z14, Z14
+	VMOVDQU32       Z13, Z15
+	VPERMT2D        Z14, Z6, Z15
+	VPERMT2D        Z14, Z7, Z13
+	VPADDD          Z13, Z15, Z15
+	VMOVDQU32       (R9)(R10*1), Z13
+	VPSLLD          $0x04, Z13, Z13
+	VPSUBD          Z13, Z15, Z15
+	VPERMW          (R11), Z8, Z13
+	VPERMW          68(R11), Z8, K2, Z13
+	VPERMW          136(R11), Z8, K3, Z13
+	VPERMW          204(R11), Z8, K4, Z13
+	VPMOVZXWD       Y13, Z13
+	VPSLLVD         Z9, Z13, Z13
+	VPANDD          Z10, Z13, Z13
+	VPMAXUD         Z11, Z13, Z13
+	VMULPS          Z12, Z13, Z13
+	VPANDD          Z0, Z13, Z13
+	VMOVDQU32       (R8)(R10*1), Z14
+	VCVTDQ2PS       Z15, Z15
+	VMULPS          Z14, Z13, Z13
+	VFMADD231PS     Z13, Z15, Z1
 
 done:
-	VPERMILPS     $0x4e, Z1, Z12
-	VADDPS        Z1, Z12, Z12
-	VPERMILPS     $0xb1, Z12, Z1
-	VADDPS        Z1, Z12, Z12
-	VSHUFF32X4    $0xb1, Z12, Z12, Z1
-	VADDPS        Z12, Z1, Z1
-	VEXTRACTI32X4 $0x02, Z1, X12
-	VADDPS        X1, X12, X12
-	VMOVSS        X12, (AX)
+	VPERMILPS     $0x4e, Z1, Z13
+	VADDPS        Z1, Z13, Z13
+	VPERMILPS     $0xb1, Z13, Z1
+	VADDPS        Z1, Z13, Z13
+	VSHUFF32X4    $0xb1, Z13, Z13, Z1
+	VADDPS        Z13, Z1, Z1
+	VEXTRACTI32X4 $0x02, Z1, X13
+	VADDPS        X1, X13, X13
+	VMOVSS        X13, (AX)
 	ADDQ          $0x04, AX
 	ADDQ          DX, CX
 	DECQ          BX
@@ -282,14 +282,15 @@ done:
 constants:
 	VMOVDQU32 constant2<>+0(SB), Z2
 	VMOVDQU32 constant3<>+0(SB), Z6
-	VMOVDQU32 constant4<>+0(SB), Z11
-	VMOVDQU32 constant5<>+0(SB), Z7
-	VMOVDQU32 constant6<>+0(SB), Z10
-	VMOVDQU32 constant7<>+0(SB), Z9
+	VMOVDQU32 constant4<>+0(SB), Z12
+	VMOVDQU32 constant5<>+0(SB), Z8
+	VMOVDQU32 constant6<>+0(SB), Z11
+	VMOVDQU32 constant7<>+0(SB), Z10
 	VMOVDQU32 constant8<>+0(SB), Z5
-	VMOVDQU32 constant9<>+0(SB), Z3
-	VMOVDQU32 constant10<>+0(SB), Z4
-	VMOVDQU32 constant11<>+0(SB), Z8
+	VMOVDQU32 constant9<>+0(SB), Z7
+	VMOVDQU32 constant10<>+0(SB), Z3
+	VMOVDQU32 constant11<>+0(SB), Z4
+	VMOVDQU32 constant12<>+0(SB), Z9
 	MOVL      $0x000000f0, R10
 	KMOVD     R10, K2
 	MOVL      $0x00000f00, R10
@@ -334,14 +335,14 @@ DATA constant2<>+48(SB)/8, $0x0000000400000004
 DATA constant2<>+56(SB)/8, $0x0000000400000004
 GLOBL constant2<>(SB), RODATA|NOPTR, $64
 
-DATA constant3<>+0(SB)/8, $0x0000000400000000
-DATA constant3<>+8(SB)/8, $0x0000000500000001
-DATA constant3<>+16(SB)/8, $0x0000000600000002
-DATA constant3<>+24(SB)/8, $0x0000000700000003
-DATA constant3<>+32(SB)/8, $0x0000000c00000008
-DATA constant3<>+40(SB)/8, $0x0000000d00000009
-DATA constant3<>+48(SB)/8, $0x0000000e0000000a
-DATA constant3<>+56(SB)/8, $0x0000000f0000000b
+DATA constant3<>+0(SB)/8, $0x0000000800000000
+DATA constant3<>+8(SB)/8, $0x0000000900000001
+DATA constant3<>+16(SB)/8, $0x0000000a00000002
+DATA constant3<>+24(SB)/8, $0x0000000b00000003
+DATA constant3<>+32(SB)/8, $0x0000001800000010
+DATA constant3<>+40(SB)/8, $0x0000001900000011
+DATA constant3<>+48(SB)/8, $0x0000001a00000012
+DATA constant3<>+56(SB)/8, $0x0000001b00000013
 GLOBL constant3<>(SB), RODATA|NOPTR, $64
 
 DATA constant4<>+0(SB)/8, $0x3f0000003f000000
@@ -394,35 +395,45 @@ DATA constant8<>+48(SB)/8, $0x0001000100010001
 DATA constant8<>+56(SB)/8, $0x0001000100010001
 GLOBL constant8<>(SB), RODATA|NOPTR, $64
 
-DATA constant9<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant9<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant9<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant9<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant9<>+32(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant9<>+40(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant9<>+48(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant9<>+56(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant9<>+0(SB)/8, $0x0000000c00000004
+DATA constant9<>+8(SB)/8, $0x0000000d00000005
+DATA constant9<>+16(SB)/8, $0x0000000e00000006
+DATA constant9<>+24(SB)/8, $0x0000000f00000007
+DATA constant9<>+32(SB)/8, $0x0000001c00000014
+DATA constant9<>+40(SB)/8, $0x0000001d00000015
+DATA constant9<>+48(SB)/8, $0x0000001e00000016
+DATA constant9<>+56(SB)/8, $0x0000001f00000017
 GLOBL constant9<>(SB), RODATA|NOPTR, $64
 
-DATA constant10<>+0(SB)/8, $0x1c18161413121110
-DATA constant10<>+8(SB)/8, $0x04080a0c0d0e0f10
-DATA constant10<>+16(SB)/8, $0x1c18161413121110
-DATA constant10<>+24(SB)/8, $0x04080a0c0d0e0f10
-DATA constant10<>+32(SB)/8, $0x1c18161413121110
-DATA constant10<>+40(SB)/8, $0x04080a0c0d0e0f10
-DATA constant10<>+48(SB)/8, $0x1c18161413121110
-DATA constant10<>+56(SB)/8, $0x04080a0c0d0e0f10
+DATA constant10<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant10<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant10<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant10<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant10<>+32(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant10<>+40(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant10<>+48(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant10<>+56(SB)/8, $0x0f0f0f0f0f0f0f0f
 GLOBL constant10<>(SB), RODATA|NOPTR, $64
 
-DATA constant11<>+0(SB)/8, $0x0000000f00000017
-DATA constant11<>+8(SB)/8, $0x0000000f00000017
-DATA constant11<>+16(SB)/8, $0x0000000f00000017
-DATA constant11<>+24(SB)/8, $0x0000000f00000017
-DATA constant11<>+32(SB)/8, $0x0000000f00000017
-DATA constant11<>+40(SB)/8, $0x0000000f00000017
-DATA constant11<>+48(SB)/8, $0x0000000f00000017
-DATA constant11<>+56(SB)/8, $0x0000000f00000017
+DATA constant11<>+0(SB)/8, $0x1c18161413121110
+DATA constant11<>+8(SB)/8, $0x04080a0c0d0e0f10
+DATA constant11<>+16(SB)/8, $0x1c18161413121110
+DATA constant11<>+24(SB)/8, $0x04080a0c0d0e0f10
+DATA constant11<>+32(SB)/8, $0x1c18161413121110
+DATA constant11<>+40(SB)/8, $0x04080a0c0d0e0f10
+DATA constant11<>+48(SB)/8, $0x1c18161413121110
+DATA constant11<>+56(SB)/8, $0x04080a0c0d0e0f10
 GLOBL constant11<>(SB), RODATA|NOPTR, $64
+
+DATA constant12<>+0(SB)/8, $0x0000000f00000017
+DATA constant12<>+8(SB)/8, $0x0000000f00000017
+DATA constant12<>+16(SB)/8, $0x0000000f00000017
+DATA constant12<>+24(SB)/8, $0x0000000f00000017
+DATA constant12<>+32(SB)/8, $0x0000000f00000017
+DATA constant12<>+40(SB)/8, $0x0000000f00000017
+DATA constant12<>+48(SB)/8, $0x0000000f00000017
+DATA constant12<>+56(SB)/8, $0x0000000f00000017
+GLOBL constant12<>(SB), RODATA|NOPTR, $64
 
 // func mxfp4PackAVX512(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX512BW, AVX512F
@@ -524,9 +535,9 @@ constants:
 	VMOVDQU32 constant5<>+0(SB), Z7
 	VMOVDQU32 constant6<>+0(SB), Z10
 	VMOVDQU32 constant7<>+0(SB), Z9
-	VMOVDQU32 constant9<>+0(SB), Z5
-	VMOVDQU32 constant10<>+0(SB), Z6
-	VMOVDQU32 constant11<>+0(SB), Z8
+	VMOVDQU32 constant10<>+0(SB), Z5
+	VMOVDQU32 constant11<>+0(SB), Z6
+	VMOVDQU32 constant12<>+0(SB), Z8
 	MOVL      $0x000000f0, R9
 	KMOVD     R9, K1
 	MOVL      $0x00000f00, R9
@@ -555,7 +566,7 @@ TEXT ·mxfp4RowAVX2(SB), NOSPLIT, $168-72
 	MOVQ    R10, (SP)
 	MOVQ    SI, R12
 	ANDQ    $+7, R12
-	LEAQ    constant12<>+0(SB), R10
+	LEAQ    constant13<>+0(SB), R10
 	SHLQ    $0x02, R12
 	SUBQ    R12, R10
 	VMOVDQU 32(R10), Y0
@@ -581,30 +592,30 @@ group:
 	PREFETCHT0     4160(R11)
 	PREFETCHT0     4224(R11)
 	VBROADCASTI128 1(R11), Y2
-	VPSRLVD        constant13<>+0(SB), Y2, Y2
-	VPAND          constant14<>+0(SB), Y2, Y2
-	VMOVDQU        constant15<>+0(SB), Y3
+	VPSRLVD        constant14<>+0(SB), Y2, Y2
+	VPAND          constant15<>+0(SB), Y2, Y2
+	VMOVDQU        constant16<>+0(SB), Y3
 	VPSHUFB        Y2, Y3, Y2
 	VPMADDUBSW     (DI)(R10*8), Y2, Y2
 	VBROADCASTI128 18(R11), Y3
-	VPSRLVD        constant13<>+0(SB), Y3, Y3
-	VPAND          constant14<>+0(SB), Y3, Y3
-	VMOVDQU        constant15<>+0(SB), Y4
+	VPSRLVD        constant14<>+0(SB), Y3, Y3
+	VPAND          constant15<>+0(SB), Y3, Y3
+	VMOVDQU        constant16<>+0(SB), Y4
 	VPSHUFB        Y3, Y4, Y3
 	VPMADDUBSW     32(DI)(R10*8), Y3, Y3
 	VPUNPCKLWD     Y3, Y2, Y4
 	VPUNPCKHWD     Y3, Y2, Y2
 	VPADDW         Y4, Y2, Y2
 	VBROADCASTI128 35(R11), Y3
-	VPSRLVD        constant13<>+0(SB), Y3, Y3
-	VPAND          constant14<>+0(SB), Y3, Y3
-	VMOVDQU        constant15<>+0(SB), Y4
+	VPSRLVD        constant14<>+0(SB), Y3, Y3
+	VPAND          constant15<>+0(SB), Y3, Y3
+	VMOVDQU        constant16<>+0(SB), Y4
 	VPSHUFB        Y3, Y4, Y3
 	VPMADDUBSW     64(DI)(R10*8), Y3, Y3
 	VBROADCASTI128 52(R11), Y4
-	VPSRLVD        constant13<>+0(SB), Y4, Y4
-	VPAND          constant14<>+0(SB), Y4, Y4
-	VMOVDQU        constant15<>+0(SB), Y5
+	VPSRLVD        constant14<>+0(SB), Y4, Y4
+	VPAND          constant15<>+0(SB), Y4, Y4
+	VMOVDQU        constant16<>+0(SB), Y5
 	VPSHUFB        Y4, Y5, Y4
 	VPMADDUBSW     96(DI)(R10*8), Y4, Y4
 	VPUNPCKLWD     Y4, Y3, Y5
@@ -614,30 +625,30 @@ group:
 	VPUNPCKHDQ     Y3, Y2, Y2
 	VPADDW         Y4, Y2, Y2
 	VBROADCASTI128 69(R11), Y3
-	VPSRLVD        constant13<>+0(SB), Y3, Y3
-	VPAND          constant14<>+0(SB), Y3, Y3
-	VMOVDQU        constant15<>+0(SB), Y4
+	VPSRLVD        constant14<>+0(SB), Y3, Y3
+	VPAND          constant15<>+0(SB), Y3, Y3
+	VMOVDQU        constant16<>+0(SB), Y4
 	VPSHUFB        Y3, Y4, Y3
 	VPMADDUBSW     128(DI)(R10*8), Y3, Y3
 	VBROADCASTI128 86(R11), Y4
-	VPSRLVD        constant13<>+0(SB), Y4, Y4
-	VPAND          constant14<>+0(SB), Y4, Y4
-	VMOVDQU        constant15<>+0(SB), Y5
+	VPSRLVD        constant14<>+0(SB), Y4, Y4
+	VPAND          constant15<>+0(SB), Y4, Y4
+	VMOVDQU        constant16<>+0(SB), Y5
 	VPSHUFB        Y4, Y5, Y4
 	VPMADDUBSW     160(DI)(R10*8), Y4, Y4
 	VPUNPCKLWD     Y4, Y3, Y5
 	VPUNPCKHWD     Y4, Y3, Y3
 	VPADDW         Y5, Y3, Y3
 	VBROADCASTI128 103(R11), Y4
-	VPSRLVD        constant13<>+0(SB), Y4, Y4
-	VPAND          constant14<>+0(SB), Y4, Y4
-	VMOVDQU        constant15<>+0(SB), Y5
+	VPSRLVD        constant14<>+0(SB), Y4, Y4
+	VPAND          constant15<>+0(SB), Y4, Y4
+	VMOVDQU        constant16<>+0(SB), Y5
 	VPSHUFB        Y4, Y5, Y4
 	VPMADDUBSW     192(DI)(R10*8), Y4, Y4
 	VBROADCASTI128 120(R11), Y5
-	VPSRLVD        constant13<>+0(SB), Y5, Y5
-	VPAND          constant14<>+0(SB), Y5, Y5
-	VMOVDQU        constant15<>+0(SB), Y6
+	VPSRLVD        constant14<>+0(SB), Y5, Y5
+	VPAND          constant15<>+0(SB), Y5, Y5
+	VMOVDQU        constant16<>+0(SB), Y6
 	VPSHUFB        Y5, Y6, Y5
 	VPMADDUBSW     224(DI)(R10*8), Y5, Y5
 	VPUNPCKLWD     Y5, Y4, Y6
@@ -671,8 +682,8 @@ group:
 	VPINSRB        $0x07, 119(R11), X2, X2
 	VPMOVZXBD      X2, Y2
 	VPSLLD         $0x17, Y2, Y2
-	VPMAXUD        constant16<>+0(SB), Y2, Y2
-	VMULPS         constant17<>+0(SB), Y2, Y2
+	VPMAXUD        constant17<>+0(SB), Y2, Y2
+	VMULPS         constant18<>+0(SB), Y2, Y2
 	VMOVDQU        (R8)(R10*1), Y3
 	VCVTDQ2PS      Y4, Y4
 	VMULPS         Y3, Y2, Y2
@@ -704,30 +715,30 @@ copy:
 
 inPlace:
 	VBROADCASTI128 1(R11), Y2
-	VPSRLVD        constant13<>+0(SB), Y2, Y2
-	VPAND          constant14<>+0(SB), Y2, Y2
-	VMOVDQU        constant15<>+0(SB), Y3
+	VPSRLVD        constant14<>+0(SB), Y2, Y2
+	VPAND          constant15<>+0(SB), Y2, Y2
+	VMOVDQU        constant16<>+0(SB), Y3
 	VPSHUFB        Y2, Y3, Y2
 	VPMADDUBSW     (DI)(R10*8), Y2, Y2
 	VBROADCASTI128 18(R11), Y3
-	VPSRLVD        constant13<>+0(SB), Y3, Y3
-	VPAND          constant14<>+0(SB), Y3, Y3
-	VMOVDQU        constant15<>+0(SB), Y4
+	VPSRLVD        constant14<>+0(SB), Y3, Y3
+	VPAND          constant15<>+0(SB), Y3, Y3
+	VMOVDQU        constant16<>+0(SB), Y4
 	VPSHUFB        Y3, Y4, Y3
 	VPMADDUBSW     32(DI)(R10*8), Y3, Y3
 	VPUNPCKLWD     Y3, Y2, Y4
 	VPUNPCKHWD     Y3, Y2, Y2
 	VPADDW         Y4, Y2, Y2
 	VBROADCASTI128 35(R11), Y3
-	VPSRLVD        constant13<>+0(SB), Y3, Y3
-	VPAND          constant14<>+0(SB), Y3, Y3
-	VMOVDQU        constant15<>+0(SB), Y4
+	VPSRLVD        constant14<>+0(SB), Y3, Y3
+	VPAND          constant15<>+0(SB), Y3, Y3
+	VMOVDQU        constant16<>+0(SB), Y4
 	VPSHUFB        Y3, Y4, Y3
 	VPMADDUBSW     64(DI)(R10*8), Y3, Y3
 	VBROADCASTI128 52(R11), Y4
-	VPSRLVD        constant13<>+0(SB), Y4, Y4
-	VPAND          constant14<>+0(SB), Y4, Y4
-	VMOVDQU        constant15<>+0(SB), Y5
+	VPSRLVD        constant14<>+0(SB), Y4, Y4
+	VPAND          constant15<>+0(SB), Y4, Y4
+	VMOVDQU        constant16<>+0(SB), Y5
 	VPSHUFB        Y4, Y5, Y4
 	VPMADDUBSW     96(DI)(R10*8), Y4, Y4
 	VPUNPCKLWD     Y4, Y3, Y5
@@ -737,30 +748,30 @@ inPlace:
 	VPUNPCKHDQ     Y3, Y2, Y2
 	VPADDW         Y4, Y2, Y2
 	VBROADCASTI128 69(R11), Y3
-	VPSRLVD        constant13<>+0(SB), Y3, Y3
-	VPAND          constant14<>+0(SB), Y3, Y3
-	VMOVDQU        constant15<>+0(SB), Y4
+	VPSRLVD        constant14<>+0(SB), Y3, Y3
+	VPAND          constant15<>+0(SB), Y3, Y3
+	VMOVDQU        constant16<>+0(SB), Y4
 	VPSHUFB        Y3, Y4, Y3
 	VPMADDUBSW     128(DI)(R10*8), Y3, Y3
 	VBROADCASTI128 86(R11), Y4
-	VPSRLVD        constant13<>+0(SB), Y4, Y4
-	VPAND          constant14<>+0(SB), Y4, Y4
-	VMOVDQU        constant15<>+0(SB), Y5
+	VPSRLVD        constant14<>+0(SB), Y4, Y4
+	VPAND          constant15<>+0(SB), Y4, Y4
+	VMOVDQU        constant16<>+0(SB), Y5
 	VPSHUFB        Y4, Y5, Y4
 	VPMADDUBSW     160(DI)(R10*8), Y4, Y4
 	VPUNPCKLWD     Y4, Y3, Y5
 	VPUNPCKHWD     Y4, Y3, Y3
 	VPADDW         Y5, Y3, Y3
 	VBROADCASTI128 103(R11), Y4
-	VPSRLVD        constant13<>+0(SB), Y4, Y4
-	VPAND          constant14<>+0(SB), Y4, Y4
-	VMOVDQU        constant15<>+0(SB), Y5
+	VPSRLVD        constant14<>+0(SB), Y4, Y4
+	VPAND          constant15<>+0(SB), Y4, Y4
+	VMOVDQU        constant16<>+0(SB), Y5
 	VPSHUFB        Y4, Y5, Y4
 	VPMADDUBSW     192(DI)(R10*8), Y4, Y4
 	VBROADCASTI128 120(R11), Y5
-	VPSRLVD        constant13<>+0(SB), Y5, Y5
-	VPAND          constant14<>+0(SB), Y5, Y5
-	VMOVDQU        constant15<>+0(SB), Y6
+	VPSRLVD        constant14<>+0(SB), Y5, Y5
+	VPAND          constant15<>+0(SB), Y5, Y5
+	VMOVDQU        constant16<>+0(SB), Y6
 	VPSHUFB        Y5, Y6, Y5
 	VPMADDUBSW     224(DI)(R10*8), Y5, Y5
 	VPUNPCKLWD     Y5, Y4, Y6
@@ -794,8 +805,8 @@ inPlace:
 	VPINSRB        $0x07, 119(R11), X2, X2
 	VPMOVZXBD      X2, Y2
 	VPSLLD         $0x17, Y2, Y2
-	VPMAXUD        constant16<>+0(SB), Y2, Y2
-	VMULPS         constant17<>+0(SB), Y2, Y2
+	VPMAXUD        constant17<>+0(SB), Y2, Y2
+	VMULPS         constant18<>+0(SB), Y2, Y2
 	VPAND          Y0, Y2, Y2
 	VMOVDQU        (R8)(R10*1), Y3
 	VCVTDQ2PS      Y4, Y4
@@ -817,45 +828,45 @@ done:
 	VZEROUPPER
 	RET
 
-DATA constant12<>+0(SB)/8, $0xffffffffffffffff
-DATA constant12<>+8(SB)/8, $0xffffffffffffffff
-DATA constant12<>+16(SB)/8, $0xffffffffffffffff
-DATA constant12<>+24(SB)/8, $0xffffffffffffffff
-DATA constant12<>+32(SB)/8, $0x0000000000000000
-DATA constant12<>+40(SB)/8, $0x0000000000000000
-DATA constant12<>+48(SB)/8, $0x0000000000000000
-DATA constant12<>+56(SB)/8, $0x0000000000000000
-GLOBL constant12<>(SB), RODATA|NOPTR, $64
+DATA constant13<>+0(SB)/8, $0xffffffffffffffff
+DATA constant13<>+8(SB)/8, $0xffffffffffffffff
+DATA constant13<>+16(SB)/8, $0xffffffffffffffff
+DATA constant13<>+24(SB)/8, $0xffffffffffffffff
+DATA constant13<>+32(SB)/8, $0x0000000000000000
+DATA constant13<>+40(SB)/8, $0x0000000000000000
+DATA constant13<>+48(SB)/8, $0x0000000000000000
+DATA constant13<>+56(SB)/8, $0x0000000000000000
+GLOBL constant13<>(SB), RODATA|NOPTR, $64
 
-DATA constant13<>+0(SB)/8, $0x0000000000000000
-DATA constant13<>+8(SB)/8, $0x0000000000000000
-DATA constant13<>+16(SB)/8, $0x0000000400000004
-DATA constant13<>+24(SB)/8, $0x0000000400000004
-GLOBL constant13<>(SB), RODATA|NOPTR, $32
-
-DATA constant14<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant14<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant14<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant14<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant14<>+0(SB)/8, $0x0000000000000000
+DATA constant14<>+8(SB)/8, $0x0000000000000000
+DATA constant14<>+16(SB)/8, $0x0000000400000004
+DATA constant14<>+24(SB)/8, $0x0000000400000004
 GLOBL constant14<>(SB), RODATA|NOPTR, $32
 
-DATA constant15<>+0(SB)/8, $0x1c18161413121110
-DATA constant15<>+8(SB)/8, $0x04080a0c0d0e0f10
-DATA constant15<>+16(SB)/8, $0x1c18161413121110
-DATA constant15<>+24(SB)/8, $0x04080a0c0d0e0f10
+DATA constant15<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant15<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant15<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant15<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
 GLOBL constant15<>(SB), RODATA|NOPTR, $32
 
-DATA constant16<>+0(SB)/8, $0x0040000000400000
-DATA constant16<>+8(SB)/8, $0x0040000000400000
-DATA constant16<>+16(SB)/8, $0x0040000000400000
-DATA constant16<>+24(SB)/8, $0x0040000000400000
+DATA constant16<>+0(SB)/8, $0x1c18161413121110
+DATA constant16<>+8(SB)/8, $0x04080a0c0d0e0f10
+DATA constant16<>+16(SB)/8, $0x1c18161413121110
+DATA constant16<>+24(SB)/8, $0x04080a0c0d0e0f10
 GLOBL constant16<>(SB), RODATA|NOPTR, $32
 
-DATA constant17<>+0(SB)/8, $0x3f0000003f000000
-DATA constant17<>+8(SB)/8, $0x3f0000003f000000
-DATA constant17<>+16(SB)/8, $0x3f0000003f000000
-DATA constant17<>+24(SB)/8, $0x3f0000003f000000
+DATA constant17<>+0(SB)/8, $0x0040000000400000
+DATA constant17<>+8(SB)/8, $0x0040000000400000
+DATA constant17<>+16(SB)/8, $0x0040000000400000
+DATA constant17<>+24(SB)/8, $0x0040000000400000
 GLOBL constant17<>(SB), RODATA|NOPTR, $32
+
+DATA constant18<>+0(SB)/8, $0x3f0000003f000000
+DATA constant18<>+8(SB)/8, $0x3f0000003f000000
+DATA constant18<>+16(SB)/8, $0x3f0000003f000000
+DATA constant18<>+24(SB)/8, $0x3f0000003f000000
+GLOBL constant18<>(SB), RODATA|NOPTR, $32
 
 // func mxfp4PackAVX2(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX2
@@ -892,39 +903,39 @@ tile:
 	VPUNPCKLQDQ    Y2, Y0, Y4
 	VPUNPCKHQDQ    Y2, Y0, Y0
 	VPSRLD         $0x04, Y3, Y2
-	VPAND          constant14<>+0(SB), Y3, Y3
-	VPAND          constant14<>+0(SB), Y2, Y2
-	VMOVDQU        constant15<>+0(SB), Y5
+	VPAND          constant15<>+0(SB), Y3, Y3
+	VPAND          constant15<>+0(SB), Y2, Y2
+	VMOVDQU        constant16<>+0(SB), Y5
 	VPSHUFB        Y3, Y5, Y3
 	VMOVDQU        Y3, (AX)(R9*8)
-	VMOVDQU        constant15<>+0(SB), Y3
+	VMOVDQU        constant16<>+0(SB), Y3
 	VPSHUFB        Y2, Y3, Y2
 	VMOVDQU        Y2, 256(AX)(R9*8)
 	VPSRLD         $0x04, Y1, Y2
-	VPAND          constant14<>+0(SB), Y1, Y1
-	VPAND          constant14<>+0(SB), Y2, Y2
-	VMOVDQU        constant15<>+0(SB), Y3
+	VPAND          constant15<>+0(SB), Y1, Y1
+	VPAND          constant15<>+0(SB), Y2, Y2
+	VMOVDQU        constant16<>+0(SB), Y3
 	VPSHUFB        Y1, Y3, Y1
 	VMOVDQU        Y1, 64(AX)(R9*8)
-	VMOVDQU        constant15<>+0(SB), Y1
+	VMOVDQU        constant16<>+0(SB), Y1
 	VPSHUFB        Y2, Y1, Y1
 	VMOVDQU        Y1, 320(AX)(R9*8)
 	VPSRLD         $0x04, Y4, Y1
-	VPAND          constant14<>+0(SB), Y4, Y2
-	VPAND          constant14<>+0(SB), Y1, Y1
-	VMOVDQU        constant15<>+0(SB), Y3
+	VPAND          constant15<>+0(SB), Y4, Y2
+	VPAND          constant15<>+0(SB), Y1, Y1
+	VMOVDQU        constant16<>+0(SB), Y3
 	VPSHUFB        Y2, Y3, Y2
 	VMOVDQU        Y2, 128(AX)(R9*8)
-	VMOVDQU        constant15<>+0(SB), Y2
+	VMOVDQU        constant16<>+0(SB), Y2
 	VPSHUFB        Y1, Y2, Y1
 	VMOVDQU        Y1, 384(AX)(R9*8)
 	VPSRLD         $0x04, Y0, Y1
-	VPAND          constant14<>+0(SB), Y0, Y0
-	VPAND          constant14<>+0(SB), Y1, Y1
-	VMOVDQU        constant15<>+0(SB), Y2
+	VPAND          constant15<>+0(SB), Y0, Y0
+	VPAND          constant15<>+0(SB), Y1, Y1
+	VMOVDQU        constant16<>+0(SB), Y2
 	VPSHUFB        Y0, Y2, Y0
 	VMOVDQU        Y0, 192(AX)(R9*8)
-	VMOVDQU        constant15<>+0(SB), Y0
+	VMOVDQU        constant16<>+0(SB), Y0
 	VPSHUFB        Y1, Y0, Y0
 	VMOVDQU        Y0, 448(AX)(R9*8)
 	VPXOR          Y0, Y0, Y0
@@ -938,8 +949,8 @@ tile:
 	VPINSRB        $0x07, 119(R10), X0, X0
 	VPMOVZXBD      X0, Y0
 	VPSLLD         $0x17, Y0, Y0
-	VPMAXUD        constant16<>+0(SB), Y0, Y0
-	VMULPS         constant17<>+0(SB), Y0, Y0
+	VPMAXUD        constant17<>+0(SB), Y0, Y0
+	VMULPS         constant18<>+0(SB), Y0, Y0
 	VMOVDQU        Y0, (CX)(R9*1)
 	ADDQ           $+136, R10
 	VBROADCASTI128 1(R10), Y0
@@ -959,39 +970,39 @@ tile:
 	VPUNPCKLQDQ    Y2, Y0, Y4
 	VPUNPCKHQDQ    Y2, Y0, Y0
 	VPSRLD         $0x04, Y3, Y2
-	VPAND          constant14<>+0(SB), Y3, Y3
-	VPAND          constant14<>+0(SB), Y2, Y2
-	VMOVDQU        constant15<>+0(SB), Y5
+	VPAND          constant15<>+0(SB), Y3, Y3
+	VPAND          constant15<>+0(SB), Y2, Y2
+	VMOVDQU        constant16<>+0(SB), Y5
 	VPSHUFB        Y3, Y5, Y3
 	VMOVDQU        Y3, 32(AX)(R9*8)
-	VMOVDQU        constant15<>+0(SB), Y3
+	VMOVDQU        constant16<>+0(SB), Y3
 	VPSHUFB        Y2, Y3, Y2
 	VMOVDQU        Y2, 288(AX)(R9*8)
 	VPSRLD         $0x04, Y1, Y2
-	VPAND          constant14<>+0(SB), Y1, Y1
-	VPAND          constant14<>+0(SB), Y2, Y2
-	VMOVDQU        constant15<>+0(SB), Y3
+	VPAND          constant15<>+0(SB), Y1, Y1
+	VPAND          constant15<>+0(SB), Y2, Y2
+	VMOVDQU        constant16<>+0(SB), Y3
 	VPSHUFB        Y1, Y3, Y1
 	VMOVDQU        Y1, 96(AX)(R9*8)
-	VMOVDQU        constant15<>+0(SB), Y1
+	VMOVDQU        constant16<>+0(SB), Y1
 	VPSHUFB        Y2, Y1, Y1
 	VMOVDQU        Y1, 352(AX)(R9*8)
 	VPSRLD         $0x04, Y4, Y1
-	VPAND          constant14<>+0(SB), Y4, Y2
-	VPAND          constant14<>+0(SB), Y1, Y1
-	VMOVDQU        constant15<>+0(SB), Y3
+	VPAND          constant15<>+0(SB), Y4, Y2
+	VPAND          constant15<>+0(SB), Y1, Y1
+	VMOVDQU        constant16<>+0(SB), Y3
 	VPSHUFB        Y2, Y3, Y2
 	VMOVDQU        Y2, 160(AX)(R9*8)
-	VMOVDQU        constant15<>+0(SB), Y2
+	VMOVDQU        constant16<>+0(SB), Y2
 	VPSHUFB        Y1, Y2, Y1
 	VMOVDQU        Y1, 416(AX)(R9*8)
 	VPSRLD         $0x04, Y0, Y1
-	VPAND          constant14<>+0(SB), Y0, Y0
-	VPAND          constant14<>+0(SB), Y1, Y1
-	VMOVDQU        constant15<>+0(SB), Y2
+	VPAND          constant15<>+0(SB), Y0, Y0
+	VPAND          constant15<>+0(SB), Y1, Y1
+	VMOVDQU        constant16<>+0(SB), Y2
 	VPSHUFB        Y0, Y2, Y0
 	VMOVDQU        Y0, 224(AX)(R9*8)
-	VMOVDQU        constant15<>+0(SB), Y0
+	VMOVDQU        constant16<>+0(SB), Y0
 	VPSHUFB        Y1, Y0, Y0
 	VMOVDQU        Y0, 480(AX)(R9*8)
 	VPXOR          Y0, Y0, Y0
@@ -1005,8 +1016,8 @@ tile:
 	VPINSRB        $0x07, 119(R10), X0, X0
 	VPMOVZXBD      X0, Y0
 	VPSLLD         $0x17, Y0, Y0
-	VPMAXUD        constant16<>+0(SB), Y0, Y0
-	VMULPS         constant17<>+0(SB), Y0, Y0
+	VPMAXUD        constant17<>+0(SB), Y0, Y0
+	VMULPS         constant18<>+0(SB), Y0, Y0
 	VMOVDQU        Y0, 32(CX)(R9*1)
 	ADDQ           $+136, R10
 	ADDQ           $0x40, R9

@@ -58,106 +58,105 @@ group:
 	PREFETCHT0      4224(R12)
 	PREFETCHT0      4288(R12)
 	PREFETCHT0      4352(R12)
-	VBROADCASTI64X4 4(R12), Z11
-	VPERMQ          Z11, Z2, Z11
-	VPSRLVD         Z3, Z11, Z11
-	VPANDD          Z4, Z11, Z11
-	VPSHUFB         Z11, Z5, Z11
-	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        (DI)(R11*8), Z11, Z12
-	VBROADCASTI64X4 40(R12), Z11
-	VPERMQ          Z11, Z2, Z11
-	VPSRLVD         Z3, Z11, Z11
-	VPANDD          Z4, Z11, Z11
-	VPSHUFB         Z11, Z5, Z11
-	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        64(DI)(R11*8), Z11, Z13
-	VPACKSSDW       Z13, Z12, Z11
-	VPMADDWD        Z6, Z11, Z11
-	VBROADCASTI64X4 76(R12), Z12
+	VBROADCASTI64X4 4(R12), Z12
 	VPERMQ          Z12, Z2, Z12
 	VPSRLVD         Z3, Z12, Z12
 	VPANDD          Z4, Z12, Z12
 	VPSHUFB         Z12, Z5, Z12
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        128(DI)(R11*8), Z12, Z13
-	VBROADCASTI64X4 112(R12), Z12
+	VPDPBUSD        (DI)(R11*8), Z12, Z13
+	VBROADCASTI64X4 40(R12), Z12
 	VPERMQ          Z12, Z2, Z12
 	VPSRLVD         Z3, Z12, Z12
 	VPANDD          Z4, Z12, Z12
 	VPSHUFB         Z12, Z5, Z12
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        192(DI)(R11*8), Z12, Z14
+	VPDPBUSD        64(DI)(R11*8), Z12, Z14
 	VPACKSSDW       Z14, Z13, Z12
 	VPMADDWD        Z6, Z12, Z12
-	VPACKSSDW       Z12, Z11, Z11
-	VPMADDWD        Z6, Z11, Z11
-	VBROADCASTI64X4 148(R12), Z12
-	VPERMQ          Z12, Z2, Z12
-	VPSRLVD         Z3, Z12, Z12
-	VPANDD          Z4, Z12, Z12
-	VPSHUFB         Z12, Z5, Z12
-	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        256(DI)(R11*8), Z12, Z13
-	VBROADCASTI64X4 184(R12), Z12
-	VPERMQ          Z12, Z2, Z12
-	VPSRLVD         Z3, Z12, Z12
-	VPANDD          Z4, Z12, Z12
-	VPSHUFB         Z12, Z5, Z12
-	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        320(DI)(R11*8), Z12, Z14
-	VPACKSSDW       Z14, Z13, Z12
-	VPMADDWD        Z6, Z12, Z12
-	VBROADCASTI64X4 220(R12), Z13
+	VBROADCASTI64X4 76(R12), Z13
 	VPERMQ          Z13, Z2, Z13
 	VPSRLVD         Z3, Z13, Z13
 	VPANDD          Z4, Z13, Z13
 	VPSHUFB         Z13, Z5, Z13
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        384(DI)(R11*8), Z13, Z14
-	VBROADCASTI64X4 256(R12), Z13
+	VPDPBUSD        128(DI)(R11*8), Z13, Z14
+	VBROADCASTI64X4 112(R12), Z13
 	VPERMQ          Z13, Z2, Z13
 	VPSRLVD         Z3, Z13, Z13
 	VPANDD          Z4, Z13, Z13
 	VPSHUFB         Z13, Z5, Z13
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        448(DI)(R11*8), Z13, Z15
+	VPDPBUSD        192(DI)(R11*8), Z13, Z15
 	VPACKSSDW       Z15, Z14, Z13
 	VPMADDWD        Z6, Z13, Z13
 	VPACKSSDW       Z13, Z12, Z12
 	VPMADDWD        Z6, Z12, Z12
-	VSHUFI32X4      $0x88, Z12, Z11, Z13
-	VSHUFI32X4      $0xdd, Z12, Z11, Z11
-	VPERMD          Z11, Z7, Z11
-	VPERMD          Z13, Z7, Z13
-	VMOVDQU32       (R9)(R11*1), Z12
-	VMOVDQU32       (R10)(R11*1), Z14
-	VPSUBD          Z14, Z12, Z12
-	VPSLLD          $0x04, Z14, Z14
-	VPSUBD          Z14, Z13, Z13
-	VPSLLD          $0x04, Z12, Z12
-	VPSUBD          Z12, Z11, Z11
-	VPERMW          (R12), Z8, Z12
-	VPERMW          72(R12), Z8, K1, Z12
-	VPERMW          144(R12), Z8, K2, Z12
-	VPERMW          216(R12), Z8, K3, Z12
-	VPSLLW          $0x07, Y12, Y14
-	VPANDD          Y9, Y14, Y14
-	VPCMPUW         $0x04, Y9, Y14, K4
-	VCVTPH2PS.Z     Y14, K4, Z14
-	VMULPS          Z10, Z14, Z14
-	VPSRLW          $0x01, Y12, Y12
-	VPANDD          Y9, Y12, Y12
-	VPCMPUW         $0x04, Y9, Y12, K4
-	VCVTPH2PS.Z     Y12, K4, Z12
-	VMULPS          Z10, Z12, Z12
-	VMOVDQU32       (R8)(R11*1), Z15
-	VCVTDQ2PS       Z13, Z13
-	VMULPS          Z15, Z14, Z14
-	VFMADD231PS     Z14, Z13, Z1
-	VCVTDQ2PS       Z11, Z11
-	VMULPS          Z15, Z12, Z12
-	VFMADD231PS     Z12, Z11, Z1
+	VBROADCASTI64X4 148(R12), Z13
+	VPERMQ          Z13, Z2, Z13
+	VPSRLVD         Z3, Z13, Z13
+	VPANDD          Z4, Z13, Z13
+	VPSHUFB         Z13, Z5, Z13
+	VPXORD          Z14, Z14, Z14
+	VPDPBUSD        256(DI)(R11*8), Z13, Z14
+	VBROADCASTI64X4 184(R12), Z13
+	VPERMQ          Z13, Z2, Z13
+	VPSRLVD         Z3, Z13, Z13
+	VPANDD          Z4, Z13, Z13
+	VPSHUFB         Z13, Z5, Z13
+	VPXORD          Z15, Z15, Z15
+	VPDPBUSD        320(DI)(R11*8), Z13, Z15
+	VPACKSSDW       Z15, Z14, Z13
+	VPMADDWD        Z6, Z13, Z13
+	VBROADCASTI64X4 220(R12), Z14
+	VPERMQ          Z14, Z2, Z14
+	VPSRLVD         Z3, Z14, Z14
+	VPANDD          Z4, Z14, Z14
+	VPSHUFB         Z14, Z5, Z14
+	VPXORD          Z15, Z15, Z15
+	VPDPBUSD        384(DI)(R11*8), Z14, Z15
+	VBROADCASTI64X4 256(R12), Z14
+	VPERMQ          Z14, Z2, Z14
+	VPSRLVD         Z3, Z14, Z14
+	VPANDD          Z4, Z14, Z14
+	VPSHUFB         Z14, Z5, Z14
+	VPXORD          Z16, Z16, Z16
+	VPDPBUSD        448(DI)(R11*8), Z14, Z16
+	VPACKSSDW       Z16, Z15, Z14
+	VPMADDWD        Z6, Z14, Z14
+	VPACKSSDW       Z14, Z13, Z13
+	VPMADDWD        Z6, Z13, Z13
+	VMOVDQU32       Z12, Z14
+	VPERMT2D        Z13, Z7, Z14
+	VPERMT2D        Z13, Z8, Z12
+	VMOVDQU32       (R9)(R11*1), Z13
+	VMOVDQU32       (R10)(R11*1), Z15
+	VPSUBD          Z15, Z13, Z13
+	VPSLLD          $0x04, Z15, Z15
+	VPSUBD          Z15, Z14, Z14
+	VPSLLD          $0x04, Z13, Z13
+	VPSUBD          Z13, Z12, Z12
+	VPERMW          (R12), Z9, Z13
+	VPERMW          72(R12), Z9, K1, Z13
+	VPERMW          144(R12), Z9, K2, Z13
+	VPERMW          216(R12), Z9, K3, Z13
+	VPSLLW          $0x07, Y13, Y15
+	VPANDD          Y10, Y15, Y15
+	VPCMPUW         $0x04, Y10, Y15, K4
+	VCVTPH2PS.Z     Y15, K4, Z15
+	VMULPS          Z11, Z15, Z15
+	VPSRLW          $0x01, Y13, Y13
+	VPANDD          Y10, Y13, Y13
+	VPCMPUW         $0x04, Y10, Y13, K4
+	VCVTPH2PS.Z     Y13, K4, Z13
+	VMULPS          Z11, Z13, Z13
+	VMOVDQU32       (R8)(R11*1), Z16
+	VCVTDQ2PS       Z14, Z14
+	VMULPS          Z16, Z15, Z15
+	VFMADD231PS     Z15, Z14, Z1
+	VCVTDQ2PS       Z12, Z12
+	VMULPS          Z16, Z13, Z13
+	VFMADD231PS     Z13, Z12, Z1
 	ADDQ            $+288, R12
 	ADDQ            $+64, R11
 	JMP             group
@@ -175,8 +174,8 @@ copy:
 	MOVL      BP, (R15)
 	ADDQ      $+4, R12
 	ADDQ      $+4, R15
-	VMOVDQU32 (R12), Y11
-	VMOVDQU32 Y11, (R15)
+	VMOVDQU32 (R12), Y12
+	VMOVDQU32 Y12, (R15)
 	ADDQ      $+32, R12
 	ADDQ      $+32, R15
 	SUBQ      $+2, R14
@@ -184,119 +183,118 @@ copy:
 	LEAQ      8(SP), R12
 
 inPlace:
-	VBROADCASTI64X4 4(R12), Z11
-	VPERMQ          Z11, Z2, Z11
-	VPSRLVD         Z3, Z11, Z11
-	VPANDD          Z4, Z11, Z11
-	VPSHUFB         Z11, Z5, Z11
-	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        (DI)(R11*8), Z11, Z12
-	VBROADCASTI64X4 40(R12), Z11
-	VPERMQ          Z11, Z2, Z11
-	VPSRLVD         Z3, Z11, Z11
-	VPANDD          Z4, Z11, Z11
-	VPSHUFB         Z11, Z5, Z11
-	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        64(DI)(R11*8), Z11, Z13
-	VPACKSSDW       Z13, Z12, Z11
-	VPMADDWD        Z6, Z11, Z11
-	VBROADCASTI64X4 76(R12), Z12
+	VBROADCASTI64X4 4(R12), Z12
 	VPERMQ          Z12, Z2, Z12
 	VPSRLVD         Z3, Z12, Z12
 	VPANDD          Z4, Z12, Z12
 	VPSHUFB         Z12, Z5, Z12
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        128(DI)(R11*8), Z12, Z13
-	VBROADCASTI64X4 112(R12), Z12
+	VPDPBUSD        (DI)(R11*8), Z12, Z13
+	VBROADCASTI64X4 40(R12), Z12
 	VPERMQ          Z12, Z2, Z12
 	VPSRLVD         Z3, Z12, Z12
 	VPANDD          Z4, Z12, Z12
 	VPSHUFB         Z12, Z5, Z12
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        192(DI)(R11*8), Z12, Z14
+	VPDPBUSD        64(DI)(R11*8), Z12, Z14
 	VPACKSSDW       Z14, Z13, Z12
 	VPMADDWD        Z6, Z12, Z12
-	VPACKSSDW       Z12, Z11, Z11
-	VPMADDWD        Z6, Z11, Z11
-	VBROADCASTI64X4 148(R12), Z12
-	VPERMQ          Z12, Z2, Z12
-	VPSRLVD         Z3, Z12, Z12
-	VPANDD          Z4, Z12, Z12
-	VPSHUFB         Z12, Z5, Z12
-	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        256(DI)(R11*8), Z12, Z13
-	VBROADCASTI64X4 184(R12), Z12
-	VPERMQ          Z12, Z2, Z12
-	VPSRLVD         Z3, Z12, Z12
-	VPANDD          Z4, Z12, Z12
-	VPSHUFB         Z12, Z5, Z12
-	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        320(DI)(R11*8), Z12, Z14
-	VPACKSSDW       Z14, Z13, Z12
-	VPMADDWD        Z6, Z12, Z12
-	VBROADCASTI64X4 220(R12), Z13
+	VBROADCASTI64X4 76(R12), Z13
 	VPERMQ          Z13, Z2, Z13
 	VPSRLVD         Z3, Z13, Z13
 	VPANDD          Z4, Z13, Z13
 	VPSHUFB         Z13, Z5, Z13
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        384(DI)(R11*8), Z13, Z14
-	VBROADCASTI64X4 256(R12), Z13
+	VPDPBUSD        128(DI)(R11*8), Z13, Z14
+	VBROADCASTI64X4 112(R12), Z13
 	VPERMQ          Z13, Z2, Z13
 	VPSRLVD         Z3, Z13, Z13
 	VPANDD          Z4, Z13, Z13
 	VPSHUFB         Z13, Z5, Z13
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        448(DI)(R11*8), Z13, Z15
+	VPDPBUSD        192(DI)(R11*8), Z13, Z15
 	VPACKSSDW       Z15, Z14, Z13
 	VPMADDWD        Z6, Z13, Z13
 	VPACKSSDW       Z13, Z12, Z12
 	VPMADDWD        Z6, Z12, Z12
-	VSHUFI32X4      $0x88, Z12, Z11, Z13
-	VSHUFI32X4      $0xdd, Z12, Z11, Z11
-	VPERMD          Z11, Z7, Z11
-	VPERMD          Z13, Z7, Z13
-	VMOVDQU32       (R9)(R11*1), Z12
-	VMOVDQU32       (R10)(R11*1), Z14
-	VPSUBD          Z14, Z12, Z12
-	VPSLLD          $0x04, Z14, Z14
-	VPSUBD          Z14, Z13, Z13
-	VPSLLD          $0x04, Z12, Z12
-	VPSUBD          Z12, Z11, Z11
-	VPERMW          (R12), Z8, Z12
-	VPERMW          72(R12), Z8, K1, Z12
-	VPERMW          144(R12), Z8, K2, Z12
-	VPERMW          216(R12), Z8, K3, Z12
-	VPSLLW          $0x07, Y12, Y14
-	VPANDD          Y9, Y14, Y14
-	VPCMPUW         $0x04, Y9, Y14, K4
-	VCVTPH2PS.Z     Y14, K4, Z14
-	VMULPS          Z10, Z14, Z14
-	VPSRLW          $0x01, Y12, Y12
-	VPANDD          Y9, Y12, Y12
-	VPCMPUW         $0x04, Y9, Y12, K4
-	VCVTPH2PS.Z     Y12, K4, Z12
-	VMULPS          Z10, Z12, Z12
-	VPANDD          Z0, Z14, Z14
-	VPANDD          Z0, Z12, Z12
-	VMOVDQU32       (R8)(R11*1), Z15
-	VCVTDQ2PS       Z13, Z13
-	VMULPS          Z15, Z14, Z14
-	VFMADD231PS     Z14, Z13, Z1
-	VCVTDQ2PS       Z11, Z11
-	VMULPS          Z15, Z12, Z12
-	VFMADD231PS     Z12, Z11, Z1
+	VBROADCASTI64X4 148(R12), Z13
+	VPERMQ          Z13, Z2, Z13
+	VPSRLVD         Z3, Z13, Z13
+	VPANDD          Z4, Z13, Z13
+	VPSHUFB         Z13, Z5, Z13
+	VPXORD          Z14, Z14, Z14
+	VPDPBUSD        256(DI)(R11*8), Z13, Z14
+	VBROADCASTI64X4 184(R12), Z13
+	VPERMQ          Z13, Z2, Z13
+	VPSRLVD         Z3, Z13, Z13
+	VPANDD          Z4, Z13, Z13
+	VPSHUFB         Z13, Z5, Z13
+	VPXORD          Z15, Z15, Z15
+	VPDPBUSD        320(DI)(R11*8), Z13, Z15
+	VPACKSSDW       Z15, Z14, Z13
+	VPMADDWD        Z6, Z13, Z13
+	VBROADCASTI64X4 220(R12), Z14
+	VPERMQ          Z14, Z2, Z14
+	VPSRLVD         Z3, Z14, Z14
+	VPANDD          Z4, Z14, Z14
+	VPSHUFB         Z14, Z5, Z14
+	VPXORD          Z15, Z15, Z15
+	VPDPBUSD        384(DI)(R11*8), Z14, Z15
+	VBROADCASTI64X4 256(R12), Z14
+	VPERMQ          Z14, Z2, Z14
+	VPSRLVD         Z3, Z14, Z14
+	VPANDD          Z4, Z14, Z14
+	VPSHUFB         Z14, Z5, Z14
+	VPXORD          Z16, Z16, Z16
+	VPDPBUSD        448(DI)(R11*8), Z14, Z16
+	VPACKSSDW       Z16, Z15, Z14
+	VPMADDWD        Z6, Z14, Z14
+	VPACKSSDW       Z14, Z13, Z13
+	VPMADDWD        Z6, Z13, Z13
+	VMOVDQU32       Z12, Z14
+	VPERMT2D        Z13, Z7, Z14
+	VPERMT2D        Z13, Z8, Z12
+	VMOVDQU32       (R9)(R11*1), Z13
+	VMOVDQU32       (R10)(R11*1), Z15
+	VPSUBD          Z15, Z13, Z13
+	VPSLLD          $0x04, Z15, Z15
+	VPSUBD          Z15, Z14, Z14
+	VPSLLD          $0x04, Z13, Z13
+	VPSUBD          Z13, Z12, Z12
+	VPERMW          (R12), Z9, Z13
+	VPERMW          72(R12), Z9, K1, Z13
+	VPERMW          144(R12), Z9, K2, Z13
+	VPERMW          216(R12), Z9, K3, Z13
+	VPSLLW          $0x07, Y13, Y15
+	VPANDD          Y10, Y15, Y15
+	VPCMPUW         $0x04, Y10, Y15, K4
+	VCVTPH2PS.Z     Y15, K4, Z15
+	VMULPS          Z11, Z15, Z15
+	VPSRLW          $0x01, Y13, Y13
+	VPANDD          Y10, Y13, Y13
+	VPCMPUW         $0x04, Y10, Y13, K4
+	VCVTPH2PS.Z     Y13, K4, Z13
+	VMULPS          Z11, Z13, Z13
+	VPANDD          Z0, Z15, Z15
+	VPANDD          Z0, Z13, Z13
+	VMOVDQU32       (R8)(R11*1), Z16
+	VCVTDQ2PS       Z14, Z14
+	VMULPS          Z16, Z15, Z15
+	VFMADD231PS     Z15, Z14, Z1
+	VCVTDQ2PS       Z12, Z12
+	VMULPS          Z16, Z13, Z13
+	VFMADD231PS     Z13, Z12, Z1
 
 done:
-	VPERMILPS     $0x4e, Z1, Z11
-	VADDPS        Z1, Z11, Z11
-	VPERMILPS     $0xb1, Z11, Z1
-	VADDPS        Z1, Z11, Z11
-	VSHUFF32X4    $0xb1, Z11, Z11, Z1
-	VADDPS        Z11, Z1, Z1
-	VEXTRACTI32X4 $0x02, Z1, X11
-	VADDPS        X1, X11, X11
-	VMOVSS        X11, (AX)
+	VPERMILPS     $0x4e, Z1, Z12
+	VADDPS        Z1, Z12, Z12
+	VPERMILPS     $0xb1, Z12, Z1
+	VADDPS        Z1, Z12, Z12
+	VSHUFF32X4    $0xb1, Z12, Z12, Z1
+	VADDPS        Z12, Z1, Z1
+	VEXTRACTI32X4 $0x02, Z1, X12
+	VADDPS        X1, X12, X12
+	VMOVSS        X12, (AX)
 	ADDQ          $0x04, AX
 	ADDQ          DX, CX
 	DECQ          BX
@@ -308,12 +306,13 @@ constants:
 	VMOVDQU32 constant2<>+0(SB), Z2
 	VMOVDQU32 constant3<>+0(SB), Z3
 	VMOVDQU32 constant4<>+0(SB), Z7
-	VMOVDQU32 constant5<>+0(SB), Z10
-	VMOVDQU32 constant6<>+0(SB), Z8
+	VMOVDQU32 constant5<>+0(SB), Z11
+	VMOVDQU32 constant6<>+0(SB), Z9
 	VMOVDQU32 constant7<>+0(SB), Z6
-	VMOVDQU32 constant8<>+0(SB), Z4
-	VMOVDQU32 constant9<>+0(SB), Z5
-	VMOVDQU32 constant10<>+0(SB), Z9
+	VMOVDQU32 constant8<>+0(SB), Z8
+	VMOVDQU32 constant9<>+0(SB), Z4
+	VMOVDQU32 constant10<>+0(SB), Z5
+	VMOVDQU32 constant11<>+0(SB), Z10
 	MOVL      $0x000000f0, R11
 	KMOVD     R11, K1
 	MOVL      $0x00000f00, R11
@@ -366,14 +365,14 @@ DATA constant3<>+48(SB)/8, $0x0000000000000000
 DATA constant3<>+56(SB)/8, $0x0000000400000004
 GLOBL constant3<>(SB), RODATA|NOPTR, $64
 
-DATA constant4<>+0(SB)/8, $0x0000000400000000
-DATA constant4<>+8(SB)/8, $0x0000000500000001
-DATA constant4<>+16(SB)/8, $0x0000000600000002
-DATA constant4<>+24(SB)/8, $0x0000000700000003
-DATA constant4<>+32(SB)/8, $0x0000000c00000008
-DATA constant4<>+40(SB)/8, $0x0000000d00000009
-DATA constant4<>+48(SB)/8, $0x0000000e0000000a
-DATA constant4<>+56(SB)/8, $0x0000000f0000000b
+DATA constant4<>+0(SB)/8, $0x0000000800000000
+DATA constant4<>+8(SB)/8, $0x0000000900000001
+DATA constant4<>+16(SB)/8, $0x0000000a00000002
+DATA constant4<>+24(SB)/8, $0x0000000b00000003
+DATA constant4<>+32(SB)/8, $0x0000001800000010
+DATA constant4<>+40(SB)/8, $0x0000001900000011
+DATA constant4<>+48(SB)/8, $0x0000001a00000012
+DATA constant4<>+56(SB)/8, $0x0000001b00000013
 GLOBL constant4<>(SB), RODATA|NOPTR, $64
 
 DATA constant5<>+0(SB)/8, $0x4300000043000000
@@ -406,35 +405,45 @@ DATA constant7<>+48(SB)/8, $0x0001000100010001
 DATA constant7<>+56(SB)/8, $0x0001000100010001
 GLOBL constant7<>(SB), RODATA|NOPTR, $64
 
-DATA constant8<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant8<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant8<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant8<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant8<>+32(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant8<>+40(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant8<>+48(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant8<>+56(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant8<>+0(SB)/8, $0x0000000c00000004
+DATA constant8<>+8(SB)/8, $0x0000000d00000005
+DATA constant8<>+16(SB)/8, $0x0000000e00000006
+DATA constant8<>+24(SB)/8, $0x0000000f00000007
+DATA constant8<>+32(SB)/8, $0x0000001c00000014
+DATA constant8<>+40(SB)/8, $0x0000001d00000015
+DATA constant8<>+48(SB)/8, $0x0000001e00000016
+DATA constant8<>+56(SB)/8, $0x0000001f00000017
 GLOBL constant8<>(SB), RODATA|NOPTR, $64
 
-DATA constant9<>+0(SB)/8, $0x1c18161413121110
-DATA constant9<>+8(SB)/8, $0x04080a0c0d0e0f10
-DATA constant9<>+16(SB)/8, $0x1c18161413121110
-DATA constant9<>+24(SB)/8, $0x04080a0c0d0e0f10
-DATA constant9<>+32(SB)/8, $0x1c18161413121110
-DATA constant9<>+40(SB)/8, $0x04080a0c0d0e0f10
-DATA constant9<>+48(SB)/8, $0x1c18161413121110
-DATA constant9<>+56(SB)/8, $0x04080a0c0d0e0f10
+DATA constant9<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant9<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant9<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant9<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant9<>+32(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant9<>+40(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant9<>+48(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant9<>+56(SB)/8, $0x0f0f0f0f0f0f0f0f
 GLOBL constant9<>(SB), RODATA|NOPTR, $64
 
-DATA constant10<>+0(SB)/8, $0x3f803f803f803f80
-DATA constant10<>+8(SB)/8, $0x3f803f803f803f80
-DATA constant10<>+16(SB)/8, $0x3f803f803f803f80
-DATA constant10<>+24(SB)/8, $0x3f803f803f803f80
-DATA constant10<>+32(SB)/8, $0x3f803f803f803f80
-DATA constant10<>+40(SB)/8, $0x3f803f803f803f80
-DATA constant10<>+48(SB)/8, $0x3f803f803f803f80
-DATA constant10<>+56(SB)/8, $0x3f803f803f803f80
+DATA constant10<>+0(SB)/8, $0x1c18161413121110
+DATA constant10<>+8(SB)/8, $0x04080a0c0d0e0f10
+DATA constant10<>+16(SB)/8, $0x1c18161413121110
+DATA constant10<>+24(SB)/8, $0x04080a0c0d0e0f10
+DATA constant10<>+32(SB)/8, $0x1c18161413121110
+DATA constant10<>+40(SB)/8, $0x04080a0c0d0e0f10
+DATA constant10<>+48(SB)/8, $0x1c18161413121110
+DATA constant10<>+56(SB)/8, $0x04080a0c0d0e0f10
 GLOBL constant10<>(SB), RODATA|NOPTR, $64
+
+DATA constant11<>+0(SB)/8, $0x3f803f803f803f80
+DATA constant11<>+8(SB)/8, $0x3f803f803f803f80
+DATA constant11<>+16(SB)/8, $0x3f803f803f803f80
+DATA constant11<>+24(SB)/8, $0x3f803f803f803f80
+DATA constant11<>+32(SB)/8, $0x3f803f803f803f80
+DATA constant11<>+40(SB)/8, $0x3f803f803f803f80
+DATA constant11<>+48(SB)/8, $0x3f803f803f803f80
+DATA constant11<>+56(SB)/8, $0x3f803f803f803f80
+GLOBL constant11<>(SB), RODATA|NOPTR, $64
 
 // func nvfp4PackAVX512(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VL
@@ -540,9 +549,9 @@ tile:
 constants:
 	VMOVDQU32 constant5<>+0(SB), Z9
 	VMOVDQU32 constant6<>+0(SB), Z7
-	VMOVDQU32 constant8<>+0(SB), Z5
-	VMOVDQU32 constant9<>+0(SB), Z6
-	VMOVDQU32 constant10<>+0(SB), Z8
+	VMOVDQU32 constant9<>+0(SB), Z5
+	VMOVDQU32 constant10<>+0(SB), Z6
+	VMOVDQU32 constant11<>+0(SB), Z8
 	MOVL      $0x000000f0, R9
 	KMOVD     R9, K1
 	MOVL      $0x00000f00, R9
@@ -571,7 +580,7 @@ TEXT ·nvfp4RowAVX2(SB), NOSPLIT, $168-72
 	MOVQ    R11, (SP)
 	MOVQ    SI, R13
 	ANDQ    $+7, R13
-	LEAQ    constant11<>+0(SB), R11
+	LEAQ    constant12<>+0(SB), R11
 	SHLQ    $0x02, R13
 	SUBQ    R13, R11
 	VMOVDQU 32(R11), Y0
@@ -598,16 +607,16 @@ group:
 	PREFETCHT0     4224(R12)
 	VBROADCASTI128 4(R12), Y2
 	VPERMQ         $0x50, Y2, Y2
-	VPSRLVD        constant12<>+0(SB), Y2, Y2
-	VPAND          constant13<>+0(SB), Y2, Y2
-	VMOVDQU        constant14<>+0(SB), Y3
+	VPSRLVD        constant13<>+0(SB), Y2, Y2
+	VPAND          constant14<>+0(SB), Y2, Y2
+	VMOVDQU        constant15<>+0(SB), Y3
 	VPSHUFB        Y2, Y3, Y2
 	VPMADDUBSW     (DI)(R11*8), Y2, Y2
 	VBROADCASTI128 20(R12), Y3
 	VPERMQ         $0x50, Y3, Y3
-	VPSRLVD        constant12<>+0(SB), Y3, Y3
-	VPAND          constant13<>+0(SB), Y3, Y3
-	VMOVDQU        constant14<>+0(SB), Y4
+	VPSRLVD        constant13<>+0(SB), Y3, Y3
+	VPAND          constant14<>+0(SB), Y3, Y3
+	VMOVDQU        constant15<>+0(SB), Y4
 	VPSHUFB        Y3, Y4, Y3
 	VPMADDUBSW     32(DI)(R11*8), Y3, Y3
 	VPUNPCKLWD     Y3, Y2, Y4
@@ -615,16 +624,16 @@ group:
 	VPADDW         Y4, Y2, Y2
 	VBROADCASTI128 40(R12), Y3
 	VPERMQ         $0x50, Y3, Y3
-	VPSRLVD        constant12<>+0(SB), Y3, Y3
-	VPAND          constant13<>+0(SB), Y3, Y3
-	VMOVDQU        constant14<>+0(SB), Y4
+	VPSRLVD        constant13<>+0(SB), Y3, Y3
+	VPAND          constant14<>+0(SB), Y3, Y3
+	VMOVDQU        constant15<>+0(SB), Y4
 	VPSHUFB        Y3, Y4, Y3
 	VPMADDUBSW     64(DI)(R11*8), Y3, Y3
 	VBROADCASTI128 56(R12), Y4
 	VPERMQ         $0x50, Y4, Y4
-	VPSRLVD        constant12<>+0(SB), Y4, Y4
-	VPAND          constant13<>+0(SB), Y4, Y4
-	VMOVDQU        constant14<>+0(SB), Y5
+	VPSRLVD        constant13<>+0(SB), Y4, Y4
+	VPAND          constant14<>+0(SB), Y4, Y4
+	VMOVDQU        constant15<>+0(SB), Y5
 	VPSHUFB        Y4, Y5, Y4
 	VPMADDUBSW     96(DI)(R11*8), Y4, Y4
 	VPUNPCKLWD     Y4, Y3, Y5
@@ -635,16 +644,16 @@ group:
 	VPADDW         Y4, Y2, Y2
 	VBROADCASTI128 76(R12), Y3
 	VPERMQ         $0x50, Y3, Y3
-	VPSRLVD        constant12<>+0(SB), Y3, Y3
-	VPAND          constant13<>+0(SB), Y3, Y3
-	VMOVDQU        constant14<>+0(SB), Y4
+	VPSRLVD        constant13<>+0(SB), Y3, Y3
+	VPAND          constant14<>+0(SB), Y3, Y3
+	VMOVDQU        constant15<>+0(SB), Y4
 	VPSHUFB        Y3, Y4, Y3
 	VPMADDUBSW     128(DI)(R11*8), Y3, Y3
 	VBROADCASTI128 92(R12), Y4
 	VPERMQ         $0x50, Y4, Y4
-	VPSRLVD        constant12<>+0(SB), Y4, Y4
-	VPAND          constant13<>+0(SB), Y4, Y4
-	VMOVDQU        constant14<>+0(SB), Y5
+	VPSRLVD        constant13<>+0(SB), Y4, Y4
+	VPAND          constant14<>+0(SB), Y4, Y4
+	VMOVDQU        constant15<>+0(SB), Y5
 	VPSHUFB        Y4, Y5, Y4
 	VPMADDUBSW     160(DI)(R11*8), Y4, Y4
 	VPUNPCKLWD     Y4, Y3, Y5
@@ -652,16 +661,16 @@ group:
 	VPADDW         Y5, Y3, Y3
 	VBROADCASTI128 112(R12), Y4
 	VPERMQ         $0x50, Y4, Y4
-	VPSRLVD        constant12<>+0(SB), Y4, Y4
-	VPAND          constant13<>+0(SB), Y4, Y4
-	VMOVDQU        constant14<>+0(SB), Y5
+	VPSRLVD        constant13<>+0(SB), Y4, Y4
+	VPAND          constant14<>+0(SB), Y4, Y4
+	VMOVDQU        constant15<>+0(SB), Y5
 	VPSHUFB        Y4, Y5, Y4
 	VPMADDUBSW     192(DI)(R11*8), Y4, Y4
 	VBROADCASTI128 128(R12), Y5
 	VPERMQ         $0x50, Y5, Y5
-	VPSRLVD        constant12<>+0(SB), Y5, Y5
-	VPAND          constant13<>+0(SB), Y5, Y5
-	VMOVDQU        constant14<>+0(SB), Y6
+	VPSRLVD        constant13<>+0(SB), Y5, Y5
+	VPAND          constant14<>+0(SB), Y5, Y5
+	VMOVDQU        constant15<>+0(SB), Y6
 	VPSHUFB        Y5, Y6, Y5
 	VPMADDUBSW     224(DI)(R11*8), Y5, Y5
 	VPUNPCKLWD     Y5, Y4, Y6
@@ -697,17 +706,17 @@ group:
 	VPINSRW        $0x06, 108(R12), X2, X2
 	VPINSRW        $0x07, 110(R12), X2, X2
 	VPSLLW         $0x07, X2, X5
-	VPAND          constant15<>+0(SB), X5, X5
-	VPCMPEQW       constant15<>+0(SB), X5, X6
+	VPAND          constant16<>+0(SB), X5, X5
+	VPCMPEQW       constant16<>+0(SB), X5, X6
 	VPANDN         X5, X6, X5
 	VCVTPH2PS      X5, Y5
-	VMULPS         constant16<>+0(SB), Y5, Y5
+	VMULPS         constant17<>+0(SB), Y5, Y5
 	VPSRLW         $0x01, X2, X2
-	VPAND          constant15<>+0(SB), X2, X2
-	VPCMPEQW       constant15<>+0(SB), X2, X6
+	VPAND          constant16<>+0(SB), X2, X2
+	VPCMPEQW       constant16<>+0(SB), X2, X6
 	VPANDN         X2, X6, X2
 	VCVTPH2PS      X2, Y2
-	VMULPS         constant16<>+0(SB), Y2, Y2
+	VMULPS         constant17<>+0(SB), Y2, Y2
 	VMOVDQU        (R8)(R11*1), Y6
 	VCVTDQ2PS      Y4, Y4
 	VMULPS         Y6, Y5, Y5
@@ -743,16 +752,16 @@ copy:
 inPlace:
 	VBROADCASTI128 4(R12), Y2
 	VPERMQ         $0x50, Y2, Y2
-	VPSRLVD        constant12<>+0(SB), Y2, Y2
-	VPAND          constant13<>+0(SB), Y2, Y2
-	VMOVDQU        constant14<>+0(SB), Y3
+	VPSRLVD        constant13<>+0(SB), Y2, Y2
+	VPAND          constant14<>+0(SB), Y2, Y2
+	VMOVDQU        constant15<>+0(SB), Y3
 	VPSHUFB        Y2, Y3, Y2
 	VPMADDUBSW     (DI)(R11*8), Y2, Y2
 	VBROADCASTI128 20(R12), Y3
 	VPERMQ         $0x50, Y3, Y3
-	VPSRLVD        constant12<>+0(SB), Y3, Y3
-	VPAND          constant13<>+0(SB), Y3, Y3
-	VMOVDQU        constant14<>+0(SB), Y4
+	VPSRLVD        constant13<>+0(SB), Y3, Y3
+	VPAND          constant14<>+0(SB), Y3, Y3
+	VMOVDQU        constant15<>+0(SB), Y4
 	VPSHUFB        Y3, Y4, Y3
 	VPMADDUBSW     32(DI)(R11*8), Y3, Y3
 	VPUNPCKLWD     Y3, Y2, Y4
@@ -760,16 +769,16 @@ inPlace:
 	VPADDW         Y4, Y2, Y2
 	VBROADCASTI128 40(R12), Y3
 	VPERMQ         $0x50, Y3, Y3
-	VPSRLVD        constant12<>+0(SB), Y3, Y3
-	VPAND          constant13<>+0(SB), Y3, Y3
-	VMOVDQU        constant14<>+0(SB), Y4
+	VPSRLVD        constant13<>+0(SB), Y3, Y3
+	VPAND          constant14<>+0(SB), Y3, Y3
+	VMOVDQU        constant15<>+0(SB), Y4
 	VPSHUFB        Y3, Y4, Y3
 	VPMADDUBSW     64(DI)(R11*8), Y3, Y3
 	VBROADCASTI128 56(R12), Y4
 	VPERMQ         $0x50, Y4, Y4
-	VPSRLVD        constant12<>+0(SB), Y4, Y4
-	VPAND          constant13<>+0(SB), Y4, Y4
-	VMOVDQU        constant14<>+0(SB), Y5
+	VPSRLVD        constant13<>+0(SB), Y4, Y4
+	VPAND          constant14<>+0(SB), Y4, Y4
+	VMOVDQU        constant15<>+0(SB), Y5
 	VPSHUFB        Y4, Y5, Y4
 	VPMADDUBSW     96(DI)(R11*8), Y4, Y4
 	VPUNPCKLWD     Y4, Y3, Y5
@@ -780,16 +789,16 @@ inPlace:
 	VPADDW         Y4, Y2, Y2
 	VBROADCASTI128 76(R12), Y3
 	VPERMQ         $0x50, Y3, Y3
-	VPSRLVD        constant12<>+0(SB), Y3, Y3
-	VPAND          constant13<>+0(SB), Y3, Y3
-	VMOVDQU        constant14<>+0(SB), Y4
+	VPSRLVD        constant13<>+0(SB), Y3, Y3
+	VPAND          constant14<>+0(SB), Y3, Y3
+	VMOVDQU        constant15<>+0(SB), Y4
 	VPSHUFB        Y3, Y4, Y3
 	VPMADDUBSW     128(DI)(R11*8), Y3, Y3
 	VBROADCASTI128 92(R12), Y4
 	VPERMQ         $0x50, Y4, Y4
-	VPSRLVD        constant12<>+0(SB), Y4, Y4
-	VPAND          constant13<>+0(SB), Y4, Y4
-	VMOVDQU        constant14<>+0(SB), Y5
+	VPSRLVD        constant13<>+0(SB), Y4, Y4
+	VPAND          constant14<>+0(SB), Y4, Y4
+	VMOVDQU        constant15<>+0(SB), Y5
 	VPSHUFB        Y4, Y5, Y4
 	VPMADDUBSW     160(DI)(R11*8), Y4, Y4
 	VPUNPCKLWD     Y4, Y3, Y5
@@ -797,16 +806,16 @@ inPlace:
 	VPADDW         Y5, Y3, Y3
 	VBROADCASTI128 112(R12), Y4
 	VPERMQ         $0x50, Y4, Y4
-	VPSRLVD        constant12<>+0(SB), Y4, Y4
-	VPAND          constant13<>+0(SB), Y4, Y4
-	VMOVDQU        constant14<>+0(SB), Y5
+	VPSRLVD        constant13<>+0(SB), Y4, Y4
+	VPAND          constant14<>+0(SB), Y4, Y4
+	VMOVDQU        constant15<>+0(SB), Y5
 	VPSHUFB        Y4, Y5, Y4
 	VPMADDUBSW     192(DI)(R11*8), Y4, Y4
 	VBROADCASTI128 128(R12), Y5
 	VPERMQ         $0x50, Y5, Y5
-	VPSRLVD        constant12<>+0(SB), Y5, Y5
-	VPAND          constant13<>+0(SB), Y5, Y5
-	VMOVDQU        constant14<>+0(SB), Y6
+	VPSRLVD        constant13<>+0(SB), Y5, Y5
+	VPAND          constant14<>+0(SB), Y5, Y5
+	VMOVDQU        constant15<>+0(SB), Y6
 	VPSHUFB        Y5, Y6, Y5
 	VPMADDUBSW     224(DI)(R11*8), Y5, Y5
 	VPUNPCKLWD     Y5, Y4, Y6
@@ -842,17 +851,17 @@ inPlace:
 	VPINSRW        $0x06, 108(R12), X2, X2
 	VPINSRW        $0x07, 110(R12), X2, X2
 	VPSLLW         $0x07, X2, X5
-	VPAND          constant15<>+0(SB), X5, X5
-	VPCMPEQW       constant15<>+0(SB), X5, X6
+	VPAND          constant16<>+0(SB), X5, X5
+	VPCMPEQW       constant16<>+0(SB), X5, X6
 	VPANDN         X5, X6, X5
 	VCVTPH2PS      X5, Y5
-	VMULPS         constant16<>+0(SB), Y5, Y5
+	VMULPS         constant17<>+0(SB), Y5, Y5
 	VPSRLW         $0x01, X2, X2
-	VPAND          constant15<>+0(SB), X2, X2
-	VPCMPEQW       constant15<>+0(SB), X2, X6
+	VPAND          constant16<>+0(SB), X2, X2
+	VPCMPEQW       constant16<>+0(SB), X2, X6
 	VPANDN         X2, X6, X2
 	VCVTPH2PS      X2, Y2
-	VMULPS         constant16<>+0(SB), Y2, Y2
+	VMULPS         constant17<>+0(SB), Y2, Y2
 	VPAND          Y0, Y5, Y5
 	VPAND          Y0, Y2, Y2
 	VMOVDQU        (R8)(R11*1), Y6
@@ -878,45 +887,45 @@ done:
 	VZEROUPPER
 	RET
 
-DATA constant11<>+0(SB)/8, $0xffffffffffffffff
-DATA constant11<>+8(SB)/8, $0xffffffffffffffff
-DATA constant11<>+16(SB)/8, $0xffffffffffffffff
-DATA constant11<>+24(SB)/8, $0xffffffffffffffff
-DATA constant11<>+32(SB)/8, $0x0000000000000000
-DATA constant11<>+40(SB)/8, $0x0000000000000000
-DATA constant11<>+48(SB)/8, $0x0000000000000000
-DATA constant11<>+56(SB)/8, $0x0000000000000000
-GLOBL constant11<>(SB), RODATA|NOPTR, $64
+DATA constant12<>+0(SB)/8, $0xffffffffffffffff
+DATA constant12<>+8(SB)/8, $0xffffffffffffffff
+DATA constant12<>+16(SB)/8, $0xffffffffffffffff
+DATA constant12<>+24(SB)/8, $0xffffffffffffffff
+DATA constant12<>+32(SB)/8, $0x0000000000000000
+DATA constant12<>+40(SB)/8, $0x0000000000000000
+DATA constant12<>+48(SB)/8, $0x0000000000000000
+DATA constant12<>+56(SB)/8, $0x0000000000000000
+GLOBL constant12<>(SB), RODATA|NOPTR, $64
 
-DATA constant12<>+0(SB)/8, $0x0000000000000000
-DATA constant12<>+8(SB)/8, $0x0000000400000004
-DATA constant12<>+16(SB)/8, $0x0000000000000000
-DATA constant12<>+24(SB)/8, $0x0000000400000004
-GLOBL constant12<>(SB), RODATA|NOPTR, $32
-
-DATA constant13<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant13<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant13<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant13<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant13<>+0(SB)/8, $0x0000000000000000
+DATA constant13<>+8(SB)/8, $0x0000000400000004
+DATA constant13<>+16(SB)/8, $0x0000000000000000
+DATA constant13<>+24(SB)/8, $0x0000000400000004
 GLOBL constant13<>(SB), RODATA|NOPTR, $32
 
-DATA constant14<>+0(SB)/8, $0x1c18161413121110
-DATA constant14<>+8(SB)/8, $0x04080a0c0d0e0f10
-DATA constant14<>+16(SB)/8, $0x1c18161413121110
-DATA constant14<>+24(SB)/8, $0x04080a0c0d0e0f10
+DATA constant14<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant14<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant14<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant14<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
 GLOBL constant14<>(SB), RODATA|NOPTR, $32
 
-DATA constant15<>+0(SB)/8, $0x3f803f803f803f80
-DATA constant15<>+8(SB)/8, $0x3f803f803f803f80
-DATA constant15<>+16(SB)/8, $0x3f803f803f803f80
-DATA constant15<>+24(SB)/8, $0x3f803f803f803f80
+DATA constant15<>+0(SB)/8, $0x1c18161413121110
+DATA constant15<>+8(SB)/8, $0x04080a0c0d0e0f10
+DATA constant15<>+16(SB)/8, $0x1c18161413121110
+DATA constant15<>+24(SB)/8, $0x04080a0c0d0e0f10
 GLOBL constant15<>(SB), RODATA|NOPTR, $32
 
-DATA constant16<>+0(SB)/8, $0x4300000043000000
-DATA constant16<>+8(SB)/8, $0x4300000043000000
-DATA constant16<>+16(SB)/8, $0x4300000043000000
-DATA constant16<>+24(SB)/8, $0x4300000043000000
+DATA constant16<>+0(SB)/8, $0x3f803f803f803f80
+DATA constant16<>+8(SB)/8, $0x3f803f803f803f80
+DATA constant16<>+16(SB)/8, $0x3f803f803f803f80
+DATA constant16<>+24(SB)/8, $0x3f803f803f803f80
 GLOBL constant16<>(SB), RODATA|NOPTR, $32
+
+DATA constant17<>+0(SB)/8, $0x4300000043000000
+DATA constant17<>+8(SB)/8, $0x4300000043000000
+DATA constant17<>+16(SB)/8, $0x4300000043000000
+DATA constant17<>+24(SB)/8, $0x4300000043000000
+GLOBL constant17<>(SB), RODATA|NOPTR, $32
 
 // func nvfp4PackAVX2(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX2, F16C
@@ -953,39 +962,39 @@ tile:
 	VPUNPCKLQDQ    Y2, Y0, Y4
 	VPUNPCKHQDQ    Y2, Y0, Y0
 	VPSRLD         $0x04, Y3, Y2
-	VPAND          constant13<>+0(SB), Y3, Y3
-	VPAND          constant13<>+0(SB), Y2, Y2
-	VMOVDQU        constant14<>+0(SB), Y5
+	VPAND          constant14<>+0(SB), Y3, Y3
+	VPAND          constant14<>+0(SB), Y2, Y2
+	VMOVDQU        constant15<>+0(SB), Y5
 	VPSHUFB        Y3, Y5, Y3
 	VMOVDQU        Y3, (AX)(R9*8)
-	VMOVDQU        constant14<>+0(SB), Y3
+	VMOVDQU        constant15<>+0(SB), Y3
 	VPSHUFB        Y2, Y3, Y2
 	VMOVDQU        Y2, 128(AX)(R9*8)
 	VPSRLD         $0x04, Y1, Y2
-	VPAND          constant13<>+0(SB), Y1, Y1
-	VPAND          constant13<>+0(SB), Y2, Y2
-	VMOVDQU        constant14<>+0(SB), Y3
+	VPAND          constant14<>+0(SB), Y1, Y1
+	VPAND          constant14<>+0(SB), Y2, Y2
+	VMOVDQU        constant15<>+0(SB), Y3
 	VPSHUFB        Y1, Y3, Y1
 	VMOVDQU        Y1, 64(AX)(R9*8)
-	VMOVDQU        constant14<>+0(SB), Y1
+	VMOVDQU        constant15<>+0(SB), Y1
 	VPSHUFB        Y2, Y1, Y1
 	VMOVDQU        Y1, 192(AX)(R9*8)
 	VPSRLD         $0x04, Y4, Y1
-	VPAND          constant13<>+0(SB), Y4, Y2
-	VPAND          constant13<>+0(SB), Y1, Y1
-	VMOVDQU        constant14<>+0(SB), Y3
+	VPAND          constant14<>+0(SB), Y4, Y2
+	VPAND          constant14<>+0(SB), Y1, Y1
+	VMOVDQU        constant15<>+0(SB), Y3
 	VPSHUFB        Y2, Y3, Y2
 	VMOVDQU        Y2, 256(AX)(R9*8)
-	VMOVDQU        constant14<>+0(SB), Y2
+	VMOVDQU        constant15<>+0(SB), Y2
 	VPSHUFB        Y1, Y2, Y1
 	VMOVDQU        Y1, 384(AX)(R9*8)
 	VPSRLD         $0x04, Y0, Y1
-	VPAND          constant13<>+0(SB), Y0, Y0
-	VPAND          constant13<>+0(SB), Y1, Y1
-	VMOVDQU        constant14<>+0(SB), Y2
+	VPAND          constant14<>+0(SB), Y0, Y0
+	VPAND          constant14<>+0(SB), Y1, Y1
+	VMOVDQU        constant15<>+0(SB), Y2
 	VPSHUFB        Y0, Y2, Y0
 	VMOVDQU        Y0, 320(AX)(R9*8)
-	VMOVDQU        constant14<>+0(SB), Y0
+	VMOVDQU        constant15<>+0(SB), Y0
 	VPSHUFB        Y1, Y0, Y0
 	VMOVDQU        Y0, 448(AX)(R9*8)
 	VPXOR          X0, X0, X0
@@ -998,17 +1007,17 @@ tile:
 	VPINSRW        $0x06, 108(R10), X0, X0
 	VPINSRW        $0x07, 110(R10), X0, X0
 	VPSLLW         $0x07, X0, X1
-	VPAND          constant15<>+0(SB), X1, X1
-	VPCMPEQW       constant15<>+0(SB), X1, X2
+	VPAND          constant16<>+0(SB), X1, X1
+	VPCMPEQW       constant16<>+0(SB), X1, X2
 	VPANDN         X1, X2, X1
 	VCVTPH2PS      X1, Y1
-	VMULPS         constant16<>+0(SB), Y1, Y1
+	VMULPS         constant17<>+0(SB), Y1, Y1
 	VPSRLW         $0x01, X0, X0
-	VPAND          constant15<>+0(SB), X0, X0
-	VPCMPEQW       constant15<>+0(SB), X0, X2
+	VPAND          constant16<>+0(SB), X0, X0
+	VPCMPEQW       constant16<>+0(SB), X0, X2
 	VPANDN         X0, X2, X0
 	VCVTPH2PS      X0, Y0
-	VMULPS         constant16<>+0(SB), Y0, Y0
+	VMULPS         constant17<>+0(SB), Y0, Y0
 	VMOVDQU        Y1, (CX)(R9*2)
 	VMOVDQU        Y0, 64(CX)(R9*2)
 	ADDQ           $+144, R10
@@ -1029,39 +1038,39 @@ tile:
 	VPUNPCKLQDQ    Y2, Y0, Y4
 	VPUNPCKHQDQ    Y2, Y0, Y0
 	VPSRLD         $0x04, Y3, Y2
-	VPAND          constant13<>+0(SB), Y3, Y3
-	VPAND          constant13<>+0(SB), Y2, Y2
-	VMOVDQU        constant14<>+0(SB), Y5
+	VPAND          constant14<>+0(SB), Y3, Y3
+	VPAND          constant14<>+0(SB), Y2, Y2
+	VMOVDQU        constant15<>+0(SB), Y5
 	VPSHUFB        Y3, Y5, Y3
 	VMOVDQU        Y3, 32(AX)(R9*8)
-	VMOVDQU        constant14<>+0(SB), Y3
+	VMOVDQU        constant15<>+0(SB), Y3
 	VPSHUFB        Y2, Y3, Y2
 	VMOVDQU        Y2, 160(AX)(R9*8)
 	VPSRLD         $0x04, Y1, Y2
-	VPAND          constant13<>+0(SB), Y1, Y1
-	VPAND          constant13<>+0(SB), Y2, Y2
-	VMOVDQU        constant14<>+0(SB), Y3
+	VPAND          constant14<>+0(SB), Y1, Y1
+	VPAND          constant14<>+0(SB), Y2, Y2
+	VMOVDQU        constant15<>+0(SB), Y3
 	VPSHUFB        Y1, Y3, Y1
 	VMOVDQU        Y1, 96(AX)(R9*8)
-	VMOVDQU        constant14<>+0(SB), Y1
+	VMOVDQU        constant15<>+0(SB), Y1
 	VPSHUFB        Y2, Y1, Y1
 	VMOVDQU        Y1, 224(AX)(R9*8)
 	VPSRLD         $0x04, Y4, Y1
-	VPAND          constant13<>+0(SB), Y4, Y2
-	VPAND          constant13<>+0(SB), Y1, Y1
-	VMOVDQU        constant14<>+0(SB), Y3
+	VPAND          constant14<>+0(SB), Y4, Y2
+	VPAND          constant14<>+0(SB), Y1, Y1
+	VMOVDQU        constant15<>+0(SB), Y3
 	VPSHUFB        Y2, Y3, Y2
 	VMOVDQU        Y2, 288(AX)(R9*8)
-	VMOVDQU        constant14<>+0(SB), Y2
+	VMOVDQU        constant15<>+0(SB), Y2
 	VPSHUFB        Y1, Y2, Y1
 	VMOVDQU        Y1, 416(AX)(R9*8)
 	VPSRLD         $0x04, Y0, Y1
-	VPAND          constant13<>+0(SB), Y0, Y0
-	VPAND          constant13<>+0(SB), Y1, Y1
-	VMOVDQU        constant14<>+0(SB), Y2
+	VPAND          constant14<>+0(SB), Y0, Y0
+	VPAND          constant14<>+0(SB), Y1, Y1
+	VMOVDQU        constant15<>+0(SB), Y2
 	VPSHUFB        Y0, Y2, Y0
 	VMOVDQU        Y0, 352(AX)(R9*8)
-	VMOVDQU        constant14<>+0(SB), Y0
+	VMOVDQU        constant15<>+0(SB), Y0
 	VPSHUFB        Y1, Y0, Y0
 	VMOVDQU        Y0, 480(AX)(R9*8)
 	VPXOR          X0, X0, X0
@@ -1074,17 +1083,17 @@ tile:
 	VPINSRW        $0x06, 108(R10), X0, X0
 	VPINSRW        $0x07, 110(R10), X0, X0
 	VPSLLW         $0x07, X0, X1
-	VPAND          constant15<>+0(SB), X1, X1
-	VPCMPEQW       constant15<>+0(SB), X1, X2
+	VPAND          constant16<>+0(SB), X1, X1
+	VPCMPEQW       constant16<>+0(SB), X1, X2
 	VPANDN         X1, X2, X1
 	VCVTPH2PS      X1, Y1
-	VMULPS         constant16<>+0(SB), Y1, Y1
+	VMULPS         constant17<>+0(SB), Y1, Y1
 	VPSRLW         $0x01, X0, X0
-	VPAND          constant15<>+0(SB), X0, X0
-	VPCMPEQW       constant15<>+0(SB), X0, X2
+	VPAND          constant16<>+0(SB), X0, X0
+	VPCMPEQW       constant16<>+0(SB), X0, X2
 	VPANDN         X0, X2, X0
 	VCVTPH2PS      X0, Y0
-	VMULPS         constant16<>+0(SB), Y0, Y0
+	VMULPS         constant17<>+0(SB), Y0, Y0
 	VMOVDQU        Y1, 32(CX)(R9*2)
 	VMOVDQU        Y0, 96(CX)(R9*2)
 	ADDQ           $+144, R10

@@ -53,102 +53,100 @@ group:
 	PREFETCHT0      4096(R12)
 	PREFETCHT0      4160(R12)
 	PREFETCHT0      4224(R12)
-	VBROADCASTI64X4 16(R12), Z8
-	VPSRLVD         Z2, Z8, Z8
-	VPANDD          Z3, Z8, Z8
-	VPXORD          Z9, Z9, Z9
-	VPDPBUSD        (DI)(R11*8), Z8, Z9
-	VBROADCASTI64X4 16(R12), Z8
-	VPSRLVD         Z4, Z8, Z8
-	VPANDD          Z3, Z8, Z8
-	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        64(DI)(R11*8), Z8, Z10
-	VPACKSSDW       Z10, Z9, Z8
-	VPMADDWD        Z5, Z8, Z8
-	VBROADCASTI64X4 48(R12), Z9
+	VBROADCASTI64X4 16(R12), Z9
 	VPSRLVD         Z2, Z9, Z9
 	VPANDD          Z3, Z9, Z9
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        128(DI)(R11*8), Z9, Z10
-	VBROADCASTI64X4 48(R12), Z9
+	VPDPBUSD        (DI)(R11*8), Z9, Z10
+	VBROADCASTI64X4 16(R12), Z9
 	VPSRLVD         Z4, Z9, Z9
 	VPANDD          Z3, Z9, Z9
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        192(DI)(R11*8), Z9, Z11
+	VPDPBUSD        64(DI)(R11*8), Z9, Z11
 	VPACKSSDW       Z11, Z10, Z9
 	VPMADDWD        Z5, Z9, Z9
-	VPACKSSDW       Z9, Z8, Z8
-	VPMADDWD        Z5, Z8, Z8
-	VBROADCASTI64X4 100(R12), Z9
-	VPSRLVD         Z2, Z9, Z9
-	VPANDD          Z3, Z9, Z9
-	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        256(DI)(R11*8), Z9, Z10
-	VBROADCASTI64X4 100(R12), Z9
-	VPSRLVD         Z4, Z9, Z9
-	VPANDD          Z3, Z9, Z9
-	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        320(DI)(R11*8), Z9, Z11
-	VPACKSSDW       Z11, Z10, Z9
-	VPMADDWD        Z5, Z9, Z9
-	VBROADCASTI64X4 132(R12), Z10
+	VBROADCASTI64X4 48(R12), Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        384(DI)(R11*8), Z10, Z11
-	VBROADCASTI64X4 132(R12), Z10
+	VPDPBUSD        128(DI)(R11*8), Z10, Z11
+	VBROADCASTI64X4 48(R12), Z10
 	VPSRLVD         Z4, Z10, Z10
 	VPANDD          Z3, Z10, Z10
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        448(DI)(R11*8), Z10, Z12
+	VPDPBUSD        192(DI)(R11*8), Z10, Z12
 	VPACKSSDW       Z12, Z11, Z10
 	VPMADDWD        Z5, Z10, Z10
 	VPACKSSDW       Z10, Z9, Z9
 	VPMADDWD        Z5, Z9, Z9
-	VSHUFI32X4      $0x88, Z9, Z8, Z10
-	VSHUFI32X4      $0xdd, Z9, Z8, Z8
-	VPERMD          Z8, Z6, Z8
-	VPERMD          Z10, Z6, Z10
-	VPBROADCASTD    80(R12), Y9
-	VPBROADCASTD    164(R12), X11
-	VINSERTI32X4    $0x01, X11, Y9, Y9
-	VCVTPH2PS       Y9, Z9
-	VMOVSHDUP       Z9, Z11
-	VMOVSLDUP       Z9, Z9
-	VBROADCASTI32X4 (R12), Y12
-	VINSERTI32X4    $0x01, 84(R12), Y12, Y12
-	VPMOVZXWD       Y12, Z12
-	VPSRLD          $0x00, Z12, Z13
-	VPANDD          Z7, Z13, Z13
-	VCVTDQ2PS       Z13, Z13
-	VMULPS          Z9, Z13, Z13
-	VPSRLD          $0x08, Z12, Z14
-	VPANDD          Z7, Z14, Z14
+	VBROADCASTI64X4 100(R12), Z10
+	VPSRLVD         Z2, Z10, Z10
+	VPANDD          Z3, Z10, Z10
+	VPXORD          Z11, Z11, Z11
+	VPDPBUSD        256(DI)(R11*8), Z10, Z11
+	VBROADCASTI64X4 100(R12), Z10
+	VPSRLVD         Z4, Z10, Z10
+	VPANDD          Z3, Z10, Z10
+	VPXORD          Z12, Z12, Z12
+	VPDPBUSD        320(DI)(R11*8), Z10, Z12
+	VPACKSSDW       Z12, Z11, Z10
+	VPMADDWD        Z5, Z10, Z10
+	VBROADCASTI64X4 132(R12), Z11
+	VPSRLVD         Z2, Z11, Z11
+	VPANDD          Z3, Z11, Z11
+	VPXORD          Z12, Z12, Z12
+	VPDPBUSD        384(DI)(R11*8), Z11, Z12
+	VBROADCASTI64X4 132(R12), Z11
+	VPSRLVD         Z4, Z11, Z11
+	VPANDD          Z3, Z11, Z11
+	VPXORD          Z13, Z13, Z13
+	VPDPBUSD        448(DI)(R11*8), Z11, Z13
+	VPACKSSDW       Z13, Z12, Z11
+	VPMADDWD        Z5, Z11, Z11
+	VPACKSSDW       Z11, Z10, Z10
+	VPMADDWD        Z5, Z10, Z10
+	VMOVDQU32       Z9, Z11
+	VPERMT2D        Z10, Z6, Z11
+	VPERMT2D        Z10, Z7, Z9
+	VPBROADCASTD    80(R12), Y10
+	VPBROADCASTD    164(R12), X12
+	VINSERTI32X4    $0x01, X12, Y10, Y10
+	VCVTPH2PS       Y10, Z10
+	VMOVSHDUP       Z10, Z12
+	VMOVSLDUP       Z10, Z10
+	VBROADCASTI32X4 (R12), Y13
+	VINSERTI32X4    $0x01, 84(R12), Y13, Y13
+	VPMOVZXWD       Y13, Z13
+	VPANDD          Z8, Z13, Z14
 	VCVTDQ2PS       Z14, Z14
-	VMULPS          Z9, Z14, Z14
-	VPSRLD          $0x04, Z12, Z9
-	VPANDD          Z7, Z9, Z9
+	VMULPS          Z10, Z14, Z14
+	VPSRLD          $0x08, Z13, Z15
+	VPANDD          Z8, Z15, Z15
+	VCVTDQ2PS       Z15, Z15
+	VMULPS          Z10, Z15, Z15
+	VPSRLD          $0x04, Z13, Z10
+	VPANDD          Z8, Z10, Z10
+	VCVTDQ2PS       Z10, Z10
+	VMULPS          Z12, Z10, Z10
+	VPSRLD          $0x0c, Z13, Z13
+	VCVTDQ2PS       Z13, Z13
+	VMULPS          Z12, Z13, Z13
+	VMOVDQU32       (R8)(R11*1), Z12
+	VCVTDQ2PS       Z11, Z11
+	VMULPS          Z12, Z14, Z14
+	VFMADD231PS     Z14, Z11, Z1
 	VCVTDQ2PS       Z9, Z9
-	VMULPS          Z11, Z9, Z9
-	VPSRLD          $0x0c, Z12, Z12
-	VCVTDQ2PS       Z12, Z12
-	VMULPS          Z11, Z12, Z12
-	VMOVDQU32       (R8)(R11*1), Z11
-	VCVTDQ2PS       Z10, Z10
-	VMULPS          Z11, Z13, Z13
-	VFMADD231PS     Z13, Z10, Z1
-	VCVTDQ2PS       Z8, Z8
-	VMULPS          Z11, Z14, Z14
-	VFMADD231PS     Z14, Z8, Z1
-	VMOVDQU32       (R9)(R11*1), Z8
-	VMOVDQU32       (R10)(R11*1), Z10
-	VPSUBD          Z10, Z8, Z8
-	VCVTDQ2PS       Z10, Z10
-	VMULPS          Z11, Z10, Z10
-	VFNMADD231PS    Z10, Z9, Z1
-	VCVTDQ2PS       Z8, Z8
-	VMULPS          Z11, Z8, Z8
-	VFNMADD231PS    Z8, Z12, Z1
+	VMULPS          Z12, Z15, Z15
+	VFMADD231PS     Z15, Z9, Z1
+	VMOVDQU32       (R9)(R11*1), Z9
+	VMOVDQU32       (R10)(R11*1), Z11
+	VPSUBD          Z11, Z9, Z9
+	VCVTDQ2PS       Z11, Z11
+	VMULPS          Z12, Z11, Z11
+	VFNMADD231PS    Z11, Z10, Z1
+	VCVTDQ2PS       Z9, Z9
+	VMULPS          Z12, Z9, Z9
+	VFNMADD231PS    Z9, Z13, Z1
 	ADDQ            $+168, R12
 	ADDQ            $+64, R11
 	JMP             group
@@ -162,16 +160,16 @@ rest:
 	LEAQ 8(SP), R15
 
 copy:
-	VMOVDQU32 (R12), X8
-	VMOVDQU32 X8, (R15)
+	VMOVDQU32 (R12), X9
+	VMOVDQU32 X9, (R15)
 	ADDQ      $+16, R12
 	ADDQ      $+16, R15
-	VMOVDQU32 (R12), Y8
-	VMOVDQU32 Y8, (R15)
+	VMOVDQU32 (R12), Y9
+	VMOVDQU32 Y9, (R15)
 	ADDQ      $+32, R12
 	ADDQ      $+32, R15
-	VMOVDQU32 (R12), Y8
-	VMOVDQU32 Y8, (R15)
+	VMOVDQU32 (R12), Y9
+	VMOVDQU32 Y9, (R15)
 	ADDQ      $+32, R12
 	ADDQ      $+32, R15
 	MOVL      (R12), BP
@@ -183,117 +181,115 @@ copy:
 	LEAQ      8(SP), R12
 
 inPlace:
-	VBROADCASTI64X4 16(R12), Z8
-	VPSRLVD         Z2, Z8, Z8
-	VPANDD          Z3, Z8, Z8
-	VPXORD          Z9, Z9, Z9
-	VPDPBUSD        (DI)(R11*8), Z8, Z9
-	VBROADCASTI64X4 16(R12), Z8
-	VPSRLVD         Z4, Z8, Z8
-	VPANDD          Z3, Z8, Z8
-	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        64(DI)(R11*8), Z8, Z10
-	VPACKSSDW       Z10, Z9, Z8
-	VPMADDWD        Z5, Z8, Z8
-	VBROADCASTI64X4 48(R12), Z9
+	VBROADCASTI64X4 16(R12), Z9
 	VPSRLVD         Z2, Z9, Z9
 	VPANDD          Z3, Z9, Z9
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        128(DI)(R11*8), Z9, Z10
-	VBROADCASTI64X4 48(R12), Z9
+	VPDPBUSD        (DI)(R11*8), Z9, Z10
+	VBROADCASTI64X4 16(R12), Z9
 	VPSRLVD         Z4, Z9, Z9
 	VPANDD          Z3, Z9, Z9
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        192(DI)(R11*8), Z9, Z11
+	VPDPBUSD        64(DI)(R11*8), Z9, Z11
 	VPACKSSDW       Z11, Z10, Z9
 	VPMADDWD        Z5, Z9, Z9
-	VPACKSSDW       Z9, Z8, Z8
-	VPMADDWD        Z5, Z8, Z8
-	VBROADCASTI64X4 100(R12), Z9
-	VPSRLVD         Z2, Z9, Z9
-	VPANDD          Z3, Z9, Z9
-	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        256(DI)(R11*8), Z9, Z10
-	VBROADCASTI64X4 100(R12), Z9
-	VPSRLVD         Z4, Z9, Z9
-	VPANDD          Z3, Z9, Z9
-	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        320(DI)(R11*8), Z9, Z11
-	VPACKSSDW       Z11, Z10, Z9
-	VPMADDWD        Z5, Z9, Z9
-	VBROADCASTI64X4 132(R12), Z10
+	VBROADCASTI64X4 48(R12), Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        384(DI)(R11*8), Z10, Z11
-	VBROADCASTI64X4 132(R12), Z10
+	VPDPBUSD        128(DI)(R11*8), Z10, Z11
+	VBROADCASTI64X4 48(R12), Z10
 	VPSRLVD         Z4, Z10, Z10
 	VPANDD          Z3, Z10, Z10
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        448(DI)(R11*8), Z10, Z12
+	VPDPBUSD        192(DI)(R11*8), Z10, Z12
 	VPACKSSDW       Z12, Z11, Z10
 	VPMADDWD        Z5, Z10, Z10
 	VPACKSSDW       Z10, Z9, Z9
 	VPMADDWD        Z5, Z9, Z9
-	VSHUFI32X4      $0x88, Z9, Z8, Z10
-	VSHUFI32X4      $0xdd, Z9, Z8, Z8
-	VPERMD          Z8, Z6, Z8
-	VPERMD          Z10, Z6, Z10
-	VPBROADCASTD    80(R12), Y9
-	VPBROADCASTD    164(R12), X11
-	VINSERTI32X4    $0x01, X11, Y9, Y9
-	VCVTPH2PS       Y9, Z9
-	VMOVSHDUP       Z9, Z11
-	VMOVSLDUP       Z9, Z9
-	VBROADCASTI32X4 (R12), Y12
-	VINSERTI32X4    $0x01, 84(R12), Y12, Y12
-	VPMOVZXWD       Y12, Z12
-	VPSRLD          $0x00, Z12, Z13
-	VPANDD          Z7, Z13, Z13
-	VCVTDQ2PS       Z13, Z13
-	VMULPS          Z9, Z13, Z13
-	VPSRLD          $0x08, Z12, Z14
-	VPANDD          Z7, Z14, Z14
+	VBROADCASTI64X4 100(R12), Z10
+	VPSRLVD         Z2, Z10, Z10
+	VPANDD          Z3, Z10, Z10
+	VPXORD          Z11, Z11, Z11
+	VPDPBUSD        256(DI)(R11*8), Z10, Z11
+	VBROADCASTI64X4 100(R12), Z10
+	VPSRLVD         Z4, Z10, Z10
+	VPANDD          Z3, Z10, Z10
+	VPXORD          Z12, Z12, Z12
+	VPDPBUSD        320(DI)(R11*8), Z10, Z12
+	VPACKSSDW       Z12, Z11, Z10
+	VPMADDWD        Z5, Z10, Z10
+	VBROADCASTI64X4 132(R12), Z11
+	VPSRLVD         Z2, Z11, Z11
+	VPANDD          Z3, Z11, Z11
+	VPXORD          Z12, Z12, Z12
+	VPDPBUSD        384(DI)(R11*8), Z11, Z12
+	VBROADCASTI64X4 132(R12), Z11
+	VPSRLVD         Z4, Z11, Z11
+	VPANDD          Z3, Z11, Z11
+	VPXORD          Z13, Z13, Z13
+	VPDPBUSD        448(DI)(R11*8), Z11, Z13
+	VPACKSSDW       Z13, Z12, Z11
+	VPMADDWD        Z5, Z11, Z11
+	VPACKSSDW       Z11, Z10, Z10
+	VPMADDWD        Z5, Z10, Z10
+	VMOVDQU32       Z9, Z11
+	VPERMT2D        Z10, Z6, Z11
+	VPERMT2D        Z10, Z7, Z9
+	VPBROADCASTD    80(R12), Y10
+	VPBROADCASTD    164(R12), X12
+	VINSERTI32X4    $0x01, X12, Y10, Y10
+	VCVTPH2PS       Y10, Z10
+	VMOVSHDUP       Z10, Z12
+	VMOVSLDUP       Z10, Z10
+	VBROADCASTI32X4 (R12), Y13
+	VINSERTI32X4    $0x01, 84(R12), Y13, Y13
+	VPMOVZXWD       Y13, Z13
+	VPANDD          Z8, Z13, Z14
 	VCVTDQ2PS       Z14, Z14
-	VMULPS          Z9, Z14, Z14
-	VPSRLD          $0x04, Z12, Z9
-	VPANDD          Z7, Z9, Z9
-	VCVTDQ2PS       Z9, Z9
-	VMULPS          Z11, Z9, Z9
-	VPSRLD          $0x0c, Z12, Z12
-	VCVTDQ2PS       Z12, Z12
-	VMULPS          Z11, Z12, Z12
-	VPANDD          Z0, Z13, Z13
+	VMULPS          Z10, Z14, Z14
+	VPSRLD          $0x08, Z13, Z15
+	VPANDD          Z8, Z15, Z15
+	VCVTDQ2PS       Z15, Z15
+	VMULPS          Z10, Z15, Z15
+	VPSRLD          $0x04, Z13, Z10
+	VPANDD          Z8, Z10, Z10
+	VCVTDQ2PS       Z10, Z10
+	VMULPS          Z12, Z10, Z10
+	VPSRLD          $0x0c, Z13, Z13
+	VCVTDQ2PS       Z13, Z13
+	VMULPS          Z12, Z13, Z13
 	VPANDD          Z0, Z14, Z14
-	VPANDD          Z0, Z9, Z9
-	VPANDD          Z0, Z12, Z12
-	VMOVDQU32       (R8)(R11*1), Z11
-	VCVTDQ2PS       Z10, Z10
-	VMULPS          Z11, Z13, Z13
-	VFMADD231PS     Z13, Z10, Z1
-	VCVTDQ2PS       Z8, Z8
-	VMULPS          Z11, Z14, Z14
-	VFMADD231PS     Z14, Z8, Z1
-	VMOVDQU32       (R9)(R11*1), Z8
-	VMOVDQU32       (R10)(R11*1), Z10
-	VPSUBD          Z10, Z8, Z8
-	VCVTDQ2PS       Z10, Z10
-	VMULPS          Z11, Z10, Z10
-	VFNMADD231PS    Z10, Z9, Z1
-	VCVTDQ2PS       Z8, Z8
-	VMULPS          Z11, Z8, Z8
-	VFNMADD231PS    Z8, Z12, Z1
+	VPANDD          Z0, Z15, Z15
+	VPANDD          Z0, Z10, Z10
+	VPANDD          Z0, Z13, Z13
+	VMOVDQU32       (R8)(R11*1), Z12
+	VCVTDQ2PS       Z11, Z11
+	VMULPS          Z12, Z14, Z14
+	VFMADD231PS     Z14, Z11, Z1
+	VCVTDQ2PS       Z9, Z9
+	VMULPS          Z12, Z15, Z15
+	VFMADD231PS     Z15, Z9, Z1
+	VMOVDQU32       (R9)(R11*1), Z9
+	VMOVDQU32       (R10)(R11*1), Z11
+	VPSUBD          Z11, Z9, Z9
+	VCVTDQ2PS       Z11, Z11
+	VMULPS          Z12, Z11, Z11
+	VFNMADD231PS    Z11, Z10, Z1
+	VCVTDQ2PS       Z9, Z9
+	VMULPS          Z12, Z9, Z9
+	VFNMADD231PS    Z9, Z13, Z1
 
 done:
-	VPERMILPS     $0x4e, Z1, Z8
-	VADDPS        Z1, Z8, Z8
-	VPERMILPS     $0xb1, Z8, Z1
-	VADDPS        Z1, Z8, Z8
-	VSHUFF32X4    $0xb1, Z8, Z8, Z1
-	VADDPS        Z8, Z1, Z1
-	VEXTRACTI32X4 $0x02, Z1, X8
-	VADDPS        X1, X8, X8
-	VMOVSS        X8, (AX)
+	VPERMILPS     $0x4e, Z1, Z9
+	VADDPS        Z1, Z9, Z9
+	VPERMILPS     $0xb1, Z9, Z1
+	VADDPS        Z1, Z9, Z9
+	VSHUFF32X4    $0xb1, Z9, Z9, Z1
+	VADDPS        Z9, Z1, Z1
+	VEXTRACTI32X4 $0x02, Z1, X9
+	VADDPS        X1, X9, X9
+	VMOVSS        X9, (AX)
 	ADDQ          $0x04, AX
 	ADDQ          DX, CX
 	DECQ          BX
@@ -308,6 +304,7 @@ constants:
 	VMOVDQU32 constant5<>+0(SB), Z3
 	VMOVDQU32 constant6<>+0(SB), Z4
 	VMOVDQU32 constant7<>+0(SB), Z7
+	VMOVDQU32 constant8<>+0(SB), Z8
 	JMP       begin
 
 DATA constant0<>+0(SB)/8, $0xffffffffffffffff
@@ -344,14 +341,14 @@ DATA constant2<>+48(SB)/8, $0x0000000200000002
 DATA constant2<>+56(SB)/8, $0x0000000200000002
 GLOBL constant2<>(SB), RODATA|NOPTR, $64
 
-DATA constant3<>+0(SB)/8, $0x0000000400000000
-DATA constant3<>+8(SB)/8, $0x0000000500000001
-DATA constant3<>+16(SB)/8, $0x0000000600000002
-DATA constant3<>+24(SB)/8, $0x0000000700000003
-DATA constant3<>+32(SB)/8, $0x0000000c00000008
-DATA constant3<>+40(SB)/8, $0x0000000d00000009
-DATA constant3<>+48(SB)/8, $0x0000000e0000000a
-DATA constant3<>+56(SB)/8, $0x0000000f0000000b
+DATA constant3<>+0(SB)/8, $0x0000000800000000
+DATA constant3<>+8(SB)/8, $0x0000000900000001
+DATA constant3<>+16(SB)/8, $0x0000000a00000002
+DATA constant3<>+24(SB)/8, $0x0000000b00000003
+DATA constant3<>+32(SB)/8, $0x0000001800000010
+DATA constant3<>+40(SB)/8, $0x0000001900000011
+DATA constant3<>+48(SB)/8, $0x0000001a00000012
+DATA constant3<>+56(SB)/8, $0x0000001b00000013
 GLOBL constant3<>(SB), RODATA|NOPTR, $64
 
 DATA constant4<>+0(SB)/8, $0x0001000100010001
@@ -384,15 +381,25 @@ DATA constant6<>+48(SB)/8, $0x0000000600000006
 DATA constant6<>+56(SB)/8, $0x0000000600000006
 GLOBL constant6<>(SB), RODATA|NOPTR, $64
 
-DATA constant7<>+0(SB)/8, $0x0000000f0000000f
-DATA constant7<>+8(SB)/8, $0x0000000f0000000f
-DATA constant7<>+16(SB)/8, $0x0000000f0000000f
-DATA constant7<>+24(SB)/8, $0x0000000f0000000f
-DATA constant7<>+32(SB)/8, $0x0000000f0000000f
-DATA constant7<>+40(SB)/8, $0x0000000f0000000f
-DATA constant7<>+48(SB)/8, $0x0000000f0000000f
-DATA constant7<>+56(SB)/8, $0x0000000f0000000f
+DATA constant7<>+0(SB)/8, $0x0000000c00000004
+DATA constant7<>+8(SB)/8, $0x0000000d00000005
+DATA constant7<>+16(SB)/8, $0x0000000e00000006
+DATA constant7<>+24(SB)/8, $0x0000000f00000007
+DATA constant7<>+32(SB)/8, $0x0000001c00000014
+DATA constant7<>+40(SB)/8, $0x0000001d00000015
+DATA constant7<>+48(SB)/8, $0x0000001e00000016
+DATA constant7<>+56(SB)/8, $0x0000001f00000017
 GLOBL constant7<>(SB), RODATA|NOPTR, $64
+
+DATA constant8<>+0(SB)/8, $0x0000000f0000000f
+DATA constant8<>+8(SB)/8, $0x0000000f0000000f
+DATA constant8<>+16(SB)/8, $0x0000000f0000000f
+DATA constant8<>+24(SB)/8, $0x0000000f0000000f
+DATA constant8<>+32(SB)/8, $0x0000000f0000000f
+DATA constant8<>+40(SB)/8, $0x0000000f0000000f
+DATA constant8<>+48(SB)/8, $0x0000000f0000000f
+DATA constant8<>+56(SB)/8, $0x0000000f0000000f
+GLOBL constant8<>(SB), RODATA|NOPTR, $64
 
 // func q2_kPackAVX512(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX2, AVX512F, AVX512VL
@@ -464,8 +471,7 @@ tile:
 	VBROADCASTI32X4 (R10), Y5
 	VINSERTI32X4    $0x01, 84(R10), Y5, Y5
 	VPMOVZXWD       Y5, Z5
-	VPSRLD          $0x00, Z5, Z6
-	VPANDD          Z4, Z6, Z6
+	VPANDD          Z4, Z5, Z6
 	VCVTDQ2PS       Z6, Z6
 	VMULPS          Z0, Z6, Z6
 	VPSRLD          $0x08, Z5, Z7
@@ -496,20 +502,20 @@ tile:
 	RET
 
 constants:
-	VMOVDQU32 constant8<>+0(SB), Z2
+	VMOVDQU32 constant9<>+0(SB), Z2
 	VMOVDQU32 constant5<>+0(SB), Z3
-	VMOVDQU32 constant7<>+0(SB), Z4
+	VMOVDQU32 constant8<>+0(SB), Z4
 	JMP       begin
 
-DATA constant8<>+0(SB)/8, $0x0000000200000000
-DATA constant8<>+8(SB)/8, $0x0000000600000004
-DATA constant8<>+16(SB)/8, $0x0000000200000000
-DATA constant8<>+24(SB)/8, $0x0000000600000004
-DATA constant8<>+32(SB)/8, $0x0000000200000000
-DATA constant8<>+40(SB)/8, $0x0000000600000004
-DATA constant8<>+48(SB)/8, $0x0000000200000000
-DATA constant8<>+56(SB)/8, $0x0000000600000004
-GLOBL constant8<>(SB), RODATA|NOPTR, $64
+DATA constant9<>+0(SB)/8, $0x0000000200000000
+DATA constant9<>+8(SB)/8, $0x0000000600000004
+DATA constant9<>+16(SB)/8, $0x0000000200000000
+DATA constant9<>+24(SB)/8, $0x0000000600000004
+DATA constant9<>+32(SB)/8, $0x0000000200000000
+DATA constant9<>+40(SB)/8, $0x0000000600000004
+DATA constant9<>+48(SB)/8, $0x0000000200000000
+DATA constant9<>+56(SB)/8, $0x0000000600000004
+GLOBL constant9<>(SB), RODATA|NOPTR, $64
 
 // func q2_kRowAVX2(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 // Requires: AVX, AVX2, F16C, FMA3, MMX+
@@ -538,22 +544,22 @@ group:
 	PREFETCHT0     4160(R12)
 	VMOVDQU        16(R12), Y1
 	VPSRLD         $0x00, Y1, Y1
-	VPAND          constant9<>+0(SB), Y1, Y1
+	VPAND          constant10<>+0(SB), Y1, Y1
 	VPMADDUBSW     (DI)(R11*8), Y1, Y1
 	VMOVDQU        16(R12), Y2
 	VPSRLD         $0x02, Y2, Y2
-	VPAND          constant9<>+0(SB), Y2, Y2
+	VPAND          constant10<>+0(SB), Y2, Y2
 	VPMADDUBSW     32(DI)(R11*8), Y2, Y2
 	VPUNPCKLWD     Y2, Y1, Y3
 	VPUNPCKHWD     Y2, Y1, Y1
 	VPADDW         Y3, Y1, Y1
 	VMOVDQU        16(R12), Y2
 	VPSRLD         $0x04, Y2, Y2
-	VPAND          constant9<>+0(SB), Y2, Y2
+	VPAND          constant10<>+0(SB), Y2, Y2
 	VPMADDUBSW     64(DI)(R11*8), Y2, Y2
 	VMOVDQU        16(R12), Y3
 	VPSRLD         $0x06, Y3, Y3
-	VPAND          constant9<>+0(SB), Y3, Y3
+	VPAND          constant10<>+0(SB), Y3, Y3
 	VPMADDUBSW     96(DI)(R11*8), Y3, Y3
 	VPUNPCKLWD     Y3, Y2, Y4
 	VPUNPCKHWD     Y3, Y2, Y2
@@ -563,22 +569,22 @@ group:
 	VPADDW         Y3, Y1, Y1
 	VMOVDQU        48(R12), Y2
 	VPSRLD         $0x00, Y2, Y2
-	VPAND          constant9<>+0(SB), Y2, Y2
+	VPAND          constant10<>+0(SB), Y2, Y2
 	VPMADDUBSW     128(DI)(R11*8), Y2, Y2
 	VMOVDQU        48(R12), Y3
 	VPSRLD         $0x02, Y3, Y3
-	VPAND          constant9<>+0(SB), Y3, Y3
+	VPAND          constant10<>+0(SB), Y3, Y3
 	VPMADDUBSW     160(DI)(R11*8), Y3, Y3
 	VPUNPCKLWD     Y3, Y2, Y4
 	VPUNPCKHWD     Y3, Y2, Y2
 	VPADDW         Y4, Y2, Y2
 	VMOVDQU        48(R12), Y3
 	VPSRLD         $0x04, Y3, Y3
-	VPAND          constant9<>+0(SB), Y3, Y3
+	VPAND          constant10<>+0(SB), Y3, Y3
 	VPMADDUBSW     192(DI)(R11*8), Y3, Y3
 	VMOVDQU        48(R12), Y4
 	VPSRLD         $0x06, Y4, Y4
-	VPAND          constant9<>+0(SB), Y4, Y4
+	VPAND          constant10<>+0(SB), Y4, Y4
 	VPMADDUBSW     224(DI)(R11*8), Y4, Y4
 	VPUNPCKLWD     Y4, Y3, Y5
 	VPUNPCKHWD     Y4, Y3, Y3
@@ -598,16 +604,15 @@ group:
 	VMOVSLDUP      Y3, Y3
 	VBROADCASTI128 (R12), Y5
 	VPMOVZXWD      X5, Y5
-	VPSRLD         $0x00, Y5, Y6
-	VPAND          constant10<>+0(SB), Y6, Y6
+	VPAND          constant11<>+0(SB), Y5, Y6
 	VCVTDQ2PS      Y6, Y6
 	VMULPS         Y3, Y6, Y6
 	VPSRLD         $0x08, Y5, Y7
-	VPAND          constant10<>+0(SB), Y7, Y7
+	VPAND          constant11<>+0(SB), Y7, Y7
 	VCVTDQ2PS      Y7, Y7
 	VMULPS         Y3, Y7, Y7
 	VPSRLD         $0x04, Y5, Y3
-	VPAND          constant10<>+0(SB), Y3, Y3
+	VPAND          constant11<>+0(SB), Y3, Y3
 	VCVTDQ2PS      Y3, Y3
 	VMULPS         Y4, Y3, Y3
 	VPSRLD         $0x0c, Y5, Y5
@@ -648,17 +653,17 @@ rest:
 	VZEROUPPER
 	RET
 
-DATA constant9<>+0(SB)/8, $0x0303030303030303
-DATA constant9<>+8(SB)/8, $0x0303030303030303
-DATA constant9<>+16(SB)/8, $0x0303030303030303
-DATA constant9<>+24(SB)/8, $0x0303030303030303
-GLOBL constant9<>(SB), RODATA|NOPTR, $32
-
-DATA constant10<>+0(SB)/8, $0x0000000f0000000f
-DATA constant10<>+8(SB)/8, $0x0000000f0000000f
-DATA constant10<>+16(SB)/8, $0x0000000f0000000f
-DATA constant10<>+24(SB)/8, $0x0000000f0000000f
+DATA constant10<>+0(SB)/8, $0x0303030303030303
+DATA constant10<>+8(SB)/8, $0x0303030303030303
+DATA constant10<>+16(SB)/8, $0x0303030303030303
+DATA constant10<>+24(SB)/8, $0x0303030303030303
 GLOBL constant10<>(SB), RODATA|NOPTR, $32
+
+DATA constant11<>+0(SB)/8, $0x0000000f0000000f
+DATA constant11<>+8(SB)/8, $0x0000000f0000000f
+DATA constant11<>+16(SB)/8, $0x0000000f0000000f
+DATA constant11<>+24(SB)/8, $0x0000000f0000000f
+GLOBL constant11<>(SB), RODATA|NOPTR, $32
 
 // func q2_kPackAVX2(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX2, F16C
@@ -681,38 +686,38 @@ tile:
 	VBROADCASTI128 16(R10), Y0
 	VINSERTI128    $0x01, 48(R10), Y0, Y0
 	VPSHUFD        $0x00, Y0, Y1
-	VPSRLVD        constant11<>+0(SB), Y1, Y1
-	VPAND          constant9<>+0(SB), Y1, Y1
+	VPSRLVD        constant12<>+0(SB), Y1, Y1
+	VPAND          constant10<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, (AX)(R9*8)
 	VPSHUFD        $0x55, Y0, Y1
-	VPSRLVD        constant11<>+0(SB), Y1, Y1
-	VPAND          constant9<>+0(SB), Y1, Y1
+	VPSRLVD        constant12<>+0(SB), Y1, Y1
+	VPAND          constant10<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 64(AX)(R9*8)
 	VPSHUFD        $0xaa, Y0, Y1
-	VPSRLVD        constant11<>+0(SB), Y1, Y1
-	VPAND          constant9<>+0(SB), Y1, Y1
+	VPSRLVD        constant12<>+0(SB), Y1, Y1
+	VPAND          constant10<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 128(AX)(R9*8)
 	VPSHUFD        $0xff, Y0, Y0
-	VPSRLVD        constant11<>+0(SB), Y0, Y0
-	VPAND          constant9<>+0(SB), Y0, Y0
+	VPSRLVD        constant12<>+0(SB), Y0, Y0
+	VPAND          constant10<>+0(SB), Y0, Y0
 	VMOVDQU        Y0, 192(AX)(R9*8)
 	VBROADCASTI128 32(R10), Y0
 	VINSERTI128    $0x01, 64(R10), Y0, Y0
 	VPSHUFD        $0x00, Y0, Y1
-	VPSRLVD        constant11<>+0(SB), Y1, Y1
-	VPAND          constant9<>+0(SB), Y1, Y1
+	VPSRLVD        constant12<>+0(SB), Y1, Y1
+	VPAND          constant10<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 256(AX)(R9*8)
 	VPSHUFD        $0x55, Y0, Y1
-	VPSRLVD        constant11<>+0(SB), Y1, Y1
-	VPAND          constant9<>+0(SB), Y1, Y1
+	VPSRLVD        constant12<>+0(SB), Y1, Y1
+	VPAND          constant10<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 320(AX)(R9*8)
 	VPSHUFD        $0xaa, Y0, Y1
-	VPSRLVD        constant11<>+0(SB), Y1, Y1
-	VPAND          constant9<>+0(SB), Y1, Y1
+	VPSRLVD        constant12<>+0(SB), Y1, Y1
+	VPAND          constant10<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 384(AX)(R9*8)
 	VPSHUFD        $0xff, Y0, Y0
-	VPSRLVD        constant11<>+0(SB), Y0, Y0
-	VPAND          constant9<>+0(SB), Y0, Y0
+	VPSRLVD        constant12<>+0(SB), Y0, Y0
+	VPAND          constant10<>+0(SB), Y0, Y0
 	VMOVDQU        Y0, 448(AX)(R9*8)
 	VPBROADCASTD   80(R10), Y0
 	VCVTPH2PS      X0, Y0
@@ -720,16 +725,15 @@ tile:
 	VMOVSLDUP      Y0, Y0
 	VBROADCASTI128 (R10), Y2
 	VPMOVZXWD      X2, Y2
-	VPSRLD         $0x00, Y2, Y3
-	VPAND          constant10<>+0(SB), Y3, Y3
+	VPAND          constant11<>+0(SB), Y2, Y3
 	VCVTDQ2PS      Y3, Y3
 	VMULPS         Y0, Y3, Y3
 	VPSRLD         $0x08, Y2, Y4
-	VPAND          constant10<>+0(SB), Y4, Y4
+	VPAND          constant11<>+0(SB), Y4, Y4
 	VCVTDQ2PS      Y4, Y4
 	VMULPS         Y0, Y4, Y4
 	VPSRLD         $0x04, Y2, Y0
-	VPAND          constant10<>+0(SB), Y0, Y0
+	VPAND          constant11<>+0(SB), Y0, Y0
 	VCVTDQ2PS      Y0, Y0
 	VMULPS         Y1, Y0, Y0
 	VPSRLD         $0x0c, Y2, Y2
@@ -743,38 +747,38 @@ tile:
 	VBROADCASTI128 16(R10), Y0
 	VINSERTI128    $0x01, 48(R10), Y0, Y0
 	VPSHUFD        $0x00, Y0, Y1
-	VPSRLVD        constant11<>+0(SB), Y1, Y1
-	VPAND          constant9<>+0(SB), Y1, Y1
+	VPSRLVD        constant12<>+0(SB), Y1, Y1
+	VPAND          constant10<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 32(AX)(R9*8)
 	VPSHUFD        $0x55, Y0, Y1
-	VPSRLVD        constant11<>+0(SB), Y1, Y1
-	VPAND          constant9<>+0(SB), Y1, Y1
+	VPSRLVD        constant12<>+0(SB), Y1, Y1
+	VPAND          constant10<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 96(AX)(R9*8)
 	VPSHUFD        $0xaa, Y0, Y1
-	VPSRLVD        constant11<>+0(SB), Y1, Y1
-	VPAND          constant9<>+0(SB), Y1, Y1
+	VPSRLVD        constant12<>+0(SB), Y1, Y1
+	VPAND          constant10<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 160(AX)(R9*8)
 	VPSHUFD        $0xff, Y0, Y0
-	VPSRLVD        constant11<>+0(SB), Y0, Y0
-	VPAND          constant9<>+0(SB), Y0, Y0
+	VPSRLVD        constant12<>+0(SB), Y0, Y0
+	VPAND          constant10<>+0(SB), Y0, Y0
 	VMOVDQU        Y0, 224(AX)(R9*8)
 	VBROADCASTI128 32(R10), Y0
 	VINSERTI128    $0x01, 64(R10), Y0, Y0
 	VPSHUFD        $0x00, Y0, Y1
-	VPSRLVD        constant11<>+0(SB), Y1, Y1
-	VPAND          constant9<>+0(SB), Y1, Y1
+	VPSRLVD        constant12<>+0(SB), Y1, Y1
+	VPAND          constant10<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 288(AX)(R9*8)
 	VPSHUFD        $0x55, Y0, Y1
-	VPSRLVD        constant11<>+0(SB), Y1, Y1
-	VPAND          constant9<>+0(SB), Y1, Y1
+	VPSRLVD        constant12<>+0(SB), Y1, Y1
+	VPAND          constant10<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 352(AX)(R9*8)
 	VPSHUFD        $0xaa, Y0, Y1
-	VPSRLVD        constant11<>+0(SB), Y1, Y1
-	VPAND          constant9<>+0(SB), Y1, Y1
+	VPSRLVD        constant12<>+0(SB), Y1, Y1
+	VPAND          constant10<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 416(AX)(R9*8)
 	VPSHUFD        $0xff, Y0, Y0
-	VPSRLVD        constant11<>+0(SB), Y0, Y0
-	VPAND          constant9<>+0(SB), Y0, Y0
+	VPSRLVD        constant12<>+0(SB), Y0, Y0
+	VPAND          constant10<>+0(SB), Y0, Y0
 	VMOVDQU        Y0, 480(AX)(R9*8)
 	VPBROADCASTD   80(R10), Y0
 	VCVTPH2PS      X0, Y0
@@ -782,16 +786,15 @@ tile:
 	VMOVSLDUP      Y0, Y0
 	VBROADCASTI128 (R10), Y2
 	VPMOVZXWD      X2, Y2
-	VPSRLD         $0x00, Y2, Y3
-	VPAND          constant10<>+0(SB), Y3, Y3
+	VPAND          constant11<>+0(SB), Y2, Y3
 	VCVTDQ2PS      Y3, Y3
 	VMULPS         Y0, Y3, Y3
 	VPSRLD         $0x08, Y2, Y4
-	VPAND          constant10<>+0(SB), Y4, Y4
+	VPAND          constant11<>+0(SB), Y4, Y4
 	VCVTDQ2PS      Y4, Y4
 	VMULPS         Y0, Y4, Y4
 	VPSRLD         $0x04, Y2, Y0
-	VPAND          constant10<>+0(SB), Y0, Y0
+	VPAND          constant11<>+0(SB), Y0, Y0
 	VCVTDQ2PS      Y0, Y0
 	VMULPS         Y1, Y0, Y0
 	VPSRLD         $0x0c, Y2, Y2
@@ -813,8 +816,8 @@ tile:
 	VZEROUPPER
 	RET
 
-DATA constant11<>+0(SB)/8, $0x0000000200000000
-DATA constant11<>+8(SB)/8, $0x0000000600000004
-DATA constant11<>+16(SB)/8, $0x0000000200000000
-DATA constant11<>+24(SB)/8, $0x0000000600000004
-GLOBL constant11<>(SB), RODATA|NOPTR, $32
+DATA constant12<>+0(SB)/8, $0x0000000200000000
+DATA constant12<>+8(SB)/8, $0x0000000600000004
+DATA constant12<>+16(SB)/8, $0x0000000200000000
+DATA constant12<>+24(SB)/8, $0x0000000600000004
+GLOBL constant12<>(SB), RODATA|NOPTR, $32

@@ -55,124 +55,123 @@ group:
 	PREFETCHT0      4160(R12)
 	PREFETCHT0      4224(R12)
 	PREFETCHT0      4288(R12)
-	VBROADCASTI64X4 32(R12), Z12
-	VPSRLVD         Z2, Z12, Z12
-	VPANDD          Z3, Z12, Z12
-	VBROADCASTI64X4 (R12), Z13
-	VPROLVD         Z4, Z13, Z13
-	VPTERNLOGD      $0xf8, Z5, Z13, Z12
-	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        (DI)(R11*8), Z12, Z13
-	VBROADCASTI64X4 32(R12), Z12
-	VPSRLVD         Z6, Z12, Z12
-	VPANDD          Z3, Z12, Z12
-	VBROADCASTI64X4 (R12), Z14
-	VPROLVD         Z7, Z14, Z14
-	VPTERNLOGD      $0xf8, Z5, Z14, Z12
-	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        64(DI)(R11*8), Z12, Z14
-	VPACKSSDW       Z14, Z13, Z12
-	VPMADDWD        Z8, Z12, Z12
-	VBROADCASTI64X4 64(R12), Z13
+	VBROADCASTI64X4 32(R12), Z13
 	VPSRLVD         Z2, Z13, Z13
 	VPANDD          Z3, Z13, Z13
 	VBROADCASTI64X4 (R12), Z14
-	VPROLVD         Z9, Z14, Z14
-	VPTERNLOGD      $0xf8, Z5, Z14, Z13
-	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        128(DI)(R11*8), Z13, Z14
-	VBROADCASTI64X4 64(R12), Z13
-	VPSRLVD         Z6, Z13, Z13
-	VPANDD          Z3, Z13, Z13
-	VBROADCASTI64X4 (R12), Z15
-	VPROLVD         Z10, Z15, Z15
-	VPTERNLOGD      $0xf8, Z5, Z15, Z13
-	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        192(DI)(R11*8), Z13, Z15
-	VPACKSSDW       Z15, Z14, Z13
-	VPMADDWD        Z8, Z13, Z13
-	VPACKSSDW       Z13, Z12, Z12
-	VPMADDWD        Z8, Z12, Z12
-	VBROADCASTI64X4 142(R12), Z13
-	VPSRLVD         Z2, Z13, Z13
-	VPANDD          Z3, Z13, Z13
-	VBROADCASTI64X4 110(R12), Z14
 	VPROLVD         Z4, Z14, Z14
 	VPTERNLOGD      $0xf8, Z5, Z14, Z13
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        256(DI)(R11*8), Z13, Z14
-	VBROADCASTI64X4 142(R12), Z13
+	VPDPBUSD        (DI)(R11*8), Z13, Z14
+	VBROADCASTI64X4 32(R12), Z13
 	VPSRLVD         Z6, Z13, Z13
 	VPANDD          Z3, Z13, Z13
-	VBROADCASTI64X4 110(R12), Z15
+	VBROADCASTI64X4 (R12), Z15
 	VPROLVD         Z7, Z15, Z15
 	VPTERNLOGD      $0xf8, Z5, Z15, Z13
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        320(DI)(R11*8), Z13, Z15
+	VPDPBUSD        64(DI)(R11*8), Z13, Z15
 	VPACKSSDW       Z15, Z14, Z13
 	VPMADDWD        Z8, Z13, Z13
-	VBROADCASTI64X4 174(R12), Z14
+	VBROADCASTI64X4 64(R12), Z14
 	VPSRLVD         Z2, Z14, Z14
 	VPANDD          Z3, Z14, Z14
-	VBROADCASTI64X4 110(R12), Z15
+	VBROADCASTI64X4 (R12), Z15
 	VPROLVD         Z9, Z15, Z15
 	VPTERNLOGD      $0xf8, Z5, Z15, Z14
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        384(DI)(R11*8), Z14, Z15
-	VBROADCASTI64X4 174(R12), Z14
+	VPDPBUSD        128(DI)(R11*8), Z14, Z15
+	VBROADCASTI64X4 64(R12), Z14
 	VPSRLVD         Z6, Z14, Z14
 	VPANDD          Z3, Z14, Z14
-	VBROADCASTI64X4 110(R12), Z16
+	VBROADCASTI64X4 (R12), Z16
 	VPROLVD         Z10, Z16, Z16
 	VPTERNLOGD      $0xf8, Z5, Z16, Z14
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        448(DI)(R11*8), Z14, Z16
+	VPDPBUSD        192(DI)(R11*8), Z14, Z16
 	VPACKSSDW       Z16, Z15, Z14
 	VPMADDWD        Z8, Z14, Z14
 	VPACKSSDW       Z14, Z13, Z13
 	VPMADDWD        Z8, Z13, Z13
-	VSHUFI32X4      $0x88, Z13, Z12, Z14
-	VSHUFI32X4      $0xdd, Z13, Z12, Z12
-	VPERMD          Z12, Z11, Z12
-	VPERMD          Z14, Z11, Z14
-	VMOVDQU32       (R9)(R11*1), Z13
-	VMOVDQU32       (R10)(R11*1), Z15
-	VPSUBD          Z15, Z13, Z13
-	VPSLLD          $0x02, Z15, Z15
-	VPSUBD          Z15, Z14, Z14
-	VPSLLD          $0x02, Z13, Z13
-	VPSUBD          Z13, Z12, Z12
-	VBROADCASTI32X4 94(R12), Y13
-	VINSERTI32X4    $0x01, 204(R12), Y13, Y13
-	VPSHUFB         constant2<>+0(SB), Y13, Y15
-	VPSHUFB         constant3<>+0(SB), Y13, Y13
-	VPSRLVD         constant4<>+0(SB), Y15, Y15
-	VPANDD          constant5<>+0(SB), Y15, Y15
-	VPSLLVD         constant7<>+0(SB), Y13, Y13
-	VPSRLVD         constant8<>+0(SB), Y13, Y13
-	VPANDD          constant6<>+0(SB), Y13, Y13
-	VPORD           Y15, Y13, Y13
-	VPSUBB          constant9<>+0(SB), Y13, Y13
-	VPBROADCASTW    108(R12), Y15
-	VPBROADCASTW    218(R12), X16
-	VINSERTI32X4    $0x01, X16, Y15, Y15
-	VCVTPH2PS       Y15, Z15
-	VPMOVZXWD       Y13, Z13
-	VPSLLD          $0x18, Z13, Z16
-	VPSLLD          $0x10, Z13, Z13
-	VPSRAD          $0x18, Z16, Z16
-	VCVTDQ2PS       Z16, Z16
-	VMULPS          Z15, Z16, Z16
-	VPSRAD          $0x18, Z13, Z13
-	VCVTDQ2PS       Z13, Z13
-	VMULPS          Z15, Z13, Z13
-	VMOVDQU32       (R8)(R11*1), Z15
+	VBROADCASTI64X4 142(R12), Z14
+	VPSRLVD         Z2, Z14, Z14
+	VPANDD          Z3, Z14, Z14
+	VBROADCASTI64X4 110(R12), Z15
+	VPROLVD         Z4, Z15, Z15
+	VPTERNLOGD      $0xf8, Z5, Z15, Z14
+	VPXORD          Z15, Z15, Z15
+	VPDPBUSD        256(DI)(R11*8), Z14, Z15
+	VBROADCASTI64X4 142(R12), Z14
+	VPSRLVD         Z6, Z14, Z14
+	VPANDD          Z3, Z14, Z14
+	VBROADCASTI64X4 110(R12), Z16
+	VPROLVD         Z7, Z16, Z16
+	VPTERNLOGD      $0xf8, Z5, Z16, Z14
+	VPXORD          Z16, Z16, Z16
+	VPDPBUSD        320(DI)(R11*8), Z14, Z16
+	VPACKSSDW       Z16, Z15, Z14
+	VPMADDWD        Z8, Z14, Z14
+	VBROADCASTI64X4 174(R12), Z15
+	VPSRLVD         Z2, Z15, Z15
+	VPANDD          Z3, Z15, Z15
+	VBROADCASTI64X4 110(R12), Z16
+	VPROLVD         Z9, Z16, Z16
+	VPTERNLOGD      $0xf8, Z5, Z16, Z15
+	VPXORD          Z16, Z16, Z16
+	VPDPBUSD        384(DI)(R11*8), Z15, Z16
+	VBROADCASTI64X4 174(R12), Z15
+	VPSRLVD         Z6, Z15, Z15
+	VPANDD          Z3, Z15, Z15
+	VBROADCASTI64X4 110(R12), Z17
+	VPROLVD         Z10, Z17, Z17
+	VPTERNLOGD      $0xf8, Z5, Z17, Z15
+	VPXORD          Z17, Z17, Z17
+	VPDPBUSD        448(DI)(R11*8), Z15, Z17
+	VPACKSSDW       Z17, Z16, Z15
+	VPMADDWD        Z8, Z15, Z15
+	VPACKSSDW       Z15, Z14, Z14
+	VPMADDWD        Z8, Z14, Z14
+	VMOVDQU32       Z13, Z15
+	VPERMT2D        Z14, Z11, Z15
+	VPERMT2D        Z14, Z12, Z13
+	VMOVDQU32       (R9)(R11*1), Z14
+	VMOVDQU32       (R10)(R11*1), Z16
+	VPSUBD          Z16, Z14, Z14
+	VPSLLD          $0x02, Z16, Z16
+	VPSUBD          Z16, Z15, Z15
+	VPSLLD          $0x02, Z14, Z14
+	VPSUBD          Z14, Z13, Z13
+	VBROADCASTI32X4 94(R12), Y14
+	VINSERTI32X4    $0x01, 204(R12), Y14, Y14
+	VPSHUFB         constant2<>+0(SB), Y14, Y16
+	VPSHUFB         constant3<>+0(SB), Y14, Y14
+	VPSRLVD         constant4<>+0(SB), Y16, Y16
+	VPANDD          constant5<>+0(SB), Y16, Y16
+	VPSLLVD         constant7<>+0(SB), Y14, Y14
+	VPSRLVD         constant8<>+0(SB), Y14, Y14
+	VPANDD          constant6<>+0(SB), Y14, Y14
+	VPORD           Y16, Y14, Y14
+	VPSUBB          constant9<>+0(SB), Y14, Y14
+	VPBROADCASTW    108(R12), Y16
+	VPBROADCASTW    218(R12), X17
+	VINSERTI32X4    $0x01, X17, Y16, Y16
+	VCVTPH2PS       Y16, Z16
+	VPMOVZXWD       Y14, Z14
+	VPSLLD          $0x18, Z14, Z17
+	VPSLLD          $0x10, Z14, Z14
+	VPSRAD          $0x18, Z17, Z17
+	VCVTDQ2PS       Z17, Z17
+	VMULPS          Z16, Z17, Z17
+	VPSRAD          $0x18, Z14, Z14
 	VCVTDQ2PS       Z14, Z14
-	VMULPS          Z15, Z16, Z16
-	VFMADD231PS     Z16, Z14, Z1
-	VCVTDQ2PS       Z12, Z12
-	VMULPS          Z15, Z13, Z13
-	VFMADD231PS     Z13, Z12, Z1
+	VMULPS          Z16, Z14, Z14
+	VMOVDQU32       (R8)(R11*1), Z16
+	VCVTDQ2PS       Z15, Z15
+	VMULPS          Z16, Z17, Z17
+	VFMADD231PS     Z17, Z15, Z1
+	VCVTDQ2PS       Z13, Z13
+	VMULPS          Z16, Z14, Z14
+	VFMADD231PS     Z14, Z13, Z1
 	ADDQ            $+220, R12
 	ADDQ            $+64, R11
 	JMP             group
@@ -186,16 +185,16 @@ rest:
 	LEAQ 8(SP), R15
 
 copy:
-	VMOVDQU32 (R12), Y12
-	VMOVDQU32 Y12, (R15)
+	VMOVDQU32 (R12), Y13
+	VMOVDQU32 Y13, (R15)
 	ADDQ      $+32, R12
 	ADDQ      $+32, R15
-	VMOVDQU32 (R12), Y12
-	VMOVDQU32 Y12, (R15)
+	VMOVDQU32 (R12), Y13
+	VMOVDQU32 Y13, (R15)
 	ADDQ      $+32, R12
 	ADDQ      $+32, R15
-	VMOVDQU32 (R12), Y12
-	VMOVDQU32 Y12, (R15)
+	VMOVDQU32 (R12), Y13
+	VMOVDQU32 Y13, (R15)
 	ADDQ      $+32, R12
 	ADDQ      $+32, R15
 	MOVL      (R12), BP
@@ -219,137 +218,136 @@ copy:
 	LEAQ      8(SP), R12
 
 inPlace:
-	VBROADCASTI64X4 32(R12), Z12
-	VPSRLVD         Z2, Z12, Z12
-	VPANDD          Z3, Z12, Z12
-	VBROADCASTI64X4 (R12), Z13
-	VPROLVD         Z4, Z13, Z13
-	VPTERNLOGD      $0xf8, Z5, Z13, Z12
-	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        (DI)(R11*8), Z12, Z13
-	VBROADCASTI64X4 32(R12), Z12
-	VPSRLVD         Z6, Z12, Z12
-	VPANDD          Z3, Z12, Z12
-	VBROADCASTI64X4 (R12), Z14
-	VPROLVD         Z7, Z14, Z14
-	VPTERNLOGD      $0xf8, Z5, Z14, Z12
-	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        64(DI)(R11*8), Z12, Z14
-	VPACKSSDW       Z14, Z13, Z12
-	VPMADDWD        Z8, Z12, Z12
-	VBROADCASTI64X4 64(R12), Z13
+	VBROADCASTI64X4 32(R12), Z13
 	VPSRLVD         Z2, Z13, Z13
 	VPANDD          Z3, Z13, Z13
 	VBROADCASTI64X4 (R12), Z14
-	VPROLVD         Z9, Z14, Z14
-	VPTERNLOGD      $0xf8, Z5, Z14, Z13
-	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        128(DI)(R11*8), Z13, Z14
-	VBROADCASTI64X4 64(R12), Z13
-	VPSRLVD         Z6, Z13, Z13
-	VPANDD          Z3, Z13, Z13
-	VBROADCASTI64X4 (R12), Z15
-	VPROLVD         Z10, Z15, Z15
-	VPTERNLOGD      $0xf8, Z5, Z15, Z13
-	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        192(DI)(R11*8), Z13, Z15
-	VPACKSSDW       Z15, Z14, Z13
-	VPMADDWD        Z8, Z13, Z13
-	VPACKSSDW       Z13, Z12, Z12
-	VPMADDWD        Z8, Z12, Z12
-	VBROADCASTI64X4 142(R12), Z13
-	VPSRLVD         Z2, Z13, Z13
-	VPANDD          Z3, Z13, Z13
-	VBROADCASTI64X4 110(R12), Z14
 	VPROLVD         Z4, Z14, Z14
 	VPTERNLOGD      $0xf8, Z5, Z14, Z13
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        256(DI)(R11*8), Z13, Z14
-	VBROADCASTI64X4 142(R12), Z13
+	VPDPBUSD        (DI)(R11*8), Z13, Z14
+	VBROADCASTI64X4 32(R12), Z13
 	VPSRLVD         Z6, Z13, Z13
 	VPANDD          Z3, Z13, Z13
-	VBROADCASTI64X4 110(R12), Z15
+	VBROADCASTI64X4 (R12), Z15
 	VPROLVD         Z7, Z15, Z15
 	VPTERNLOGD      $0xf8, Z5, Z15, Z13
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        320(DI)(R11*8), Z13, Z15
+	VPDPBUSD        64(DI)(R11*8), Z13, Z15
 	VPACKSSDW       Z15, Z14, Z13
 	VPMADDWD        Z8, Z13, Z13
-	VBROADCASTI64X4 174(R12), Z14
+	VBROADCASTI64X4 64(R12), Z14
 	VPSRLVD         Z2, Z14, Z14
 	VPANDD          Z3, Z14, Z14
-	VBROADCASTI64X4 110(R12), Z15
+	VBROADCASTI64X4 (R12), Z15
 	VPROLVD         Z9, Z15, Z15
 	VPTERNLOGD      $0xf8, Z5, Z15, Z14
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        384(DI)(R11*8), Z14, Z15
-	VBROADCASTI64X4 174(R12), Z14
+	VPDPBUSD        128(DI)(R11*8), Z14, Z15
+	VBROADCASTI64X4 64(R12), Z14
 	VPSRLVD         Z6, Z14, Z14
 	VPANDD          Z3, Z14, Z14
-	VBROADCASTI64X4 110(R12), Z16
+	VBROADCASTI64X4 (R12), Z16
 	VPROLVD         Z10, Z16, Z16
 	VPTERNLOGD      $0xf8, Z5, Z16, Z14
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        448(DI)(R11*8), Z14, Z16
+	VPDPBUSD        192(DI)(R11*8), Z14, Z16
 	VPACKSSDW       Z16, Z15, Z14
 	VPMADDWD        Z8, Z14, Z14
 	VPACKSSDW       Z14, Z13, Z13
 	VPMADDWD        Z8, Z13, Z13
-	VSHUFI32X4      $0x88, Z13, Z12, Z14
-	VSHUFI32X4      $0xdd, Z13, Z12, Z12
-	VPERMD          Z12, Z11, Z12
-	VPERMD          Z14, Z11, Z14
-	VMOVDQU32       (R9)(R11*1), Z13
-	VMOVDQU32       (R10)(R11*1), Z15
-	VPSUBD          Z15, Z13, Z13
-	VPSLLD          $0x02, Z15, Z15
-	VPSUBD          Z15, Z14, Z14
-	VPSLLD          $0x02, Z13, Z13
-	VPSUBD          Z13, Z12, Z12
-	VBROADCASTI32X4 94(R12), Y13
-	VINSERTI32X4    $0x01, 204(R12), Y13, Y13
-	VPSHUFB         constant2<>+0(SB), Y13, Y15
-	VPSHUFB         constant3<>+0(SB), Y13, Y13
-	VPSRLVD         constant4<>+0(SB), Y15, Y15
-	VPANDD          constant5<>+0(SB), Y15, Y15
-	VPSLLVD         constant7<>+0(SB), Y13, Y13
-	VPSRLVD         constant8<>+0(SB), Y13, Y13
-	VPANDD          constant6<>+0(SB), Y13, Y13
-	VPORD           Y15, Y13, Y13
-	VPSUBB          constant9<>+0(SB), Y13, Y13
-	VPBROADCASTW    108(R12), Y15
-	VPBROADCASTW    218(R12), X16
-	VINSERTI32X4    $0x01, X16, Y15, Y15
-	VCVTPH2PS       Y15, Z15
-	VPMOVZXWD       Y13, Z13
-	VPSLLD          $0x18, Z13, Z16
-	VPSLLD          $0x10, Z13, Z13
-	VPSRAD          $0x18, Z16, Z16
-	VCVTDQ2PS       Z16, Z16
-	VMULPS          Z15, Z16, Z16
-	VPSRAD          $0x18, Z13, Z13
-	VCVTDQ2PS       Z13, Z13
-	VMULPS          Z15, Z13, Z13
-	VPANDD          Z0, Z16, Z16
-	VPANDD          Z0, Z13, Z13
-	VMOVDQU32       (R8)(R11*1), Z15
+	VBROADCASTI64X4 142(R12), Z14
+	VPSRLVD         Z2, Z14, Z14
+	VPANDD          Z3, Z14, Z14
+	VBROADCASTI64X4 110(R12), Z15
+	VPROLVD         Z4, Z15, Z15
+	VPTERNLOGD      $0xf8, Z5, Z15, Z14
+	VPXORD          Z15, Z15, Z15
+	VPDPBUSD        256(DI)(R11*8), Z14, Z15
+	VBROADCASTI64X4 142(R12), Z14
+	VPSRLVD         Z6, Z14, Z14
+	VPANDD          Z3, Z14, Z14
+	VBROADCASTI64X4 110(R12), Z16
+	VPROLVD         Z7, Z16, Z16
+	VPTERNLOGD      $0xf8, Z5, Z16, Z14
+	VPXORD          Z16, Z16, Z16
+	VPDPBUSD        320(DI)(R11*8), Z14, Z16
+	VPACKSSDW       Z16, Z15, Z14
+	VPMADDWD        Z8, Z14, Z14
+	VBROADCASTI64X4 174(R12), Z15
+	VPSRLVD         Z2, Z15, Z15
+	VPANDD          Z3, Z15, Z15
+	VBROADCASTI64X4 110(R12), Z16
+	VPROLVD         Z9, Z16, Z16
+	VPTERNLOGD      $0xf8, Z5, Z16, Z15
+	VPXORD          Z16, Z16, Z16
+	VPDPBUSD        384(DI)(R11*8), Z15, Z16
+	VBROADCASTI64X4 174(R12), Z15
+	VPSRLVD         Z6, Z15, Z15
+	VPANDD          Z3, Z15, Z15
+	VBROADCASTI64X4 110(R12), Z17
+	VPROLVD         Z10, Z17, Z17
+	VPTERNLOGD      $0xf8, Z5, Z17, Z15
+	VPXORD          Z17, Z17, Z17
+	VPDPBUSD        448(DI)(R11*8), Z15, Z17
+	VPACKSSDW       Z17, Z16, Z15
+	VPMADDWD        Z8, Z15, Z15
+	VPACKSSDW       Z15, Z14, Z14
+	VPMADDWD        Z8, Z14, Z14
+	VMOVDQU32       Z13, Z15
+	VPERMT2D        Z14, Z11, Z15
+	VPERMT2D        Z14, Z12, Z13
+	VMOVDQU32       (R9)(R11*1), Z14
+	VMOVDQU32       (R10)(R11*1), Z16
+	VPSUBD          Z16, Z14, Z14
+	VPSLLD          $0x02, Z16, Z16
+	VPSUBD          Z16, Z15, Z15
+	VPSLLD          $0x02, Z14, Z14
+	VPSUBD          Z14, Z13, Z13
+	VBROADCASTI32X4 94(R12), Y14
+	VINSERTI32X4    $0x01, 204(R12), Y14, Y14
+	VPSHUFB         constant2<>+0(SB), Y14, Y16
+	VPSHUFB         constant3<>+0(SB), Y14, Y14
+	VPSRLVD         constant4<>+0(SB), Y16, Y16
+	VPANDD          constant5<>+0(SB), Y16, Y16
+	VPSLLVD         constant7<>+0(SB), Y14, Y14
+	VPSRLVD         constant8<>+0(SB), Y14, Y14
+	VPANDD          constant6<>+0(SB), Y14, Y14
+	VPORD           Y16, Y14, Y14
+	VPSUBB          constant9<>+0(SB), Y14, Y14
+	VPBROADCASTW    108(R12), Y16
+	VPBROADCASTW    218(R12), X17
+	VINSERTI32X4    $0x01, X17, Y16, Y16
+	VCVTPH2PS       Y16, Z16
+	VPMOVZXWD       Y14, Z14
+	VPSLLD          $0x18, Z14, Z17
+	VPSLLD          $0x10, Z14, Z14
+	VPSRAD          $0x18, Z17, Z17
+	VCVTDQ2PS       Z17, Z17
+	VMULPS          Z16, Z17, Z17
+	VPSRAD          $0x18, Z14, Z14
 	VCVTDQ2PS       Z14, Z14
-	VMULPS          Z15, Z16, Z16
-	VFMADD231PS     Z16, Z14, Z1
-	VCVTDQ2PS       Z12, Z12
-	VMULPS          Z15, Z13, Z13
-	VFMADD231PS     Z13, Z12, Z1
+	VMULPS          Z16, Z14, Z14
+	VPANDD          Z0, Z17, Z17
+	VPANDD          Z0, Z14, Z14
+	VMOVDQU32       (R8)(R11*1), Z16
+	VCVTDQ2PS       Z15, Z15
+	VMULPS          Z16, Z17, Z17
+	VFMADD231PS     Z17, Z15, Z1
+	VCVTDQ2PS       Z13, Z13
+	VMULPS          Z16, Z14, Z14
+	VFMADD231PS     Z14, Z13, Z1
 
 done:
-	VPERMILPS     $0x4e, Z1, Z12
-	VADDPS        Z1, Z12, Z12
-	VPERMILPS     $0xb1, Z12, Z1
-	VADDPS        Z1, Z12, Z12
-	VSHUFF32X4    $0xb1, Z12, Z12, Z1
-	VADDPS        Z12, Z1, Z1
-	VEXTRACTI32X4 $0x02, Z1, X12
-	VADDPS        X1, X12, X12
-	VMOVSS        X12, (AX)
+	VPERMILPS     $0x4e, Z1, Z13
+	VADDPS        Z1, Z13, Z13
+	VPERMILPS     $0xb1, Z13, Z1
+	VADDPS        Z1, Z13, Z13
+	VSHUFF32X4    $0xb1, Z13, Z13, Z1
+	VADDPS        Z13, Z1, Z1
+	VEXTRACTI32X4 $0x02, Z1, X13
+	VADDPS        X1, X13, X13
+	VMOVSS        X13, (AX)
 	ADDQ          $0x04, AX
 	ADDQ          DX, CX
 	DECQ          BX
@@ -365,9 +363,10 @@ constants:
 	VMOVDQU32 constant14<>+0(SB), Z4
 	VMOVDQU32 constant15<>+0(SB), Z3
 	VMOVDQU32 constant16<>+0(SB), Z6
-	VMOVDQU32 constant17<>+0(SB), Z5
-	VMOVDQU32 constant18<>+0(SB), Z10
-	VMOVDQU32 constant19<>+0(SB), Z9
+	VMOVDQU32 constant17<>+0(SB), Z12
+	VMOVDQU32 constant18<>+0(SB), Z5
+	VMOVDQU32 constant19<>+0(SB), Z10
+	VMOVDQU32 constant20<>+0(SB), Z9
 	JMP       begin
 
 DATA constant0<>+0(SB)/8, $0xffffffffffffffff
@@ -462,14 +461,14 @@ DATA constant11<>+48(SB)/8, $0x0000001f0000001f
 DATA constant11<>+56(SB)/8, $0x0000001f0000001f
 GLOBL constant11<>(SB), RODATA|NOPTR, $64
 
-DATA constant12<>+0(SB)/8, $0x0000000400000000
-DATA constant12<>+8(SB)/8, $0x0000000500000001
-DATA constant12<>+16(SB)/8, $0x0000000600000002
-DATA constant12<>+24(SB)/8, $0x0000000700000003
-DATA constant12<>+32(SB)/8, $0x0000000c00000008
-DATA constant12<>+40(SB)/8, $0x0000000d00000009
-DATA constant12<>+48(SB)/8, $0x0000000e0000000a
-DATA constant12<>+56(SB)/8, $0x0000000f0000000b
+DATA constant12<>+0(SB)/8, $0x0000000800000000
+DATA constant12<>+8(SB)/8, $0x0000000900000001
+DATA constant12<>+16(SB)/8, $0x0000000a00000002
+DATA constant12<>+24(SB)/8, $0x0000000b00000003
+DATA constant12<>+32(SB)/8, $0x0000001800000010
+DATA constant12<>+40(SB)/8, $0x0000001900000011
+DATA constant12<>+48(SB)/8, $0x0000001a00000012
+DATA constant12<>+56(SB)/8, $0x0000001b00000013
 GLOBL constant12<>(SB), RODATA|NOPTR, $64
 
 DATA constant13<>+0(SB)/8, $0x0001000100010001
@@ -512,35 +511,45 @@ DATA constant16<>+48(SB)/8, $0x0000000600000006
 DATA constant16<>+56(SB)/8, $0x0000000600000006
 GLOBL constant16<>(SB), RODATA|NOPTR, $64
 
-DATA constant17<>+0(SB)/8, $0x0404040404040404
-DATA constant17<>+8(SB)/8, $0x0404040404040404
-DATA constant17<>+16(SB)/8, $0x0404040404040404
-DATA constant17<>+24(SB)/8, $0x0404040404040404
-DATA constant17<>+32(SB)/8, $0x0404040404040404
-DATA constant17<>+40(SB)/8, $0x0404040404040404
-DATA constant17<>+48(SB)/8, $0x0404040404040404
-DATA constant17<>+56(SB)/8, $0x0404040404040404
+DATA constant17<>+0(SB)/8, $0x0000000c00000004
+DATA constant17<>+8(SB)/8, $0x0000000d00000005
+DATA constant17<>+16(SB)/8, $0x0000000e00000006
+DATA constant17<>+24(SB)/8, $0x0000000f00000007
+DATA constant17<>+32(SB)/8, $0x0000001c00000014
+DATA constant17<>+40(SB)/8, $0x0000001d00000015
+DATA constant17<>+48(SB)/8, $0x0000001e00000016
+DATA constant17<>+56(SB)/8, $0x0000001f00000017
 GLOBL constant17<>(SB), RODATA|NOPTR, $64
 
-DATA constant18<>+0(SB)/8, $0x0000001c0000001c
-DATA constant18<>+8(SB)/8, $0x0000001c0000001c
-DATA constant18<>+16(SB)/8, $0x0000001c0000001c
-DATA constant18<>+24(SB)/8, $0x0000001c0000001c
-DATA constant18<>+32(SB)/8, $0x0000001b0000001b
-DATA constant18<>+40(SB)/8, $0x0000001b0000001b
-DATA constant18<>+48(SB)/8, $0x0000001b0000001b
-DATA constant18<>+56(SB)/8, $0x0000001b0000001b
+DATA constant18<>+0(SB)/8, $0x0404040404040404
+DATA constant18<>+8(SB)/8, $0x0404040404040404
+DATA constant18<>+16(SB)/8, $0x0404040404040404
+DATA constant18<>+24(SB)/8, $0x0404040404040404
+DATA constant18<>+32(SB)/8, $0x0404040404040404
+DATA constant18<>+40(SB)/8, $0x0404040404040404
+DATA constant18<>+48(SB)/8, $0x0404040404040404
+DATA constant18<>+56(SB)/8, $0x0404040404040404
 GLOBL constant18<>(SB), RODATA|NOPTR, $64
 
-DATA constant19<>+0(SB)/8, $0x0000001e0000001e
-DATA constant19<>+8(SB)/8, $0x0000001e0000001e
-DATA constant19<>+16(SB)/8, $0x0000001e0000001e
-DATA constant19<>+24(SB)/8, $0x0000001e0000001e
-DATA constant19<>+32(SB)/8, $0x0000001d0000001d
-DATA constant19<>+40(SB)/8, $0x0000001d0000001d
-DATA constant19<>+48(SB)/8, $0x0000001d0000001d
-DATA constant19<>+56(SB)/8, $0x0000001d0000001d
+DATA constant19<>+0(SB)/8, $0x0000001c0000001c
+DATA constant19<>+8(SB)/8, $0x0000001c0000001c
+DATA constant19<>+16(SB)/8, $0x0000001c0000001c
+DATA constant19<>+24(SB)/8, $0x0000001c0000001c
+DATA constant19<>+32(SB)/8, $0x0000001b0000001b
+DATA constant19<>+40(SB)/8, $0x0000001b0000001b
+DATA constant19<>+48(SB)/8, $0x0000001b0000001b
+DATA constant19<>+56(SB)/8, $0x0000001b0000001b
 GLOBL constant19<>(SB), RODATA|NOPTR, $64
+
+DATA constant20<>+0(SB)/8, $0x0000001e0000001e
+DATA constant20<>+8(SB)/8, $0x0000001e0000001e
+DATA constant20<>+16(SB)/8, $0x0000001e0000001e
+DATA constant20<>+24(SB)/8, $0x0000001e0000001e
+DATA constant20<>+32(SB)/8, $0x0000001d0000001d
+DATA constant20<>+40(SB)/8, $0x0000001d0000001d
+DATA constant20<>+48(SB)/8, $0x0000001d0000001d
+DATA constant20<>+56(SB)/8, $0x0000001d0000001d
+GLOBL constant20<>(SB), RODATA|NOPTR, $64
 
 // func q3_kPackAVX512(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX2, AVX512F, AVX512VL
@@ -674,31 +683,31 @@ tile:
 	RET
 
 constants:
-	VMOVDQU32 constant20<>+0(SB), Z2
-	VMOVDQU32 constant21<>+0(SB), Z4
+	VMOVDQU32 constant21<>+0(SB), Z2
+	VMOVDQU32 constant22<>+0(SB), Z4
 	VMOVDQU32 constant15<>+0(SB), Z3
-	VMOVDQU32 constant17<>+0(SB), Z5
+	VMOVDQU32 constant18<>+0(SB), Z5
 	JMP       begin
 
-DATA constant20<>+0(SB)/8, $0x0000000200000000
-DATA constant20<>+8(SB)/8, $0x0000000600000004
-DATA constant20<>+16(SB)/8, $0x0000000200000000
-DATA constant20<>+24(SB)/8, $0x0000000600000004
-DATA constant20<>+32(SB)/8, $0x0000000200000000
-DATA constant20<>+40(SB)/8, $0x0000000600000004
-DATA constant20<>+48(SB)/8, $0x0000000200000000
-DATA constant20<>+56(SB)/8, $0x0000000600000004
-GLOBL constant20<>(SB), RODATA|NOPTR, $64
-
-DATA constant21<>+0(SB)/8, $0x0000000100000002
-DATA constant21<>+8(SB)/8, $0x0000001f00000000
-DATA constant21<>+16(SB)/8, $0x0000001d0000001e
-DATA constant21<>+24(SB)/8, $0x0000001b0000001c
-DATA constant21<>+32(SB)/8, $0x0000000100000002
-DATA constant21<>+40(SB)/8, $0x0000001f00000000
-DATA constant21<>+48(SB)/8, $0x0000001d0000001e
-DATA constant21<>+56(SB)/8, $0x0000001b0000001c
+DATA constant21<>+0(SB)/8, $0x0000000200000000
+DATA constant21<>+8(SB)/8, $0x0000000600000004
+DATA constant21<>+16(SB)/8, $0x0000000200000000
+DATA constant21<>+24(SB)/8, $0x0000000600000004
+DATA constant21<>+32(SB)/8, $0x0000000200000000
+DATA constant21<>+40(SB)/8, $0x0000000600000004
+DATA constant21<>+48(SB)/8, $0x0000000200000000
+DATA constant21<>+56(SB)/8, $0x0000000600000004
 GLOBL constant21<>(SB), RODATA|NOPTR, $64
+
+DATA constant22<>+0(SB)/8, $0x0000000100000002
+DATA constant22<>+8(SB)/8, $0x0000001f00000000
+DATA constant22<>+16(SB)/8, $0x0000001d0000001e
+DATA constant22<>+24(SB)/8, $0x0000001b0000001c
+DATA constant22<>+32(SB)/8, $0x0000000100000002
+DATA constant22<>+40(SB)/8, $0x0000001f00000000
+DATA constant22<>+48(SB)/8, $0x0000001d0000001e
+DATA constant22<>+56(SB)/8, $0x0000001b0000001c
+GLOBL constant22<>(SB), RODATA|NOPTR, $64
 
 // func q3_kRowAVX2(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 // Requires: AVX, AVX2, F16C, FMA3, MMX+
@@ -727,18 +736,18 @@ group:
 	PREFETCHT0     4160(R12)
 	VMOVDQU        32(R12), Y1
 	VPSRLD         $0x00, Y1, Y1
-	VPAND          constant22<>+0(SB), Y1, Y1
+	VPAND          constant23<>+0(SB), Y1, Y1
 	VMOVDQU        (R12), Y2
-	VPSLLVD        constant23<>+0(SB), Y2, Y2
-	VPAND          constant24<>+0(SB), Y2, Y2
+	VPSLLVD        constant24<>+0(SB), Y2, Y2
+	VPAND          constant25<>+0(SB), Y2, Y2
 	VPOR           Y2, Y1, Y1
 	VPMADDUBSW     (DI)(R11*8), Y1, Y1
 	VMOVDQU        32(R12), Y2
 	VPSRLD         $0x02, Y2, Y2
-	VPAND          constant22<>+0(SB), Y2, Y2
+	VPAND          constant23<>+0(SB), Y2, Y2
 	VMOVDQU        (R12), Y3
-	VPSLLVD        constant25<>+0(SB), Y3, Y3
-	VPAND          constant24<>+0(SB), Y3, Y3
+	VPSLLVD        constant26<>+0(SB), Y3, Y3
+	VPAND          constant25<>+0(SB), Y3, Y3
 	VPOR           Y3, Y2, Y2
 	VPMADDUBSW     32(DI)(R11*8), Y2, Y2
 	VPUNPCKLWD     Y2, Y1, Y3
@@ -746,18 +755,18 @@ group:
 	VPADDW         Y3, Y1, Y1
 	VMOVDQU        32(R12), Y2
 	VPSRLD         $0x04, Y2, Y2
-	VPAND          constant22<>+0(SB), Y2, Y2
+	VPAND          constant23<>+0(SB), Y2, Y2
 	VMOVDQU        (R12), Y3
-	VPSRLVD        constant26<>+0(SB), Y3, Y3
-	VPAND          constant24<>+0(SB), Y3, Y3
+	VPSRLVD        constant27<>+0(SB), Y3, Y3
+	VPAND          constant25<>+0(SB), Y3, Y3
 	VPOR           Y3, Y2, Y2
 	VPMADDUBSW     64(DI)(R11*8), Y2, Y2
 	VMOVDQU        32(R12), Y3
 	VPSRLD         $0x06, Y3, Y3
-	VPAND          constant22<>+0(SB), Y3, Y3
+	VPAND          constant23<>+0(SB), Y3, Y3
 	VMOVDQU        (R12), Y4
-	VPSRLVD        constant25<>+0(SB), Y4, Y4
-	VPAND          constant24<>+0(SB), Y4, Y4
+	VPSRLVD        constant26<>+0(SB), Y4, Y4
+	VPAND          constant25<>+0(SB), Y4, Y4
 	VPOR           Y4, Y3, Y3
 	VPMADDUBSW     96(DI)(R11*8), Y3, Y3
 	VPUNPCKLWD     Y3, Y2, Y4
@@ -768,18 +777,18 @@ group:
 	VPADDW         Y3, Y1, Y1
 	VMOVDQU        64(R12), Y2
 	VPSRLD         $0x00, Y2, Y2
-	VPAND          constant22<>+0(SB), Y2, Y2
+	VPAND          constant23<>+0(SB), Y2, Y2
 	VMOVDQU        (R12), Y3
-	VPSRLVD        constant23<>+0(SB), Y3, Y3
-	VPAND          constant24<>+0(SB), Y3, Y3
+	VPSRLVD        constant24<>+0(SB), Y3, Y3
+	VPAND          constant25<>+0(SB), Y3, Y3
 	VPOR           Y3, Y2, Y2
 	VPMADDUBSW     128(DI)(R11*8), Y2, Y2
 	VMOVDQU        64(R12), Y3
 	VPSRLD         $0x02, Y3, Y3
-	VPAND          constant22<>+0(SB), Y3, Y3
+	VPAND          constant23<>+0(SB), Y3, Y3
 	VMOVDQU        (R12), Y4
-	VPSRLVD        constant27<>+0(SB), Y4, Y4
-	VPAND          constant24<>+0(SB), Y4, Y4
+	VPSRLVD        constant28<>+0(SB), Y4, Y4
+	VPAND          constant25<>+0(SB), Y4, Y4
 	VPOR           Y4, Y3, Y3
 	VPMADDUBSW     160(DI)(R11*8), Y3, Y3
 	VPUNPCKLWD     Y3, Y2, Y4
@@ -787,18 +796,18 @@ group:
 	VPADDW         Y4, Y2, Y2
 	VMOVDQU        64(R12), Y3
 	VPSRLD         $0x04, Y3, Y3
-	VPAND          constant22<>+0(SB), Y3, Y3
+	VPAND          constant23<>+0(SB), Y3, Y3
 	VMOVDQU        (R12), Y4
-	VPSRLVD        constant28<>+0(SB), Y4, Y4
-	VPAND          constant24<>+0(SB), Y4, Y4
+	VPSRLVD        constant29<>+0(SB), Y4, Y4
+	VPAND          constant25<>+0(SB), Y4, Y4
 	VPOR           Y4, Y3, Y3
 	VPMADDUBSW     192(DI)(R11*8), Y3, Y3
 	VMOVDQU        64(R12), Y4
 	VPSRLD         $0x06, Y4, Y4
-	VPAND          constant22<>+0(SB), Y4, Y4
+	VPAND          constant23<>+0(SB), Y4, Y4
 	VMOVDQU        (R12), Y5
-	VPSRLVD        constant29<>+0(SB), Y5, Y5
-	VPAND          constant24<>+0(SB), Y5, Y5
+	VPSRLVD        constant30<>+0(SB), Y5, Y5
+	VPAND          constant25<>+0(SB), Y5, Y5
 	VPOR           Y5, Y4, Y4
 	VPMADDUBSW     224(DI)(R11*8), Y4, Y4
 	VPUNPCKLWD     Y4, Y3, Y5
@@ -867,53 +876,53 @@ rest:
 	VZEROUPPER
 	RET
 
-DATA constant22<>+0(SB)/8, $0x0303030303030303
-DATA constant22<>+8(SB)/8, $0x0303030303030303
-DATA constant22<>+16(SB)/8, $0x0303030303030303
-DATA constant22<>+24(SB)/8, $0x0303030303030303
-GLOBL constant22<>(SB), RODATA|NOPTR, $32
-
-DATA constant23<>+0(SB)/8, $0x0000000200000002
-DATA constant23<>+8(SB)/8, $0x0000000200000002
-DATA constant23<>+16(SB)/8, $0x0000000200000002
-DATA constant23<>+24(SB)/8, $0x0000000200000002
+DATA constant23<>+0(SB)/8, $0x0303030303030303
+DATA constant23<>+8(SB)/8, $0x0303030303030303
+DATA constant23<>+16(SB)/8, $0x0303030303030303
+DATA constant23<>+24(SB)/8, $0x0303030303030303
 GLOBL constant23<>(SB), RODATA|NOPTR, $32
 
-DATA constant24<>+0(SB)/8, $0x0404040404040404
-DATA constant24<>+8(SB)/8, $0x0404040404040404
-DATA constant24<>+16(SB)/8, $0x0404040404040404
-DATA constant24<>+24(SB)/8, $0x0404040404040404
+DATA constant24<>+0(SB)/8, $0x0000000200000002
+DATA constant24<>+8(SB)/8, $0x0000000200000002
+DATA constant24<>+16(SB)/8, $0x0000000200000002
+DATA constant24<>+24(SB)/8, $0x0000000200000002
 GLOBL constant24<>(SB), RODATA|NOPTR, $32
 
-DATA constant25<>+0(SB)/8, $0x0000000100000001
-DATA constant25<>+8(SB)/8, $0x0000000100000001
-DATA constant25<>+16(SB)/8, $0x0000000100000001
-DATA constant25<>+24(SB)/8, $0x0000000100000001
+DATA constant25<>+0(SB)/8, $0x0404040404040404
+DATA constant25<>+8(SB)/8, $0x0404040404040404
+DATA constant25<>+16(SB)/8, $0x0404040404040404
+DATA constant25<>+24(SB)/8, $0x0404040404040404
 GLOBL constant25<>(SB), RODATA|NOPTR, $32
 
-DATA constant26<>+0(SB)/8, $0x0000000000000000
-DATA constant26<>+8(SB)/8, $0x0000000000000000
-DATA constant26<>+16(SB)/8, $0x0000000000000000
-DATA constant26<>+24(SB)/8, $0x0000000000000000
+DATA constant26<>+0(SB)/8, $0x0000000100000001
+DATA constant26<>+8(SB)/8, $0x0000000100000001
+DATA constant26<>+16(SB)/8, $0x0000000100000001
+DATA constant26<>+24(SB)/8, $0x0000000100000001
 GLOBL constant26<>(SB), RODATA|NOPTR, $32
 
-DATA constant27<>+0(SB)/8, $0x0000000300000003
-DATA constant27<>+8(SB)/8, $0x0000000300000003
-DATA constant27<>+16(SB)/8, $0x0000000300000003
-DATA constant27<>+24(SB)/8, $0x0000000300000003
+DATA constant27<>+0(SB)/8, $0x0000000000000000
+DATA constant27<>+8(SB)/8, $0x0000000000000000
+DATA constant27<>+16(SB)/8, $0x0000000000000000
+DATA constant27<>+24(SB)/8, $0x0000000000000000
 GLOBL constant27<>(SB), RODATA|NOPTR, $32
 
-DATA constant28<>+0(SB)/8, $0x0000000400000004
-DATA constant28<>+8(SB)/8, $0x0000000400000004
-DATA constant28<>+16(SB)/8, $0x0000000400000004
-DATA constant28<>+24(SB)/8, $0x0000000400000004
+DATA constant28<>+0(SB)/8, $0x0000000300000003
+DATA constant28<>+8(SB)/8, $0x0000000300000003
+DATA constant28<>+16(SB)/8, $0x0000000300000003
+DATA constant28<>+24(SB)/8, $0x0000000300000003
 GLOBL constant28<>(SB), RODATA|NOPTR, $32
 
-DATA constant29<>+0(SB)/8, $0x0000000500000005
-DATA constant29<>+8(SB)/8, $0x0000000500000005
-DATA constant29<>+16(SB)/8, $0x0000000500000005
-DATA constant29<>+24(SB)/8, $0x0000000500000005
+DATA constant29<>+0(SB)/8, $0x0000000400000004
+DATA constant29<>+8(SB)/8, $0x0000000400000004
+DATA constant29<>+16(SB)/8, $0x0000000400000004
+DATA constant29<>+24(SB)/8, $0x0000000400000004
 GLOBL constant29<>(SB), RODATA|NOPTR, $32
+
+DATA constant30<>+0(SB)/8, $0x0000000500000005
+DATA constant30<>+8(SB)/8, $0x0000000500000005
+DATA constant30<>+16(SB)/8, $0x0000000500000005
+DATA constant30<>+24(SB)/8, $0x0000000500000005
+GLOBL constant30<>(SB), RODATA|NOPTR, $32
 
 // func q3_kPackAVX2(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX2, F16C
@@ -936,81 +945,81 @@ tile:
 	VBROADCASTI128 32(R10), Y0
 	VINSERTI128    $0x01, 64(R10), Y0, Y0
 	VPSHUFD        $0x00, Y0, Y1
-	VPSRLVD        constant30<>+0(SB), Y1, Y1
-	VPAND          constant22<>+0(SB), Y1, Y1
+	VPSRLVD        constant31<>+0(SB), Y1, Y1
+	VPAND          constant23<>+0(SB), Y1, Y1
 	VBROADCASTI128 (R10), Y2
 	VINSERTI128    $0x01, (R10), Y2, Y2
 	VPSHUFD        $0x00, Y2, Y3
-	VPSLLVD        constant31<>+0(SB), Y3, Y3
-	VPSRLVD        constant32<>+0(SB), Y3, Y3
-	VPAND          constant24<>+0(SB), Y3, Y3
+	VPSLLVD        constant32<>+0(SB), Y3, Y3
+	VPSRLVD        constant33<>+0(SB), Y3, Y3
+	VPAND          constant25<>+0(SB), Y3, Y3
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, (AX)(R9*8)
 	VPSHUFD        $0x55, Y0, Y1
-	VPSRLVD        constant30<>+0(SB), Y1, Y1
-	VPAND          constant22<>+0(SB), Y1, Y1
+	VPSRLVD        constant31<>+0(SB), Y1, Y1
+	VPAND          constant23<>+0(SB), Y1, Y1
 	VPSHUFD        $0x55, Y2, Y3
-	VPSLLVD        constant31<>+0(SB), Y3, Y3
-	VPSRLVD        constant32<>+0(SB), Y3, Y3
-	VPAND          constant24<>+0(SB), Y3, Y3
+	VPSLLVD        constant32<>+0(SB), Y3, Y3
+	VPSRLVD        constant33<>+0(SB), Y3, Y3
+	VPAND          constant25<>+0(SB), Y3, Y3
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 64(AX)(R9*8)
 	VPSHUFD        $0xaa, Y0, Y1
-	VPSRLVD        constant30<>+0(SB), Y1, Y1
-	VPAND          constant22<>+0(SB), Y1, Y1
+	VPSRLVD        constant31<>+0(SB), Y1, Y1
+	VPAND          constant23<>+0(SB), Y1, Y1
 	VPSHUFD        $0xaa, Y2, Y3
-	VPSLLVD        constant31<>+0(SB), Y3, Y3
-	VPSRLVD        constant32<>+0(SB), Y3, Y3
-	VPAND          constant24<>+0(SB), Y3, Y3
+	VPSLLVD        constant32<>+0(SB), Y3, Y3
+	VPSRLVD        constant33<>+0(SB), Y3, Y3
+	VPAND          constant25<>+0(SB), Y3, Y3
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 128(AX)(R9*8)
 	VPSHUFD        $0xff, Y0, Y0
-	VPSRLVD        constant30<>+0(SB), Y0, Y0
-	VPAND          constant22<>+0(SB), Y0, Y0
+	VPSRLVD        constant31<>+0(SB), Y0, Y0
+	VPAND          constant23<>+0(SB), Y0, Y0
 	VPSHUFD        $0xff, Y2, Y1
-	VPSLLVD        constant31<>+0(SB), Y1, Y1
-	VPSRLVD        constant32<>+0(SB), Y1, Y1
-	VPAND          constant24<>+0(SB), Y1, Y1
+	VPSLLVD        constant32<>+0(SB), Y1, Y1
+	VPSRLVD        constant33<>+0(SB), Y1, Y1
+	VPAND          constant25<>+0(SB), Y1, Y1
 	VPOR           Y1, Y0, Y0
 	VMOVDQU        Y0, 192(AX)(R9*8)
 	VBROADCASTI128 48(R10), Y0
 	VINSERTI128    $0x01, 80(R10), Y0, Y0
 	VPSHUFD        $0x00, Y0, Y1
-	VPSRLVD        constant30<>+0(SB), Y1, Y1
-	VPAND          constant22<>+0(SB), Y1, Y1
+	VPSRLVD        constant31<>+0(SB), Y1, Y1
+	VPAND          constant23<>+0(SB), Y1, Y1
 	VBROADCASTI128 16(R10), Y2
 	VINSERTI128    $0x01, 16(R10), Y2, Y2
 	VPSHUFD        $0x00, Y2, Y3
-	VPSLLVD        constant31<>+0(SB), Y3, Y3
-	VPSRLVD        constant32<>+0(SB), Y3, Y3
-	VPAND          constant24<>+0(SB), Y3, Y3
+	VPSLLVD        constant32<>+0(SB), Y3, Y3
+	VPSRLVD        constant33<>+0(SB), Y3, Y3
+	VPAND          constant25<>+0(SB), Y3, Y3
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 256(AX)(R9*8)
 	VPSHUFD        $0x55, Y0, Y1
-	VPSRLVD        constant30<>+0(SB), Y1, Y1
-	VPAND          constant22<>+0(SB), Y1, Y1
+	VPSRLVD        constant31<>+0(SB), Y1, Y1
+	VPAND          constant23<>+0(SB), Y1, Y1
 	VPSHUFD        $0x55, Y2, Y3
-	VPSLLVD        constant31<>+0(SB), Y3, Y3
-	VPSRLVD        constant32<>+0(SB), Y3, Y3
-	VPAND          constant24<>+0(SB), Y3, Y3
+	VPSLLVD        constant32<>+0(SB), Y3, Y3
+	VPSRLVD        constant33<>+0(SB), Y3, Y3
+	VPAND          constant25<>+0(SB), Y3, Y3
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 320(AX)(R9*8)
 	VPSHUFD        $0xaa, Y0, Y1
-	VPSRLVD        constant30<>+0(SB), Y1, Y1
-	VPAND          constant22<>+0(SB), Y1, Y1
+	VPSRLVD        constant31<>+0(SB), Y1, Y1
+	VPAND          constant23<>+0(SB), Y1, Y1
 	VPSHUFD        $0xaa, Y2, Y3
-	VPSLLVD        constant31<>+0(SB), Y3, Y3
-	VPSRLVD        constant32<>+0(SB), Y3, Y3
-	VPAND          constant24<>+0(SB), Y3, Y3
+	VPSLLVD        constant32<>+0(SB), Y3, Y3
+	VPSRLVD        constant33<>+0(SB), Y3, Y3
+	VPAND          constant25<>+0(SB), Y3, Y3
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 384(AX)(R9*8)
 	VPSHUFD        $0xff, Y0, Y0
-	VPSRLVD        constant30<>+0(SB), Y0, Y0
-	VPAND          constant22<>+0(SB), Y0, Y0
+	VPSRLVD        constant31<>+0(SB), Y0, Y0
+	VPAND          constant23<>+0(SB), Y0, Y0
 	VPSHUFD        $0xff, Y2, Y1
-	VPSLLVD        constant31<>+0(SB), Y1, Y1
-	VPSRLVD        constant32<>+0(SB), Y1, Y1
-	VPAND          constant24<>+0(SB), Y1, Y1
+	VPSLLVD        constant32<>+0(SB), Y1, Y1
+	VPSRLVD        constant33<>+0(SB), Y1, Y1
+	VPAND          constant25<>+0(SB), Y1, Y1
 	VPOR           Y1, Y0, Y0
 	VMOVDQU        Y0, 448(AX)(R9*8)
 	VBROADCASTI128 94(R10), Y0
@@ -1040,81 +1049,81 @@ tile:
 	VBROADCASTI128 32(R10), Y0
 	VINSERTI128    $0x01, 64(R10), Y0, Y0
 	VPSHUFD        $0x00, Y0, Y1
-	VPSRLVD        constant30<>+0(SB), Y1, Y1
-	VPAND          constant22<>+0(SB), Y1, Y1
+	VPSRLVD        constant31<>+0(SB), Y1, Y1
+	VPAND          constant23<>+0(SB), Y1, Y1
 	VBROADCASTI128 (R10), Y2
 	VINSERTI128    $0x01, (R10), Y2, Y2
 	VPSHUFD        $0x00, Y2, Y3
-	VPSLLVD        constant31<>+0(SB), Y3, Y3
-	VPSRLVD        constant32<>+0(SB), Y3, Y3
-	VPAND          constant24<>+0(SB), Y3, Y3
+	VPSLLVD        constant32<>+0(SB), Y3, Y3
+	VPSRLVD        constant33<>+0(SB), Y3, Y3
+	VPAND          constant25<>+0(SB), Y3, Y3
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 32(AX)(R9*8)
 	VPSHUFD        $0x55, Y0, Y1
-	VPSRLVD        constant30<>+0(SB), Y1, Y1
-	VPAND          constant22<>+0(SB), Y1, Y1
+	VPSRLVD        constant31<>+0(SB), Y1, Y1
+	VPAND          constant23<>+0(SB), Y1, Y1
 	VPSHUFD        $0x55, Y2, Y3
-	VPSLLVD        constant31<>+0(SB), Y3, Y3
-	VPSRLVD        constant32<>+0(SB), Y3, Y3
-	VPAND          constant24<>+0(SB), Y3, Y3
+	VPSLLVD        constant32<>+0(SB), Y3, Y3
+	VPSRLVD        constant33<>+0(SB), Y3, Y3
+	VPAND          constant25<>+0(SB), Y3, Y3
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 96(AX)(R9*8)
 	VPSHUFD        $0xaa, Y0, Y1
-	VPSRLVD        constant30<>+0(SB), Y1, Y1
-	VPAND          constant22<>+0(SB), Y1, Y1
+	VPSRLVD        constant31<>+0(SB), Y1, Y1
+	VPAND          constant23<>+0(SB), Y1, Y1
 	VPSHUFD        $0xaa, Y2, Y3
-	VPSLLVD        constant31<>+0(SB), Y3, Y3
-	VPSRLVD        constant32<>+0(SB), Y3, Y3
-	VPAND          constant24<>+0(SB), Y3, Y3
+	VPSLLVD        constant32<>+0(SB), Y3, Y3
+	VPSRLVD        constant33<>+0(SB), Y3, Y3
+	VPAND          constant25<>+0(SB), Y3, Y3
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 160(AX)(R9*8)
 	VPSHUFD        $0xff, Y0, Y0
-	VPSRLVD        constant30<>+0(SB), Y0, Y0
-	VPAND          constant22<>+0(SB), Y0, Y0
+	VPSRLVD        constant31<>+0(SB), Y0, Y0
+	VPAND          constant23<>+0(SB), Y0, Y0
 	VPSHUFD        $0xff, Y2, Y1
-	VPSLLVD        constant31<>+0(SB), Y1, Y1
-	VPSRLVD        constant32<>+0(SB), Y1, Y1
-	VPAND          constant24<>+0(SB), Y1, Y1
+	VPSLLVD        constant32<>+0(SB), Y1, Y1
+	VPSRLVD        constant33<>+0(SB), Y1, Y1
+	VPAND          constant25<>+0(SB), Y1, Y1
 	VPOR           Y1, Y0, Y0
 	VMOVDQU        Y0, 224(AX)(R9*8)
 	VBROADCASTI128 48(R10), Y0
 	VINSERTI128    $0x01, 80(R10), Y0, Y0
 	VPSHUFD        $0x00, Y0, Y1
-	VPSRLVD        constant30<>+0(SB), Y1, Y1
-	VPAND          constant22<>+0(SB), Y1, Y1
+	VPSRLVD        constant31<>+0(SB), Y1, Y1
+	VPAND          constant23<>+0(SB), Y1, Y1
 	VBROADCASTI128 16(R10), Y2
 	VINSERTI128    $0x01, 16(R10), Y2, Y2
 	VPSHUFD        $0x00, Y2, Y3
-	VPSLLVD        constant31<>+0(SB), Y3, Y3
-	VPSRLVD        constant32<>+0(SB), Y3, Y3
-	VPAND          constant24<>+0(SB), Y3, Y3
+	VPSLLVD        constant32<>+0(SB), Y3, Y3
+	VPSRLVD        constant33<>+0(SB), Y3, Y3
+	VPAND          constant25<>+0(SB), Y3, Y3
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 288(AX)(R9*8)
 	VPSHUFD        $0x55, Y0, Y1
-	VPSRLVD        constant30<>+0(SB), Y1, Y1
-	VPAND          constant22<>+0(SB), Y1, Y1
+	VPSRLVD        constant31<>+0(SB), Y1, Y1
+	VPAND          constant23<>+0(SB), Y1, Y1
 	VPSHUFD        $0x55, Y2, Y3
-	VPSLLVD        constant31<>+0(SB), Y3, Y3
-	VPSRLVD        constant32<>+0(SB), Y3, Y3
-	VPAND          constant24<>+0(SB), Y3, Y3
+	VPSLLVD        constant32<>+0(SB), Y3, Y3
+	VPSRLVD        constant33<>+0(SB), Y3, Y3
+	VPAND          constant25<>+0(SB), Y3, Y3
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 352(AX)(R9*8)
 	VPSHUFD        $0xaa, Y0, Y1
-	VPSRLVD        constant30<>+0(SB), Y1, Y1
-	VPAND          constant22<>+0(SB), Y1, Y1
+	VPSRLVD        constant31<>+0(SB), Y1, Y1
+	VPAND          constant23<>+0(SB), Y1, Y1
 	VPSHUFD        $0xaa, Y2, Y3
-	VPSLLVD        constant31<>+0(SB), Y3, Y3
-	VPSRLVD        constant32<>+0(SB), Y3, Y3
-	VPAND          constant24<>+0(SB), Y3, Y3
+	VPSLLVD        constant32<>+0(SB), Y3, Y3
+	VPSRLVD        constant33<>+0(SB), Y3, Y3
+	VPAND          constant25<>+0(SB), Y3, Y3
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 416(AX)(R9*8)
 	VPSHUFD        $0xff, Y0, Y0
-	VPSRLVD        constant30<>+0(SB), Y0, Y0
-	VPAND          constant22<>+0(SB), Y0, Y0
+	VPSRLVD        constant31<>+0(SB), Y0, Y0
+	VPAND          constant23<>+0(SB), Y0, Y0
 	VPSHUFD        $0xff, Y2, Y1
-	VPSLLVD        constant31<>+0(SB), Y1, Y1
-	VPSRLVD        constant32<>+0(SB), Y1, Y1
-	VPAND          constant24<>+0(SB), Y1, Y1
+	VPSLLVD        constant32<>+0(SB), Y1, Y1
+	VPSRLVD        constant33<>+0(SB), Y1, Y1
+	VPAND          constant25<>+0(SB), Y1, Y1
 	VPOR           Y1, Y0, Y0
 	VMOVDQU        Y0, 480(AX)(R9*8)
 	VBROADCASTI128 94(R10), Y0
@@ -1152,20 +1161,20 @@ tile:
 	VZEROUPPER
 	RET
 
-DATA constant30<>+0(SB)/8, $0x0000000200000000
-DATA constant30<>+8(SB)/8, $0x0000000600000004
-DATA constant30<>+16(SB)/8, $0x0000000200000000
-DATA constant30<>+24(SB)/8, $0x0000000600000004
-GLOBL constant30<>(SB), RODATA|NOPTR, $32
-
-DATA constant31<>+0(SB)/8, $0x0000000100000002
-DATA constant31<>+8(SB)/8, $0x0000000000000000
-DATA constant31<>+16(SB)/8, $0x0000000000000000
-DATA constant31<>+24(SB)/8, $0x0000000000000000
+DATA constant31<>+0(SB)/8, $0x0000000200000000
+DATA constant31<>+8(SB)/8, $0x0000000600000004
+DATA constant31<>+16(SB)/8, $0x0000000200000000
+DATA constant31<>+24(SB)/8, $0x0000000600000004
 GLOBL constant31<>(SB), RODATA|NOPTR, $32
 
-DATA constant32<>+0(SB)/8, $0x0000000000000000
-DATA constant32<>+8(SB)/8, $0x0000000100000000
-DATA constant32<>+16(SB)/8, $0x0000000300000002
-DATA constant32<>+24(SB)/8, $0x0000000500000004
+DATA constant32<>+0(SB)/8, $0x0000000100000002
+DATA constant32<>+8(SB)/8, $0x0000000000000000
+DATA constant32<>+16(SB)/8, $0x0000000000000000
+DATA constant32<>+24(SB)/8, $0x0000000000000000
 GLOBL constant32<>(SB), RODATA|NOPTR, $32
+
+DATA constant33<>+0(SB)/8, $0x0000000000000000
+DATA constant33<>+8(SB)/8, $0x0000000100000000
+DATA constant33<>+16(SB)/8, $0x0000000300000002
+DATA constant33<>+24(SB)/8, $0x0000000500000004
+GLOBL constant33<>(SB), RODATA|NOPTR, $32

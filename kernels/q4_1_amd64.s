@@ -59,86 +59,86 @@ group:
 	PREFETCHT0      4224(R11)
 	PREFETCHT0      4288(R11)
 	PREFETCHT0      4352(R11)
-	VBROADCASTI32X4 4(R11), Z8
-	VBROADCASTI32X4 24(R11), K1, Z8
-	VPSRLVD         Z2, Z8, Z8
-	VPANDD          Z3, Z8, Z8
-	VPXORD          Z9, Z9, Z9
-	VPDPBUSD        (DI)(R10*8), Z8, Z9
-	VBROADCASTI32X4 44(R11), Z8
-	VBROADCASTI32X4 64(R11), K1, Z8
-	VPSRLVD         Z2, Z8, Z8
-	VPANDD          Z3, Z8, Z8
-	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        64(DI)(R10*8), Z8, Z10
-	VPACKSSDW       Z10, Z9, Z8
-	VPMADDWD        Z4, Z8, Z8
-	VBROADCASTI32X4 84(R11), Z9
-	VBROADCASTI32X4 104(R11), K1, Z9
+	VBROADCASTI32X4 4(R11), Z9
+	VBROADCASTI32X4 24(R11), K1, Z9
 	VPSRLVD         Z2, Z9, Z9
 	VPANDD          Z3, Z9, Z9
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        128(DI)(R10*8), Z9, Z10
-	VBROADCASTI32X4 124(R11), Z9
-	VBROADCASTI32X4 144(R11), K1, Z9
+	VPDPBUSD        (DI)(R10*8), Z9, Z10
+	VBROADCASTI32X4 44(R11), Z9
+	VBROADCASTI32X4 64(R11), K1, Z9
 	VPSRLVD         Z2, Z9, Z9
 	VPANDD          Z3, Z9, Z9
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        192(DI)(R10*8), Z9, Z11
+	VPDPBUSD        64(DI)(R10*8), Z9, Z11
 	VPACKSSDW       Z11, Z10, Z9
 	VPMADDWD        Z4, Z9, Z9
-	VPACKSSDW       Z9, Z8, Z8
-	VPMADDWD        Z4, Z8, Z8
-	VBROADCASTI32X4 164(R11), Z9
-	VBROADCASTI32X4 184(R11), K1, Z9
-	VPSRLVD         Z2, Z9, Z9
-	VPANDD          Z3, Z9, Z9
-	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        256(DI)(R10*8), Z9, Z10
-	VBROADCASTI32X4 204(R11), Z9
-	VBROADCASTI32X4 224(R11), K1, Z9
-	VPSRLVD         Z2, Z9, Z9
-	VPANDD          Z3, Z9, Z9
-	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        320(DI)(R10*8), Z9, Z11
-	VPACKSSDW       Z11, Z10, Z9
-	VPMADDWD        Z4, Z9, Z9
-	VBROADCASTI32X4 244(R11), Z10
-	VBROADCASTI32X4 264(R11), K1, Z10
+	VBROADCASTI32X4 84(R11), Z10
+	VBROADCASTI32X4 104(R11), K1, Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        384(DI)(R10*8), Z10, Z11
-	VBROADCASTI32X4 284(R11), Z10
-	VBROADCASTI32X4 304(R11), K1, Z10
+	VPDPBUSD        128(DI)(R10*8), Z10, Z11
+	VBROADCASTI32X4 124(R11), Z10
+	VBROADCASTI32X4 144(R11), K1, Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        448(DI)(R10*8), Z10, Z12
+	VPDPBUSD        192(DI)(R10*8), Z10, Z12
 	VPACKSSDW       Z12, Z11, Z10
 	VPMADDWD        Z4, Z10, Z10
 	VPACKSSDW       Z10, Z9, Z9
 	VPMADDWD        Z4, Z9, Z9
-	VSHUFI32X4      $0x88, Z9, Z8, Z10
-	VSHUFI32X4      $0xdd, Z9, Z8, Z8
-	VPADDD          Z8, Z10, Z10
-	VPERMD          Z10, Z5, Z10
-	VPERMW          (R11), Z6, Z8
-	VPERMW          80(R11), Z6, K2, Z8
-	VPERMW          160(R11), Z6, K3, Z8
-	VPERMW          240(R11), Z6, K4, Z8
-	VEXTRACTI64X4   $0x01, Z8, Y9
-	VCVTPH2PS       Y8, Z8
+	VBROADCASTI32X4 164(R11), Z10
+	VBROADCASTI32X4 184(R11), K1, Z10
+	VPSRLVD         Z2, Z10, Z10
+	VPANDD          Z3, Z10, Z10
+	VPXORD          Z11, Z11, Z11
+	VPDPBUSD        256(DI)(R10*8), Z10, Z11
+	VBROADCASTI32X4 204(R11), Z10
+	VBROADCASTI32X4 224(R11), K1, Z10
+	VPSRLVD         Z2, Z10, Z10
+	VPANDD          Z3, Z10, Z10
+	VPXORD          Z12, Z12, Z12
+	VPDPBUSD        320(DI)(R10*8), Z10, Z12
+	VPACKSSDW       Z12, Z11, Z10
+	VPMADDWD        Z4, Z10, Z10
+	VBROADCASTI32X4 244(R11), Z11
+	VBROADCASTI32X4 264(R11), K1, Z11
+	VPSRLVD         Z2, Z11, Z11
+	VPANDD          Z3, Z11, Z11
+	VPXORD          Z12, Z12, Z12
+	VPDPBUSD        384(DI)(R10*8), Z11, Z12
+	VBROADCASTI32X4 284(R11), Z11
+	VBROADCASTI32X4 304(R11), K1, Z11
+	VPSRLVD         Z2, Z11, Z11
+	VPANDD          Z3, Z11, Z11
+	VPXORD          Z13, Z13, Z13
+	VPDPBUSD        448(DI)(R10*8), Z11, Z13
+	VPACKSSDW       Z13, Z12, Z11
+	VPMADDWD        Z4, Z11, Z11
+	VPACKSSDW       Z11, Z10, Z10
+	VPMADDWD        Z4, Z10, Z10
+	VMOVDQU32       Z9, Z11
+	VPERMT2D        Z10, Z5, Z11
+	VPERMT2D        Z10, Z6, Z9
+	VPADDD          Z9, Z11, Z11
+	VPERMW          (R11), Z7, Z9
+	VPERMW          80(R11), Z7, K2, Z9
+	VPERMW          160(R11), Z7, K3, Z9
+	VPERMW          240(R11), Z7, K4, Z9
+	VEXTRACTI64X4   $0x01, Z9, Y10
 	VCVTPH2PS       Y9, Z9
-	VPXORD          Z7, Z9, Z9
-	VMOVDQU32       (R8)(R10*1), Z11
-	VCVTDQ2PS       Z10, Z10
-	VMULPS          Z11, Z8, Z8
-	VFMADD231PS     Z8, Z10, Z1
-	VMOVDQU32       (R9)(R10*1), Z8
-	VCVTDQ2PS       Z8, Z8
-	VMULPS          Z11, Z8, Z8
-	VFNMADD231PS    Z8, Z9, Z1
+	VCVTPH2PS       Y10, Z10
+	VPXORD          Z8, Z10, Z10
+	VMOVDQU32       (R8)(R10*1), Z12
+	VCVTDQ2PS       Z11, Z11
+	VMULPS          Z12, Z9, Z9
+	VFMADD231PS     Z9, Z11, Z1
+	VMOVDQU32       (R9)(R10*1), Z9
+	VCVTDQ2PS       Z9, Z9
+	VMULPS          Z12, Z9, Z9
+	VFNMADD231PS    Z9, Z10, Z1
 	ADDQ            $+320, R11
 	ADDQ            $+64, R10
 	JMP             group
@@ -156,8 +156,8 @@ copy:
 	MOVL      R15, (R14)
 	ADDQ      $+4, R11
 	ADDQ      $+4, R14
-	VMOVDQU32 (R11), X8
-	VMOVDQU32 X8, (R14)
+	VMOVDQU32 (R11), X9
+	VMOVDQU32 X9, (R14)
 	ADDQ      $+16, R11
 	ADDQ      $+16, R14
 	SUBQ      $+1, R13
@@ -165,99 +165,99 @@ copy:
 	LEAQ      8(SP), R11
 
 inPlace:
-	VBROADCASTI32X4 4(R11), Z8
-	VBROADCASTI32X4 24(R11), K1, Z8
-	VPSRLVD         Z2, Z8, Z8
-	VPANDD          Z3, Z8, Z8
-	VPXORD          Z9, Z9, Z9
-	VPDPBUSD        (DI)(R10*8), Z8, Z9
-	VBROADCASTI32X4 44(R11), Z8
-	VBROADCASTI32X4 64(R11), K1, Z8
-	VPSRLVD         Z2, Z8, Z8
-	VPANDD          Z3, Z8, Z8
-	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        64(DI)(R10*8), Z8, Z10
-	VPACKSSDW       Z10, Z9, Z8
-	VPMADDWD        Z4, Z8, Z8
-	VBROADCASTI32X4 84(R11), Z9
-	VBROADCASTI32X4 104(R11), K1, Z9
+	VBROADCASTI32X4 4(R11), Z9
+	VBROADCASTI32X4 24(R11), K1, Z9
 	VPSRLVD         Z2, Z9, Z9
 	VPANDD          Z3, Z9, Z9
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        128(DI)(R10*8), Z9, Z10
-	VBROADCASTI32X4 124(R11), Z9
-	VBROADCASTI32X4 144(R11), K1, Z9
+	VPDPBUSD        (DI)(R10*8), Z9, Z10
+	VBROADCASTI32X4 44(R11), Z9
+	VBROADCASTI32X4 64(R11), K1, Z9
 	VPSRLVD         Z2, Z9, Z9
 	VPANDD          Z3, Z9, Z9
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        192(DI)(R10*8), Z9, Z11
+	VPDPBUSD        64(DI)(R10*8), Z9, Z11
 	VPACKSSDW       Z11, Z10, Z9
 	VPMADDWD        Z4, Z9, Z9
-	VPACKSSDW       Z9, Z8, Z8
-	VPMADDWD        Z4, Z8, Z8
-	VBROADCASTI32X4 164(R11), Z9
-	VBROADCASTI32X4 184(R11), K1, Z9
-	VPSRLVD         Z2, Z9, Z9
-	VPANDD          Z3, Z9, Z9
-	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        256(DI)(R10*8), Z9, Z10
-	VBROADCASTI32X4 204(R11), Z9
-	VBROADCASTI32X4 224(R11), K1, Z9
-	VPSRLVD         Z2, Z9, Z9
-	VPANDD          Z3, Z9, Z9
-	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        320(DI)(R10*8), Z9, Z11
-	VPACKSSDW       Z11, Z10, Z9
-	VPMADDWD        Z4, Z9, Z9
-	VBROADCASTI32X4 244(R11), Z10
-	VBROADCASTI32X4 264(R11), K1, Z10
+	VBROADCASTI32X4 84(R11), Z10
+	VBROADCASTI32X4 104(R11), K1, Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        384(DI)(R10*8), Z10, Z11
-	VBROADCASTI32X4 284(R11), Z10
-	VBROADCASTI32X4 304(R11), K1, Z10
+	VPDPBUSD        128(DI)(R10*8), Z10, Z11
+	VBROADCASTI32X4 124(R11), Z10
+	VBROADCASTI32X4 144(R11), K1, Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        448(DI)(R10*8), Z10, Z12
+	VPDPBUSD        192(DI)(R10*8), Z10, Z12
 	VPACKSSDW       Z12, Z11, Z10
 	VPMADDWD        Z4, Z10, Z10
 	VPACKSSDW       Z10, Z9, Z9
 	VPMADDWD        Z4, Z9, Z9
-	VSHUFI32X4      $0x88, Z9, Z8, Z10
-	VSHUFI32X4      $0xdd, Z9, Z8, Z8
-	VPADDD          Z8, Z10, Z10
-	VPERMD          Z10, Z5, Z10
-	VPERMW          (R11), Z6, Z8
-	VPERMW          80(R11), Z6, K2, Z8
-	VPERMW          160(R11), Z6, K3, Z8
-	VPERMW          240(R11), Z6, K4, Z8
-	VEXTRACTI64X4   $0x01, Z8, Y9
-	VCVTPH2PS       Y8, Z8
+	VBROADCASTI32X4 164(R11), Z10
+	VBROADCASTI32X4 184(R11), K1, Z10
+	VPSRLVD         Z2, Z10, Z10
+	VPANDD          Z3, Z10, Z10
+	VPXORD          Z11, Z11, Z11
+	VPDPBUSD        256(DI)(R10*8), Z10, Z11
+	VBROADCASTI32X4 204(R11), Z10
+	VBROADCASTI32X4 224(R11), K1, Z10
+	VPSRLVD         Z2, Z10, Z10
+	VPANDD          Z3, Z10, Z10
+	VPXORD          Z12, Z12, Z12
+	VPDPBUSD        320(DI)(R10*8), Z10, Z12
+	VPACKSSDW       Z12, Z11, Z10
+	VPMADDWD        Z4, Z10, Z10
+	VBROADCASTI32X4 244(R11), Z11
+	VBROADCASTI32X4 264(R11), K1, Z11
+	VPSRLVD         Z2, Z11, Z11
+	VPANDD          Z3, Z11, Z11
+	VPXORD          Z12, Z12, Z12
+	VPDPBUSD        384(DI)(R10*8), Z11, Z12
+	VBROADCASTI32X4 284(R11), Z11
+	VBROADCASTI32X4 304(R11), K1, Z11
+	VPSRLVD         Z2, Z11, Z11
+	VPANDD          Z3, Z11, Z11
+	VPXORD          Z13, Z13, Z13
+	VPDPBUSD        448(DI)(R10*8), Z11, Z13
+	VPACKSSDW       Z13, Z12, Z11
+	VPMADDWD        Z4, Z11, Z11
+	VPACKSSDW       Z11, Z10, Z10
+	VPMADDWD        Z4, Z10, Z10
+	VMOVDQU32       Z9, Z11
+	VPERMT2D        Z10, Z5, Z11
+	VPERMT2D        Z10, Z6, Z9
+	VPADDD          Z9, Z11, Z11
+	VPERMW          (R11), Z7, Z9
+	VPERMW          80(R11), Z7, K2, Z9
+	VPERMW          160(R11), Z7, K3, Z9
+	VPERMW          240(R11), Z7, K4, Z9
+	VEXTRACTI64X4   $0x01, Z9, Y10
 	VCVTPH2PS       Y9, Z9
-	VPXORD          Z7, Z9, Z9
-	VPANDD          Z0, Z8, Z8
+	VCVTPH2PS       Y10, Z10
+	VPXORD          Z8, Z10, Z10
 	VPANDD          Z0, Z9, Z9
-	VMOVDQU32       (R8)(R10*1), Z11
-	VCVTDQ2PS       Z10, Z10
-	VMULPS          Z11, Z8, Z8
-	VFMADD231PS     Z8, Z10, Z1
-	VMOVDQU32       (R9)(R10*1), Z8
-	VCVTDQ2PS       Z8, Z8
-	VMULPS          Z11, Z8, Z8
-	VFNMADD231PS    Z8, Z9, Z1
+	VPANDD          Z0, Z10, Z10
+	VMOVDQU32       (R8)(R10*1), Z12
+	VCVTDQ2PS       Z11, Z11
+	VMULPS          Z12, Z9, Z9
+	VFMADD231PS     Z9, Z11, Z1
+	VMOVDQU32       (R9)(R10*1), Z9
+	VCVTDQ2PS       Z9, Z9
+	VMULPS          Z12, Z9, Z9
+	VFNMADD231PS    Z9, Z10, Z1
 
 done:
-	VPERMILPS     $0x4e, Z1, Z8
-	VADDPS        Z1, Z8, Z8
-	VPERMILPS     $0xb1, Z8, Z1
-	VADDPS        Z1, Z8, Z8
-	VSHUFF32X4    $0xb1, Z8, Z8, Z1
-	VADDPS        Z8, Z1, Z1
-	VEXTRACTI32X4 $0x02, Z1, X8
-	VADDPS        X1, X8, X8
-	VMOVSS        X8, (AX)
+	VPERMILPS     $0x4e, Z1, Z9
+	VADDPS        Z1, Z9, Z9
+	VPERMILPS     $0xb1, Z9, Z1
+	VADDPS        Z1, Z9, Z9
+	VSHUFF32X4    $0xb1, Z9, Z9, Z1
+	VADDPS        Z9, Z1, Z1
+	VEXTRACTI32X4 $0x02, Z1, X9
+	VADDPS        X1, X9, X9
+	VMOVSS        X9, (AX)
 	ADDQ          $0x04, AX
 	ADDQ          DX, CX
 	DECQ          BX
@@ -268,10 +268,11 @@ done:
 constants:
 	VMOVDQU32 constant2<>+0(SB), Z2
 	VMOVDQU32 constant3<>+0(SB), Z5
-	VMOVDQU32 constant4<>+0(SB), Z7
-	VMOVDQU32 constant5<>+0(SB), Z6
+	VMOVDQU32 constant4<>+0(SB), Z8
+	VMOVDQU32 constant5<>+0(SB), Z7
 	VMOVDQU32 constant6<>+0(SB), Z4
-	VMOVDQU32 constant7<>+0(SB), Z3
+	VMOVDQU32 constant7<>+0(SB), Z6
+	VMOVDQU32 constant8<>+0(SB), Z3
 	MOVL      $0x0000ff00, R10
 	KMOVD     R10, K1
 	MOVL      $0x00f000f0, R10
@@ -316,14 +317,14 @@ DATA constant2<>+48(SB)/8, $0x0000000400000004
 DATA constant2<>+56(SB)/8, $0x0000000400000004
 GLOBL constant2<>(SB), RODATA|NOPTR, $64
 
-DATA constant3<>+0(SB)/8, $0x0000000400000000
-DATA constant3<>+8(SB)/8, $0x0000000500000001
-DATA constant3<>+16(SB)/8, $0x0000000600000002
-DATA constant3<>+24(SB)/8, $0x0000000700000003
-DATA constant3<>+32(SB)/8, $0x0000000c00000008
-DATA constant3<>+40(SB)/8, $0x0000000d00000009
-DATA constant3<>+48(SB)/8, $0x0000000e0000000a
-DATA constant3<>+56(SB)/8, $0x0000000f0000000b
+DATA constant3<>+0(SB)/8, $0x0000000800000000
+DATA constant3<>+8(SB)/8, $0x0000000900000001
+DATA constant3<>+16(SB)/8, $0x0000000a00000002
+DATA constant3<>+24(SB)/8, $0x0000000b00000003
+DATA constant3<>+32(SB)/8, $0x0000001800000010
+DATA constant3<>+40(SB)/8, $0x0000001900000011
+DATA constant3<>+48(SB)/8, $0x0000001a00000012
+DATA constant3<>+56(SB)/8, $0x0000001b00000013
 GLOBL constant3<>(SB), RODATA|NOPTR, $64
 
 DATA constant4<>+0(SB)/8, $0x8000000080000000
@@ -356,15 +357,25 @@ DATA constant6<>+48(SB)/8, $0x0001000100010001
 DATA constant6<>+56(SB)/8, $0x0001000100010001
 GLOBL constant6<>(SB), RODATA|NOPTR, $64
 
-DATA constant7<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant7<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant7<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant7<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant7<>+32(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant7<>+40(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant7<>+48(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant7<>+56(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant7<>+0(SB)/8, $0x0000000c00000004
+DATA constant7<>+8(SB)/8, $0x0000000d00000005
+DATA constant7<>+16(SB)/8, $0x0000000e00000006
+DATA constant7<>+24(SB)/8, $0x0000000f00000007
+DATA constant7<>+32(SB)/8, $0x0000001c00000014
+DATA constant7<>+40(SB)/8, $0x0000001d00000015
+DATA constant7<>+48(SB)/8, $0x0000001e00000016
+DATA constant7<>+56(SB)/8, $0x0000001f00000017
 GLOBL constant7<>(SB), RODATA|NOPTR, $64
+
+DATA constant8<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant8<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant8<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant8<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant8<>+32(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant8<>+40(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant8<>+48(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant8<>+56(SB)/8, $0x0f0f0f0f0f0f0f0f
+GLOBL constant8<>(SB), RODATA|NOPTR, $64
 
 // func q4_1PackAVX512(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX512BW, AVX512F
@@ -456,7 +467,7 @@ tile:
 constants:
 	VMOVDQU32 constant4<>+0(SB), Z7
 	VMOVDQU32 constant5<>+0(SB), Z6
-	VMOVDQU32 constant7<>+0(SB), Z5
+	VMOVDQU32 constant8<>+0(SB), Z5
 	MOVL      $0x00f000f0, R9
 	KMOVD     R9, K1
 	MOVL      $0x0f000f00, R9
@@ -485,7 +496,7 @@ TEXT ·q4_1RowAVX2(SB), NOSPLIT, $168-72
 	MOVQ    R10, (SP)
 	MOVQ    SI, R12
 	ANDQ    $+7, R12
-	LEAQ    constant8<>+0(SB), R10
+	LEAQ    constant9<>+0(SB), R10
 	SHLQ    $0x02, R12
 	SUBQ    R12, R10
 	VMOVDQU 32(R10), Y0
@@ -511,23 +522,23 @@ group:
 	PREFETCHT0     4160(R11)
 	PREFETCHT0     4224(R11)
 	VBROADCASTI128 4(R11), Y2
-	VPSRLVD        constant9<>+0(SB), Y2, Y2
-	VPAND          constant10<>+0(SB), Y2, Y2
+	VPSRLVD        constant10<>+0(SB), Y2, Y2
+	VPAND          constant11<>+0(SB), Y2, Y2
 	VPMADDUBSW     (DI)(R10*8), Y2, Y2
 	VBROADCASTI128 24(R11), Y3
-	VPSRLVD        constant9<>+0(SB), Y3, Y3
-	VPAND          constant10<>+0(SB), Y3, Y3
+	VPSRLVD        constant10<>+0(SB), Y3, Y3
+	VPAND          constant11<>+0(SB), Y3, Y3
 	VPMADDUBSW     32(DI)(R10*8), Y3, Y3
 	VPUNPCKLWD     Y3, Y2, Y4
 	VPUNPCKHWD     Y3, Y2, Y2
 	VPADDW         Y4, Y2, Y2
 	VBROADCASTI128 44(R11), Y3
-	VPSRLVD        constant9<>+0(SB), Y3, Y3
-	VPAND          constant10<>+0(SB), Y3, Y3
+	VPSRLVD        constant10<>+0(SB), Y3, Y3
+	VPAND          constant11<>+0(SB), Y3, Y3
 	VPMADDUBSW     64(DI)(R10*8), Y3, Y3
 	VBROADCASTI128 64(R11), Y4
-	VPSRLVD        constant9<>+0(SB), Y4, Y4
-	VPAND          constant10<>+0(SB), Y4, Y4
+	VPSRLVD        constant10<>+0(SB), Y4, Y4
+	VPAND          constant11<>+0(SB), Y4, Y4
 	VPMADDUBSW     96(DI)(R10*8), Y4, Y4
 	VPUNPCKLWD     Y4, Y3, Y5
 	VPUNPCKHWD     Y4, Y3, Y3
@@ -536,23 +547,23 @@ group:
 	VPUNPCKHDQ     Y3, Y2, Y2
 	VPADDW         Y4, Y2, Y2
 	VBROADCASTI128 84(R11), Y3
-	VPSRLVD        constant9<>+0(SB), Y3, Y3
-	VPAND          constant10<>+0(SB), Y3, Y3
+	VPSRLVD        constant10<>+0(SB), Y3, Y3
+	VPAND          constant11<>+0(SB), Y3, Y3
 	VPMADDUBSW     128(DI)(R10*8), Y3, Y3
 	VBROADCASTI128 104(R11), Y4
-	VPSRLVD        constant9<>+0(SB), Y4, Y4
-	VPAND          constant10<>+0(SB), Y4, Y4
+	VPSRLVD        constant10<>+0(SB), Y4, Y4
+	VPAND          constant11<>+0(SB), Y4, Y4
 	VPMADDUBSW     160(DI)(R10*8), Y4, Y4
 	VPUNPCKLWD     Y4, Y3, Y5
 	VPUNPCKHWD     Y4, Y3, Y3
 	VPADDW         Y5, Y3, Y3
 	VBROADCASTI128 124(R11), Y4
-	VPSRLVD        constant9<>+0(SB), Y4, Y4
-	VPAND          constant10<>+0(SB), Y4, Y4
+	VPSRLVD        constant10<>+0(SB), Y4, Y4
+	VPAND          constant11<>+0(SB), Y4, Y4
 	VPMADDUBSW     192(DI)(R10*8), Y4, Y4
 	VBROADCASTI128 144(R11), Y5
-	VPSRLVD        constant9<>+0(SB), Y5, Y5
-	VPAND          constant10<>+0(SB), Y5, Y5
+	VPSRLVD        constant10<>+0(SB), Y5, Y5
+	VPAND          constant11<>+0(SB), Y5, Y5
 	VPMADDUBSW     224(DI)(R10*8), Y5, Y5
 	VPUNPCKLWD     Y5, Y4, Y6
 	VPUNPCKHWD     Y5, Y4, Y4
@@ -579,7 +590,7 @@ group:
 	VCVTPH2PS      X3, Y5
 	VSHUFPS        $0x88, Y5, Y4, Y3
 	VSHUFPS        $0xdd, Y5, Y4, Y4
-	VPXOR          constant11<>+0(SB), Y4, Y4
+	VPXOR          constant12<>+0(SB), Y4, Y4
 	VMOVDQU        (R8)(R10*1), Y5
 	VCVTDQ2PS      Y2, Y2
 	VMULPS         Y5, Y3, Y3
@@ -615,23 +626,23 @@ copy:
 
 inPlace:
 	VBROADCASTI128 4(R11), Y2
-	VPSRLVD        constant9<>+0(SB), Y2, Y2
-	VPAND          constant10<>+0(SB), Y2, Y2
+	VPSRLVD        constant10<>+0(SB), Y2, Y2
+	VPAND          constant11<>+0(SB), Y2, Y2
 	VPMADDUBSW     (DI)(R10*8), Y2, Y2
 	VBROADCASTI128 24(R11), Y3
-	VPSRLVD        constant9<>+0(SB), Y3, Y3
-	VPAND          constant10<>+0(SB), Y3, Y3
+	VPSRLVD        constant10<>+0(SB), Y3, Y3
+	VPAND          constant11<>+0(SB), Y3, Y3
 	VPMADDUBSW     32(DI)(R10*8), Y3, Y3
 	VPUNPCKLWD     Y3, Y2, Y4
 	VPUNPCKHWD     Y3, Y2, Y2
 	VPADDW         Y4, Y2, Y2
 	VBROADCASTI128 44(R11), Y3
-	VPSRLVD        constant9<>+0(SB), Y3, Y3
-	VPAND          constant10<>+0(SB), Y3, Y3
+	VPSRLVD        constant10<>+0(SB), Y3, Y3
+	VPAND          constant11<>+0(SB), Y3, Y3
 	VPMADDUBSW     64(DI)(R10*8), Y3, Y3
 	VBROADCASTI128 64(R11), Y4
-	VPSRLVD        constant9<>+0(SB), Y4, Y4
-	VPAND          constant10<>+0(SB), Y4, Y4
+	VPSRLVD        constant10<>+0(SB), Y4, Y4
+	VPAND          constant11<>+0(SB), Y4, Y4
 	VPMADDUBSW     96(DI)(R10*8), Y4, Y4
 	VPUNPCKLWD     Y4, Y3, Y5
 	VPUNPCKHWD     Y4, Y3, Y3
@@ -640,23 +651,23 @@ inPlace:
 	VPUNPCKHDQ     Y3, Y2, Y2
 	VPADDW         Y4, Y2, Y2
 	VBROADCASTI128 84(R11), Y3
-	VPSRLVD        constant9<>+0(SB), Y3, Y3
-	VPAND          constant10<>+0(SB), Y3, Y3
+	VPSRLVD        constant10<>+0(SB), Y3, Y3
+	VPAND          constant11<>+0(SB), Y3, Y3
 	VPMADDUBSW     128(DI)(R10*8), Y3, Y3
 	VBROADCASTI128 104(R11), Y4
-	VPSRLVD        constant9<>+0(SB), Y4, Y4
-	VPAND          constant10<>+0(SB), Y4, Y4
+	VPSRLVD        constant10<>+0(SB), Y4, Y4
+	VPAND          constant11<>+0(SB), Y4, Y4
 	VPMADDUBSW     160(DI)(R10*8), Y4, Y4
 	VPUNPCKLWD     Y4, Y3, Y5
 	VPUNPCKHWD     Y4, Y3, Y3
 	VPADDW         Y5, Y3, Y3
 	VBROADCASTI128 124(R11), Y4
-	VPSRLVD        constant9<>+0(SB), Y4, Y4
-	VPAND          constant10<>+0(SB), Y4, Y4
+	VPSRLVD        constant10<>+0(SB), Y4, Y4
+	VPAND          constant11<>+0(SB), Y4, Y4
 	VPMADDUBSW     192(DI)(R10*8), Y4, Y4
 	VBROADCASTI128 144(R11), Y5
-	VPSRLVD        constant9<>+0(SB), Y5, Y5
-	VPAND          constant10<>+0(SB), Y5, Y5
+	VPSRLVD        constant10<>+0(SB), Y5, Y5
+	VPAND          constant11<>+0(SB), Y5, Y5
 	VPMADDUBSW     224(DI)(R10*8), Y5, Y5
 	VPUNPCKLWD     Y5, Y4, Y6
 	VPUNPCKHWD     Y5, Y4, Y4
@@ -683,7 +694,7 @@ inPlace:
 	VCVTPH2PS      X3, Y5
 	VSHUFPS        $0x88, Y5, Y4, Y3
 	VSHUFPS        $0xdd, Y5, Y4, Y4
-	VPXOR          constant11<>+0(SB), Y4, Y4
+	VPXOR          constant12<>+0(SB), Y4, Y4
 	VPAND          Y0, Y3, Y3
 	VPAND          Y0, Y4, Y4
 	VMOVDQU        (R8)(R10*1), Y5
@@ -710,33 +721,33 @@ done:
 	VZEROUPPER
 	RET
 
-DATA constant8<>+0(SB)/8, $0xffffffffffffffff
-DATA constant8<>+8(SB)/8, $0xffffffffffffffff
-DATA constant8<>+16(SB)/8, $0xffffffffffffffff
-DATA constant8<>+24(SB)/8, $0xffffffffffffffff
-DATA constant8<>+32(SB)/8, $0x0000000000000000
-DATA constant8<>+40(SB)/8, $0x0000000000000000
-DATA constant8<>+48(SB)/8, $0x0000000000000000
-DATA constant8<>+56(SB)/8, $0x0000000000000000
-GLOBL constant8<>(SB), RODATA|NOPTR, $64
+DATA constant9<>+0(SB)/8, $0xffffffffffffffff
+DATA constant9<>+8(SB)/8, $0xffffffffffffffff
+DATA constant9<>+16(SB)/8, $0xffffffffffffffff
+DATA constant9<>+24(SB)/8, $0xffffffffffffffff
+DATA constant9<>+32(SB)/8, $0x0000000000000000
+DATA constant9<>+40(SB)/8, $0x0000000000000000
+DATA constant9<>+48(SB)/8, $0x0000000000000000
+DATA constant9<>+56(SB)/8, $0x0000000000000000
+GLOBL constant9<>(SB), RODATA|NOPTR, $64
 
-DATA constant9<>+0(SB)/8, $0x0000000000000000
-DATA constant9<>+8(SB)/8, $0x0000000000000000
-DATA constant9<>+16(SB)/8, $0x0000000400000004
-DATA constant9<>+24(SB)/8, $0x0000000400000004
-GLOBL constant9<>(SB), RODATA|NOPTR, $32
-
-DATA constant10<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant10<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant10<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant10<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant10<>+0(SB)/8, $0x0000000000000000
+DATA constant10<>+8(SB)/8, $0x0000000000000000
+DATA constant10<>+16(SB)/8, $0x0000000400000004
+DATA constant10<>+24(SB)/8, $0x0000000400000004
 GLOBL constant10<>(SB), RODATA|NOPTR, $32
 
-DATA constant11<>+0(SB)/8, $0x8000000080000000
-DATA constant11<>+8(SB)/8, $0x8000000080000000
-DATA constant11<>+16(SB)/8, $0x8000000080000000
-DATA constant11<>+24(SB)/8, $0x8000000080000000
+DATA constant11<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant11<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant11<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant11<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
 GLOBL constant11<>(SB), RODATA|NOPTR, $32
+
+DATA constant12<>+0(SB)/8, $0x8000000080000000
+DATA constant12<>+8(SB)/8, $0x8000000080000000
+DATA constant12<>+16(SB)/8, $0x8000000080000000
+DATA constant12<>+24(SB)/8, $0x8000000080000000
+GLOBL constant12<>(SB), RODATA|NOPTR, $32
 
 // func q4_1PackAVX2(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX2, F16C
@@ -773,23 +784,23 @@ tile:
 	VPUNPCKLQDQ    Y2, Y0, Y4
 	VPUNPCKHQDQ    Y2, Y0, Y0
 	VPSRLD         $0x04, Y3, Y2
-	VPAND          constant10<>+0(SB), Y3, Y3
-	VPAND          constant10<>+0(SB), Y2, Y2
+	VPAND          constant11<>+0(SB), Y3, Y3
+	VPAND          constant11<>+0(SB), Y2, Y2
 	VMOVDQU        Y3, (AX)(R9*8)
 	VMOVDQU        Y2, 256(AX)(R9*8)
 	VPSRLD         $0x04, Y1, Y2
-	VPAND          constant10<>+0(SB), Y1, Y1
-	VPAND          constant10<>+0(SB), Y2, Y2
+	VPAND          constant11<>+0(SB), Y1, Y1
+	VPAND          constant11<>+0(SB), Y2, Y2
 	VMOVDQU        Y1, 64(AX)(R9*8)
 	VMOVDQU        Y2, 320(AX)(R9*8)
 	VPSRLD         $0x04, Y4, Y1
-	VPAND          constant10<>+0(SB), Y4, Y2
-	VPAND          constant10<>+0(SB), Y1, Y1
+	VPAND          constant11<>+0(SB), Y4, Y2
+	VPAND          constant11<>+0(SB), Y1, Y1
 	VMOVDQU        Y2, 128(AX)(R9*8)
 	VMOVDQU        Y1, 384(AX)(R9*8)
 	VPSRLD         $0x04, Y0, Y1
-	VPAND          constant10<>+0(SB), Y0, Y0
-	VPAND          constant10<>+0(SB), Y1, Y1
+	VPAND          constant11<>+0(SB), Y0, Y0
+	VPAND          constant11<>+0(SB), Y1, Y1
 	VMOVDQU        Y0, 192(AX)(R9*8)
 	VMOVDQU        Y1, 448(AX)(R9*8)
 	VMOVD          (R10), X0
@@ -804,7 +815,7 @@ tile:
 	VCVTPH2PS      X0, Y2
 	VSHUFPS        $0x88, Y2, Y1, Y0
 	VSHUFPS        $0xdd, Y2, Y1, Y1
-	VPXOR          constant11<>+0(SB), Y1, Y1
+	VPXOR          constant12<>+0(SB), Y1, Y1
 	VMOVDQU        Y0, (CX)(R9*2)
 	VMOVDQU        Y1, 64(CX)(R9*2)
 	ADDQ           $+160, R10
@@ -825,23 +836,23 @@ tile:
 	VPUNPCKLQDQ    Y2, Y0, Y4
 	VPUNPCKHQDQ    Y2, Y0, Y0
 	VPSRLD         $0x04, Y3, Y2
-	VPAND          constant10<>+0(SB), Y3, Y3
-	VPAND          constant10<>+0(SB), Y2, Y2
+	VPAND          constant11<>+0(SB), Y3, Y3
+	VPAND          constant11<>+0(SB), Y2, Y2
 	VMOVDQU        Y3, 32(AX)(R9*8)
 	VMOVDQU        Y2, 288(AX)(R9*8)
 	VPSRLD         $0x04, Y1, Y2
-	VPAND          constant10<>+0(SB), Y1, Y1
-	VPAND          constant10<>+0(SB), Y2, Y2
+	VPAND          constant11<>+0(SB), Y1, Y1
+	VPAND          constant11<>+0(SB), Y2, Y2
 	VMOVDQU        Y1, 96(AX)(R9*8)
 	VMOVDQU        Y2, 352(AX)(R9*8)
 	VPSRLD         $0x04, Y4, Y1
-	VPAND          constant10<>+0(SB), Y4, Y2
-	VPAND          constant10<>+0(SB), Y1, Y1
+	VPAND          constant11<>+0(SB), Y4, Y2
+	VPAND          constant11<>+0(SB), Y1, Y1
 	VMOVDQU        Y2, 160(AX)(R9*8)
 	VMOVDQU        Y1, 416(AX)(R9*8)
 	VPSRLD         $0x04, Y0, Y1
-	VPAND          constant10<>+0(SB), Y0, Y0
-	VPAND          constant10<>+0(SB), Y1, Y1
+	VPAND          constant11<>+0(SB), Y0, Y0
+	VPAND          constant11<>+0(SB), Y1, Y1
 	VMOVDQU        Y0, 224(AX)(R9*8)
 	VMOVDQU        Y1, 480(AX)(R9*8)
 	VMOVD          (R10), X0
@@ -856,7 +867,7 @@ tile:
 	VCVTPH2PS      X0, Y2
 	VSHUFPS        $0x88, Y2, Y1, Y0
 	VSHUFPS        $0xdd, Y2, Y1, Y1
-	VPXOR          constant11<>+0(SB), Y1, Y1
+	VPXOR          constant12<>+0(SB), Y1, Y1
 	VMOVDQU        Y0, 32(CX)(R9*2)
 	VMOVDQU        Y1, 96(CX)(R9*2)
 	ADDQ           $+160, R10

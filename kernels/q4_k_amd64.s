@@ -58,90 +58,90 @@ group:
 	PREFETCHT0      4224(R11)
 	PREFETCHT0      4288(R11)
 	PREFETCHT0      4352(R11)
-	VBROADCASTI64X4 16(R11), Z8
-	VPSRLVD         Z2, Z8, Z8
-	VPANDD          Z3, Z8, Z8
-	VPXORD          Z9, Z9, Z9
-	VPDPBUSD        (DI)(R10*8), Z8, Z9
-	VBROADCASTI64X4 48(R11), Z8
-	VPSRLVD         Z2, Z8, Z8
-	VPANDD          Z3, Z8, Z8
-	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        64(DI)(R10*8), Z8, Z10
-	VPACKSSDW       Z10, Z9, Z8
-	VPMADDWD        Z4, Z8, Z8
-	VBROADCASTI64X4 80(R11), Z9
+	VBROADCASTI64X4 16(R11), Z9
 	VPSRLVD         Z2, Z9, Z9
 	VPANDD          Z3, Z9, Z9
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        128(DI)(R10*8), Z9, Z10
-	VBROADCASTI64X4 112(R11), Z9
+	VPDPBUSD        (DI)(R10*8), Z9, Z10
+	VBROADCASTI64X4 48(R11), Z9
 	VPSRLVD         Z2, Z9, Z9
 	VPANDD          Z3, Z9, Z9
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        192(DI)(R10*8), Z9, Z11
+	VPDPBUSD        64(DI)(R10*8), Z9, Z11
 	VPACKSSDW       Z11, Z10, Z9
 	VPMADDWD        Z4, Z9, Z9
-	VPACKSSDW       Z9, Z8, Z8
-	VPMADDWD        Z4, Z8, Z8
-	VBROADCASTI64X4 160(R11), Z9
-	VPSRLVD         Z2, Z9, Z9
-	VPANDD          Z3, Z9, Z9
-	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        256(DI)(R10*8), Z9, Z10
-	VBROADCASTI64X4 192(R11), Z9
-	VPSRLVD         Z2, Z9, Z9
-	VPANDD          Z3, Z9, Z9
-	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        320(DI)(R10*8), Z9, Z11
-	VPACKSSDW       Z11, Z10, Z9
-	VPMADDWD        Z4, Z9, Z9
-	VBROADCASTI64X4 224(R11), Z10
+	VBROADCASTI64X4 80(R11), Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        384(DI)(R10*8), Z10, Z11
-	VBROADCASTI64X4 256(R11), Z10
+	VPDPBUSD        128(DI)(R10*8), Z10, Z11
+	VBROADCASTI64X4 112(R11), Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        448(DI)(R10*8), Z10, Z12
+	VPDPBUSD        192(DI)(R10*8), Z10, Z12
 	VPACKSSDW       Z12, Z11, Z10
 	VPMADDWD        Z4, Z10, Z10
 	VPACKSSDW       Z10, Z9, Z9
 	VPMADDWD        Z4, Z9, Z9
-	VSHUFI32X4      $0x88, Z9, Z8, Z10
-	VSHUFI32X4      $0xdd, Z9, Z8, Z8
-	VPADDD          Z8, Z10, Z10
-	VPERMD          Z10, Z5, Z10
-	VBROADCASTI32X4 (R11), Y8
-	VINSERTI32X4    $0x01, 144(R11), Y8, Y8
-	VPSHUFD         $0xed, Y8, Y9
-	VPSRLVD         constant2<>+0(SB), Y9, Y9
-	VPANDD          constant3<>+0(SB), Y9, Y11
-	VPSHUFD         $0x84, Y8, Y9
-	VPSRLD          $0x02, Y9, Y9
-	VPANDD          constant4<>+0(SB), Y9, Y9
-	VPORD           Y9, Y11, Y9
-	VPERMQ          $0xd8, Y9, Y9
-	VEXTRACTI32X4   $0x01, Y9, X11
-	VCVTPH2PS       Y8, Z8
-	VPERMPS         Z8, Z6, Z12
-	VPERMPS         Z8, Z7, Z8
-	VPMOVZXBD       X9, Z9
-	VPMOVZXBD       X11, Z11
-	VCVTDQ2PS       Z9, Z9
-	VCVTDQ2PS       Z11, Z11
-	VMULPS          Z8, Z9, Z9
-	VMULPS          Z12, Z11, Z11
-	VMOVDQU32       (R8)(R10*1), Z8
+	VBROADCASTI64X4 160(R11), Z10
+	VPSRLVD         Z2, Z10, Z10
+	VPANDD          Z3, Z10, Z10
+	VPXORD          Z11, Z11, Z11
+	VPDPBUSD        256(DI)(R10*8), Z10, Z11
+	VBROADCASTI64X4 192(R11), Z10
+	VPSRLVD         Z2, Z10, Z10
+	VPANDD          Z3, Z10, Z10
+	VPXORD          Z12, Z12, Z12
+	VPDPBUSD        320(DI)(R10*8), Z10, Z12
+	VPACKSSDW       Z12, Z11, Z10
+	VPMADDWD        Z4, Z10, Z10
+	VBROADCASTI64X4 224(R11), Z11
+	VPSRLVD         Z2, Z11, Z11
+	VPANDD          Z3, Z11, Z11
+	VPXORD          Z12, Z12, Z12
+	VPDPBUSD        384(DI)(R10*8), Z11, Z12
+	VBROADCASTI64X4 256(R11), Z11
+	VPSRLVD         Z2, Z11, Z11
+	VPANDD          Z3, Z11, Z11
+	VPXORD          Z13, Z13, Z13
+	VPDPBUSD        448(DI)(R10*8), Z11, Z13
+	VPACKSSDW       Z13, Z12, Z11
+	VPMADDWD        Z4, Z11, Z11
+	VPACKSSDW       Z11, Z10, Z10
+	VPMADDWD        Z4, Z10, Z10
+	VMOVDQU32       Z9, Z11
+	VPERMT2D        Z10, Z5, Z11
+	VPERMT2D        Z10, Z6, Z9
+	VPADDD          Z9, Z11, Z11
+	VBROADCASTI32X4 (R11), Y9
+	VINSERTI32X4    $0x01, 144(R11), Y9, Y9
+	VPSHUFD         $0xed, Y9, Y10
+	VPSRLVD         constant2<>+0(SB), Y10, Y10
+	VPANDD          constant3<>+0(SB), Y10, Y12
+	VPSHUFD         $0x84, Y9, Y10
+	VPSRLD          $0x02, Y10, Y10
+	VPANDD          constant4<>+0(SB), Y10, Y10
+	VPORD           Y10, Y12, Y10
+	VPERMQ          $0xd8, Y10, Y10
+	VEXTRACTI32X4   $0x01, Y10, X12
+	VCVTPH2PS       Y9, Z9
+	VPERMPS         Z9, Z7, Z13
+	VPERMPS         Z9, Z8, Z9
+	VPMOVZXBD       X10, Z10
+	VPMOVZXBD       X12, Z12
 	VCVTDQ2PS       Z10, Z10
-	VMULPS          Z8, Z9, Z9
-	VFMADD231PS     Z9, Z10, Z1
-	VMOVDQU32       (R9)(R10*1), Z9
-	VCVTDQ2PS       Z9, Z9
-	VMULPS          Z8, Z9, Z9
-	VFNMADD231PS    Z9, Z11, Z1
+	VCVTDQ2PS       Z12, Z12
+	VMULPS          Z9, Z10, Z10
+	VMULPS          Z13, Z12, Z12
+	VMOVDQU32       (R8)(R10*1), Z9
+	VCVTDQ2PS       Z11, Z11
+	VMULPS          Z9, Z10, Z10
+	VFMADD231PS     Z10, Z11, Z1
+	VMOVDQU32       (R9)(R10*1), Z10
+	VCVTDQ2PS       Z10, Z10
+	VMULPS          Z9, Z10, Z10
+	VFNMADD231PS    Z10, Z12, Z1
 	ADDQ            $+288, R11
 	ADDQ            $+64, R10
 	JMP             group
@@ -155,24 +155,24 @@ rest:
 	LEAQ 8(SP), R14
 
 copy:
-	VMOVDQU32 (R11), X8
-	VMOVDQU32 X8, (R14)
+	VMOVDQU32 (R11), X9
+	VMOVDQU32 X9, (R14)
 	ADDQ      $+16, R11
 	ADDQ      $+16, R14
-	VMOVDQU32 (R11), Y8
-	VMOVDQU32 Y8, (R14)
+	VMOVDQU32 (R11), Y9
+	VMOVDQU32 Y9, (R14)
 	ADDQ      $+32, R11
 	ADDQ      $+32, R14
-	VMOVDQU32 (R11), Y8
-	VMOVDQU32 Y8, (R14)
+	VMOVDQU32 (R11), Y9
+	VMOVDQU32 Y9, (R14)
 	ADDQ      $+32, R11
 	ADDQ      $+32, R14
-	VMOVDQU32 (R11), Y8
-	VMOVDQU32 Y8, (R14)
+	VMOVDQU32 (R11), Y9
+	VMOVDQU32 Y9, (R14)
 	ADDQ      $+32, R11
 	ADDQ      $+32, R14
-	VMOVDQU32 (R11), Y8
-	VMOVDQU32 Y8, (R14)
+	VMOVDQU32 (R11), Y9
+	VMOVDQU32 Y9, (R14)
 	ADDQ      $+32, R11
 	ADDQ      $+32, R14
 	SUBQ      $+8, R13
@@ -180,103 +180,103 @@ copy:
 	LEAQ      8(SP), R11
 
 inPlace:
-	VBROADCASTI64X4 16(R11), Z8
-	VPSRLVD         Z2, Z8, Z8
-	VPANDD          Z3, Z8, Z8
-	VPXORD          Z9, Z9, Z9
-	VPDPBUSD        (DI)(R10*8), Z8, Z9
-	VBROADCASTI64X4 48(R11), Z8
-	VPSRLVD         Z2, Z8, Z8
-	VPANDD          Z3, Z8, Z8
-	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        64(DI)(R10*8), Z8, Z10
-	VPACKSSDW       Z10, Z9, Z8
-	VPMADDWD        Z4, Z8, Z8
-	VBROADCASTI64X4 80(R11), Z9
+	VBROADCASTI64X4 16(R11), Z9
 	VPSRLVD         Z2, Z9, Z9
 	VPANDD          Z3, Z9, Z9
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        128(DI)(R10*8), Z9, Z10
-	VBROADCASTI64X4 112(R11), Z9
+	VPDPBUSD        (DI)(R10*8), Z9, Z10
+	VBROADCASTI64X4 48(R11), Z9
 	VPSRLVD         Z2, Z9, Z9
 	VPANDD          Z3, Z9, Z9
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        192(DI)(R10*8), Z9, Z11
+	VPDPBUSD        64(DI)(R10*8), Z9, Z11
 	VPACKSSDW       Z11, Z10, Z9
 	VPMADDWD        Z4, Z9, Z9
-	VPACKSSDW       Z9, Z8, Z8
-	VPMADDWD        Z4, Z8, Z8
-	VBROADCASTI64X4 160(R11), Z9
-	VPSRLVD         Z2, Z9, Z9
-	VPANDD          Z3, Z9, Z9
-	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        256(DI)(R10*8), Z9, Z10
-	VBROADCASTI64X4 192(R11), Z9
-	VPSRLVD         Z2, Z9, Z9
-	VPANDD          Z3, Z9, Z9
-	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        320(DI)(R10*8), Z9, Z11
-	VPACKSSDW       Z11, Z10, Z9
-	VPMADDWD        Z4, Z9, Z9
-	VBROADCASTI64X4 224(R11), Z10
+	VBROADCASTI64X4 80(R11), Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        384(DI)(R10*8), Z10, Z11
-	VBROADCASTI64X4 256(R11), Z10
+	VPDPBUSD        128(DI)(R10*8), Z10, Z11
+	VBROADCASTI64X4 112(R11), Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        448(DI)(R10*8), Z10, Z12
+	VPDPBUSD        192(DI)(R10*8), Z10, Z12
 	VPACKSSDW       Z12, Z11, Z10
 	VPMADDWD        Z4, Z10, Z10
 	VPACKSSDW       Z10, Z9, Z9
 	VPMADDWD        Z4, Z9, Z9
-	VSHUFI32X4      $0x88, Z9, Z8, Z10
-	VSHUFI32X4      $0xdd, Z9, Z8, Z8
-	VPADDD          Z8, Z10, Z10
-	VPERMD          Z10, Z5, Z10
-	VBROADCASTI32X4 (R11), Y8
-	VINSERTI32X4    $0x01, 144(R11), Y8, Y8
-	VPSHUFD         $0xed, Y8, Y9
-	VPSRLVD         constant2<>+0(SB), Y9, Y9
-	VPANDD          constant3<>+0(SB), Y9, Y11
-	VPSHUFD         $0x84, Y8, Y9
-	VPSRLD          $0x02, Y9, Y9
-	VPANDD          constant4<>+0(SB), Y9, Y9
-	VPORD           Y9, Y11, Y9
-	VPERMQ          $0xd8, Y9, Y9
-	VEXTRACTI32X4   $0x01, Y9, X11
-	VCVTPH2PS       Y8, Z8
-	VPERMPS         Z8, Z6, Z12
-	VPERMPS         Z8, Z7, Z8
-	VPMOVZXBD       X9, Z9
-	VPMOVZXBD       X11, Z11
-	VCVTDQ2PS       Z9, Z9
-	VCVTDQ2PS       Z11, Z11
-	VMULPS          Z8, Z9, Z9
-	VMULPS          Z12, Z11, Z11
-	VPANDD          Z0, Z9, Z9
-	VPANDD          Z0, Z11, Z11
-	VMOVDQU32       (R8)(R10*1), Z8
+	VBROADCASTI64X4 160(R11), Z10
+	VPSRLVD         Z2, Z10, Z10
+	VPANDD          Z3, Z10, Z10
+	VPXORD          Z11, Z11, Z11
+	VPDPBUSD        256(DI)(R10*8), Z10, Z11
+	VBROADCASTI64X4 192(R11), Z10
+	VPSRLVD         Z2, Z10, Z10
+	VPANDD          Z3, Z10, Z10
+	VPXORD          Z12, Z12, Z12
+	VPDPBUSD        320(DI)(R10*8), Z10, Z12
+	VPACKSSDW       Z12, Z11, Z10
+	VPMADDWD        Z4, Z10, Z10
+	VBROADCASTI64X4 224(R11), Z11
+	VPSRLVD         Z2, Z11, Z11
+	VPANDD          Z3, Z11, Z11
+	VPXORD          Z12, Z12, Z12
+	VPDPBUSD        384(DI)(R10*8), Z11, Z12
+	VBROADCASTI64X4 256(R11), Z11
+	VPSRLVD         Z2, Z11, Z11
+	VPANDD          Z3, Z11, Z11
+	VPXORD          Z13, Z13, Z13
+	VPDPBUSD        448(DI)(R10*8), Z11, Z13
+	VPACKSSDW       Z13, Z12, Z11
+	VPMADDWD        Z4, Z11, Z11
+	VPACKSSDW       Z11, Z10, Z10
+	VPMADDWD        Z4, Z10, Z10
+	VMOVDQU32       Z9, Z11
+	VPERMT2D        Z10, Z5, Z11
+	VPERMT2D        Z10, Z6, Z9
+	VPADDD          Z9, Z11, Z11
+	VBROADCASTI32X4 (R11), Y9
+	VINSERTI32X4    $0x01, 144(R11), Y9, Y9
+	VPSHUFD         $0xed, Y9, Y10
+	VPSRLVD         constant2<>+0(SB), Y10, Y10
+	VPANDD          constant3<>+0(SB), Y10, Y12
+	VPSHUFD         $0x84, Y9, Y10
+	VPSRLD          $0x02, Y10, Y10
+	VPANDD          constant4<>+0(SB), Y10, Y10
+	VPORD           Y10, Y12, Y10
+	VPERMQ          $0xd8, Y10, Y10
+	VEXTRACTI32X4   $0x01, Y10, X12
+	VCVTPH2PS       Y9, Z9
+	VPERMPS         Z9, Z7, Z13
+	VPERMPS         Z9, Z8, Z9
+	VPMOVZXBD       X10, Z10
+	VPMOVZXBD       X12, Z12
 	VCVTDQ2PS       Z10, Z10
-	VMULPS          Z8, Z9, Z9
-	VFMADD231PS     Z9, Z10, Z1
-	VMOVDQU32       (R9)(R10*1), Z9
-	VCVTDQ2PS       Z9, Z9
-	VMULPS          Z8, Z9, Z9
-	VFNMADD231PS    Z9, Z11, Z1
+	VCVTDQ2PS       Z12, Z12
+	VMULPS          Z9, Z10, Z10
+	VMULPS          Z13, Z12, Z12
+	VPANDD          Z0, Z10, Z10
+	VPANDD          Z0, Z12, Z12
+	VMOVDQU32       (R8)(R10*1), Z9
+	VCVTDQ2PS       Z11, Z11
+	VMULPS          Z9, Z10, Z10
+	VFMADD231PS     Z10, Z11, Z1
+	VMOVDQU32       (R9)(R10*1), Z10
+	VCVTDQ2PS       Z10, Z10
+	VMULPS          Z9, Z10, Z10
+	VFNMADD231PS    Z10, Z12, Z1
 
 done:
-	VPERMILPS     $0x4e, Z1, Z8
-	VADDPS        Z1, Z8, Z8
-	VPERMILPS     $0xb1, Z8, Z1
-	VADDPS        Z1, Z8, Z8
-	VSHUFF32X4    $0xb1, Z8, Z8, Z1
-	VADDPS        Z8, Z1, Z1
-	VEXTRACTI32X4 $0x02, Z1, X8
-	VADDPS        X1, X8, X8
-	VMOVSS        X8, (AX)
+	VPERMILPS     $0x4e, Z1, Z9
+	VADDPS        Z1, Z9, Z9
+	VPERMILPS     $0xb1, Z9, Z1
+	VADDPS        Z1, Z9, Z9
+	VSHUFF32X4    $0xb1, Z9, Z9, Z1
+	VADDPS        Z9, Z1, Z1
+	VEXTRACTI32X4 $0x02, Z1, X9
+	VADDPS        X1, X9, X9
+	VMOVSS        X9, (AX)
 	ADDQ          $0x04, AX
 	ADDQ          DX, CX
 	DECQ          BX
@@ -286,11 +286,12 @@ done:
 
 constants:
 	VMOVDQU32 constant5<>+0(SB), Z2
-	VMOVDQU32 constant6<>+0(SB), Z7
+	VMOVDQU32 constant6<>+0(SB), Z8
 	VMOVDQU32 constant7<>+0(SB), Z5
-	VMOVDQU32 constant8<>+0(SB), Z6
+	VMOVDQU32 constant8<>+0(SB), Z7
 	VMOVDQU32 constant9<>+0(SB), Z4
-	VMOVDQU32 constant10<>+0(SB), Z3
+	VMOVDQU32 constant10<>+0(SB), Z6
+	VMOVDQU32 constant11<>+0(SB), Z3
 	JMP       begin
 
 DATA constant0<>+0(SB)/8, $0xffffffffffffffff
@@ -355,14 +356,14 @@ DATA constant6<>+48(SB)/8, $0x0000000800000008
 DATA constant6<>+56(SB)/8, $0x0000000800000008
 GLOBL constant6<>(SB), RODATA|NOPTR, $64
 
-DATA constant7<>+0(SB)/8, $0x0000000400000000
-DATA constant7<>+8(SB)/8, $0x0000000500000001
-DATA constant7<>+16(SB)/8, $0x0000000600000002
-DATA constant7<>+24(SB)/8, $0x0000000700000003
-DATA constant7<>+32(SB)/8, $0x0000000c00000008
-DATA constant7<>+40(SB)/8, $0x0000000d00000009
-DATA constant7<>+48(SB)/8, $0x0000000e0000000a
-DATA constant7<>+56(SB)/8, $0x0000000f0000000b
+DATA constant7<>+0(SB)/8, $0x0000000800000000
+DATA constant7<>+8(SB)/8, $0x0000000900000001
+DATA constant7<>+16(SB)/8, $0x0000000a00000002
+DATA constant7<>+24(SB)/8, $0x0000000b00000003
+DATA constant7<>+32(SB)/8, $0x0000001800000010
+DATA constant7<>+40(SB)/8, $0x0000001900000011
+DATA constant7<>+48(SB)/8, $0x0000001a00000012
+DATA constant7<>+56(SB)/8, $0x0000001b00000013
 GLOBL constant7<>(SB), RODATA|NOPTR, $64
 
 DATA constant8<>+0(SB)/8, $0x0000000100000001
@@ -385,15 +386,25 @@ DATA constant9<>+48(SB)/8, $0x0001000100010001
 DATA constant9<>+56(SB)/8, $0x0001000100010001
 GLOBL constant9<>(SB), RODATA|NOPTR, $64
 
-DATA constant10<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant10<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant10<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant10<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant10<>+32(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant10<>+40(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant10<>+48(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant10<>+56(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant10<>+0(SB)/8, $0x0000000c00000004
+DATA constant10<>+8(SB)/8, $0x0000000d00000005
+DATA constant10<>+16(SB)/8, $0x0000000e00000006
+DATA constant10<>+24(SB)/8, $0x0000000f00000007
+DATA constant10<>+32(SB)/8, $0x0000001c00000014
+DATA constant10<>+40(SB)/8, $0x0000001d00000015
+DATA constant10<>+48(SB)/8, $0x0000001e00000016
+DATA constant10<>+56(SB)/8, $0x0000001f00000017
 GLOBL constant10<>(SB), RODATA|NOPTR, $64
+
+DATA constant11<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant11<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant11<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant11<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant11<>+32(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant11<>+40(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant11<>+48(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant11<>+56(SB)/8, $0x0f0f0f0f0f0f0f0f
+GLOBL constant11<>(SB), RODATA|NOPTR, $64
 
 // func q4_kPackAVX512(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX2, AVX512F, AVX512VL
@@ -508,20 +519,20 @@ tile:
 
 constants:
 	VMOVDQU32 constant6<>+0(SB), Z6
-	VMOVDQU32 constant11<>+0(SB), Z3
+	VMOVDQU32 constant12<>+0(SB), Z3
 	VMOVDQU32 constant8<>+0(SB), Z5
-	VMOVDQU32 constant10<>+0(SB), Z4
+	VMOVDQU32 constant11<>+0(SB), Z4
 	JMP       begin
 
-DATA constant11<>+0(SB)/8, $0x0000000400000000
-DATA constant11<>+8(SB)/8, $0x0000000400000000
-DATA constant11<>+16(SB)/8, $0x0000000400000000
-DATA constant11<>+24(SB)/8, $0x0000000400000000
-DATA constant11<>+32(SB)/8, $0x0000000400000000
-DATA constant11<>+40(SB)/8, $0x0000000400000000
-DATA constant11<>+48(SB)/8, $0x0000000400000000
-DATA constant11<>+56(SB)/8, $0x0000000400000000
-GLOBL constant11<>(SB), RODATA|NOPTR, $64
+DATA constant12<>+0(SB)/8, $0x0000000400000000
+DATA constant12<>+8(SB)/8, $0x0000000400000000
+DATA constant12<>+16(SB)/8, $0x0000000400000000
+DATA constant12<>+24(SB)/8, $0x0000000400000000
+DATA constant12<>+32(SB)/8, $0x0000000400000000
+DATA constant12<>+40(SB)/8, $0x0000000400000000
+DATA constant12<>+48(SB)/8, $0x0000000400000000
+DATA constant12<>+56(SB)/8, $0x0000000400000000
+GLOBL constant12<>(SB), RODATA|NOPTR, $64
 
 // func q4_kRowAVX2(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 // Requires: AVX, AVX2, F16C, FMA3, MMX+
@@ -551,8 +562,8 @@ group:
 	PREFETCHT0     4224(R11)
 	VMOVDQU        16(R11), Y1
 	VPSRLD         $0x04, Y1, Y2
-	VPAND          constant12<>+0(SB), Y1, Y1
-	VPAND          constant12<>+0(SB), Y2, Y2
+	VPAND          constant13<>+0(SB), Y1, Y1
+	VPAND          constant13<>+0(SB), Y2, Y2
 	VPMADDUBSW     (DI)(R10*8), Y1, Y1
 	VPMADDUBSW     32(DI)(R10*8), Y2, Y2
 	VPUNPCKLWD     Y2, Y1, Y3
@@ -560,8 +571,8 @@ group:
 	VPADDW         Y3, Y1, Y1
 	VMOVDQU        48(R11), Y2
 	VPSRLD         $0x04, Y2, Y3
-	VPAND          constant12<>+0(SB), Y2, Y2
-	VPAND          constant12<>+0(SB), Y3, Y3
+	VPAND          constant13<>+0(SB), Y2, Y2
+	VPAND          constant13<>+0(SB), Y3, Y3
 	VPMADDUBSW     64(DI)(R10*8), Y2, Y2
 	VPMADDUBSW     96(DI)(R10*8), Y3, Y3
 	VPUNPCKLWD     Y3, Y2, Y4
@@ -572,8 +583,8 @@ group:
 	VPADDW         Y3, Y1, Y1
 	VMOVDQU        80(R11), Y2
 	VPSRLD         $0x04, Y2, Y3
-	VPAND          constant12<>+0(SB), Y2, Y2
-	VPAND          constant12<>+0(SB), Y3, Y3
+	VPAND          constant13<>+0(SB), Y2, Y2
+	VPAND          constant13<>+0(SB), Y3, Y3
 	VPMADDUBSW     128(DI)(R10*8), Y2, Y2
 	VPMADDUBSW     160(DI)(R10*8), Y3, Y3
 	VPUNPCKLWD     Y3, Y2, Y4
@@ -581,8 +592,8 @@ group:
 	VPADDW         Y4, Y2, Y2
 	VMOVDQU        112(R11), Y3
 	VPSRLD         $0x04, Y3, Y4
-	VPAND          constant12<>+0(SB), Y3, Y3
-	VPAND          constant12<>+0(SB), Y4, Y4
+	VPAND          constant13<>+0(SB), Y3, Y3
+	VPAND          constant13<>+0(SB), Y4, Y4
 	VPMADDUBSW     192(DI)(R10*8), Y3, Y3
 	VPMADDUBSW     224(DI)(R10*8), Y4, Y4
 	VPUNPCKLWD     Y4, Y3, Y5
@@ -645,11 +656,11 @@ rest:
 	VZEROUPPER
 	RET
 
-DATA constant12<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant12<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant12<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant12<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
-GLOBL constant12<>(SB), RODATA|NOPTR, $32
+DATA constant13<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant13<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant13<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant13<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
+GLOBL constant13<>(SB), RODATA|NOPTR, $32
 
 // func q4_kPackAVX2(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX2, F16C
@@ -681,17 +692,17 @@ tile:
 	VPUNPCKHQDQ    Y3, Y2, Y2
 	VPUNPCKLQDQ    Y1, Y0, Y3
 	VPUNPCKHQDQ    Y1, Y0, Y0
-	VPSRLVD        constant13<>+0(SB), Y4, Y1
-	VPAND          constant12<>+0(SB), Y1, Y1
+	VPSRLVD        constant14<>+0(SB), Y4, Y1
+	VPAND          constant13<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, (AX)(R9*8)
-	VPSRLVD        constant13<>+0(SB), Y2, Y1
-	VPAND          constant12<>+0(SB), Y1, Y1
+	VPSRLVD        constant14<>+0(SB), Y2, Y1
+	VPAND          constant13<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 64(AX)(R9*8)
-	VPSRLVD        constant13<>+0(SB), Y3, Y1
-	VPAND          constant12<>+0(SB), Y1, Y1
+	VPSRLVD        constant14<>+0(SB), Y3, Y1
+	VPAND          constant13<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 128(AX)(R9*8)
-	VPSRLVD        constant13<>+0(SB), Y0, Y0
-	VPAND          constant12<>+0(SB), Y0, Y0
+	VPSRLVD        constant14<>+0(SB), Y0, Y0
+	VPAND          constant13<>+0(SB), Y0, Y0
 	VMOVDQU        Y0, 192(AX)(R9*8)
 	VBROADCASTI128 32(R10), Y0
 	VINSERTI128    $0x01, 96(R10), Y0, Y0
@@ -705,17 +716,17 @@ tile:
 	VPUNPCKHQDQ    Y3, Y2, Y2
 	VPUNPCKLQDQ    Y1, Y0, Y3
 	VPUNPCKHQDQ    Y1, Y0, Y0
-	VPSRLVD        constant13<>+0(SB), Y4, Y1
-	VPAND          constant12<>+0(SB), Y1, Y1
+	VPSRLVD        constant14<>+0(SB), Y4, Y1
+	VPAND          constant13<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 256(AX)(R9*8)
-	VPSRLVD        constant13<>+0(SB), Y2, Y1
-	VPAND          constant12<>+0(SB), Y1, Y1
+	VPSRLVD        constant14<>+0(SB), Y2, Y1
+	VPAND          constant13<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 320(AX)(R9*8)
-	VPSRLVD        constant13<>+0(SB), Y3, Y1
-	VPAND          constant12<>+0(SB), Y1, Y1
+	VPSRLVD        constant14<>+0(SB), Y3, Y1
+	VPAND          constant13<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 384(AX)(R9*8)
-	VPSRLVD        constant13<>+0(SB), Y0, Y0
-	VPAND          constant12<>+0(SB), Y0, Y0
+	VPSRLVD        constant14<>+0(SB), Y0, Y0
+	VPAND          constant13<>+0(SB), Y0, Y0
 	VMOVDQU        Y0, 448(AX)(R9*8)
 	VBROADCASTI128 (R10), Y0
 	VPSHUFD        $0xed, Y0, Y1
@@ -752,17 +763,17 @@ tile:
 	VPUNPCKHQDQ    Y3, Y2, Y2
 	VPUNPCKLQDQ    Y1, Y0, Y3
 	VPUNPCKHQDQ    Y1, Y0, Y0
-	VPSRLVD        constant13<>+0(SB), Y4, Y1
-	VPAND          constant12<>+0(SB), Y1, Y1
+	VPSRLVD        constant14<>+0(SB), Y4, Y1
+	VPAND          constant13<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 32(AX)(R9*8)
-	VPSRLVD        constant13<>+0(SB), Y2, Y1
-	VPAND          constant12<>+0(SB), Y1, Y1
+	VPSRLVD        constant14<>+0(SB), Y2, Y1
+	VPAND          constant13<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 96(AX)(R9*8)
-	VPSRLVD        constant13<>+0(SB), Y3, Y1
-	VPAND          constant12<>+0(SB), Y1, Y1
+	VPSRLVD        constant14<>+0(SB), Y3, Y1
+	VPAND          constant13<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 160(AX)(R9*8)
-	VPSRLVD        constant13<>+0(SB), Y0, Y0
-	VPAND          constant12<>+0(SB), Y0, Y0
+	VPSRLVD        constant14<>+0(SB), Y0, Y0
+	VPAND          constant13<>+0(SB), Y0, Y0
 	VMOVDQU        Y0, 224(AX)(R9*8)
 	VBROADCASTI128 32(R10), Y0
 	VINSERTI128    $0x01, 96(R10), Y0, Y0
@@ -776,17 +787,17 @@ tile:
 	VPUNPCKHQDQ    Y3, Y2, Y2
 	VPUNPCKLQDQ    Y1, Y0, Y3
 	VPUNPCKHQDQ    Y1, Y0, Y0
-	VPSRLVD        constant13<>+0(SB), Y4, Y1
-	VPAND          constant12<>+0(SB), Y1, Y1
+	VPSRLVD        constant14<>+0(SB), Y4, Y1
+	VPAND          constant13<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 288(AX)(R9*8)
-	VPSRLVD        constant13<>+0(SB), Y2, Y1
-	VPAND          constant12<>+0(SB), Y1, Y1
+	VPSRLVD        constant14<>+0(SB), Y2, Y1
+	VPAND          constant13<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 352(AX)(R9*8)
-	VPSRLVD        constant13<>+0(SB), Y3, Y1
-	VPAND          constant12<>+0(SB), Y1, Y1
+	VPSRLVD        constant14<>+0(SB), Y3, Y1
+	VPAND          constant13<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 416(AX)(R9*8)
-	VPSRLVD        constant13<>+0(SB), Y0, Y0
-	VPAND          constant12<>+0(SB), Y0, Y0
+	VPSRLVD        constant14<>+0(SB), Y0, Y0
+	VPAND          constant13<>+0(SB), Y0, Y0
 	VMOVDQU        Y0, 480(AX)(R9*8)
 	VBROADCASTI128 (R10), Y0
 	VPSHUFD        $0xed, Y0, Y1
@@ -822,8 +833,8 @@ tile:
 	VZEROUPPER
 	RET
 
-DATA constant13<>+0(SB)/8, $0x0000000400000000
-DATA constant13<>+8(SB)/8, $0x0000000400000000
-DATA constant13<>+16(SB)/8, $0x0000000400000000
-DATA constant13<>+24(SB)/8, $0x0000000400000000
-GLOBL constant13<>(SB), RODATA|NOPTR, $32
+DATA constant14<>+0(SB)/8, $0x0000000400000000
+DATA constant14<>+8(SB)/8, $0x0000000400000000
+DATA constant14<>+16(SB)/8, $0x0000000400000000
+DATA constant14<>+24(SB)/8, $0x0000000400000000
+GLOBL constant14<>(SB), RODATA|NOPTR, $32

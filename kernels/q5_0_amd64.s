@@ -61,132 +61,132 @@ group:
 	PREFETCHT0      4288(R11)
 	PREFETCHT0      4352(R11)
 	PREFETCHT0      4416(R11)
-	VBROADCASTI32X4 6(R11), Z8
-	VBROADCASTI32X4 28(R11), K1, Z8
-	VPSRLVD         Z2, Z8, Z8
-	VPANDD          Z3, Z8, Z8
+	VBROADCASTI32X4 6(R11), Z9
+	VBROADCASTI32X4 28(R11), K1, Z9
+	VPSRLVD         Z2, Z9, Z9
+	VPANDD          Z3, Z9, Z9
 	MOVL            2(R11), R13
 	MOVL            24(R11), R14
 	SHLQ            $0x20, R14
 	ORQ             R13, R14
 	KMOVQ           R14, K2
-	VPADDB          Z4, Z8, K2, Z8
-	VPXORD          Z9, Z9, Z9
-	VPDPBUSD        (DI)(R10*8), Z8, Z9
-	VBROADCASTI32X4 50(R11), Z8
-	VBROADCASTI32X4 72(R11), K1, Z8
-	VPSRLVD         Z2, Z8, Z8
-	VPANDD          Z3, Z8, Z8
+	VPADDB          Z4, Z9, K2, Z9
+	VPXORD          Z10, Z10, Z10
+	VPDPBUSD        (DI)(R10*8), Z9, Z10
+	VBROADCASTI32X4 50(R11), Z9
+	VBROADCASTI32X4 72(R11), K1, Z9
+	VPSRLVD         Z2, Z9, Z9
+	VPANDD          Z3, Z9, Z9
 	MOVL            46(R11), R13
 	MOVL            68(R11), R14
 	SHLQ            $0x20, R14
 	ORQ             R13, R14
 	KMOVQ           R14, K2
-	VPADDB          Z4, Z8, K2, Z8
-	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        64(DI)(R10*8), Z8, Z10
-	VPACKSSDW       Z10, Z9, Z8
-	VPMADDWD        Z5, Z8, Z8
-	VBROADCASTI32X4 94(R11), Z9
-	VBROADCASTI32X4 116(R11), K1, Z9
-	VPSRLVD         Z2, Z9, Z9
-	VPANDD          Z3, Z9, Z9
+	VPADDB          Z4, Z9, K2, Z9
+	VPXORD          Z11, Z11, Z11
+	VPDPBUSD        64(DI)(R10*8), Z9, Z11
+	VPACKSSDW       Z11, Z10, Z9
+	VPMADDWD        Z5, Z9, Z9
+	VBROADCASTI32X4 94(R11), Z10
+	VBROADCASTI32X4 116(R11), K1, Z10
+	VPSRLVD         Z2, Z10, Z10
+	VPANDD          Z3, Z10, Z10
 	MOVL            90(R11), R13
 	MOVL            112(R11), R14
 	SHLQ            $0x20, R14
 	ORQ             R13, R14
 	KMOVQ           R14, K2
-	VPADDB          Z4, Z9, K2, Z9
-	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        128(DI)(R10*8), Z9, Z10
-	VBROADCASTI32X4 138(R11), Z9
-	VBROADCASTI32X4 160(R11), K1, Z9
-	VPSRLVD         Z2, Z9, Z9
-	VPANDD          Z3, Z9, Z9
+	VPADDB          Z4, Z10, K2, Z10
+	VPXORD          Z11, Z11, Z11
+	VPDPBUSD        128(DI)(R10*8), Z10, Z11
+	VBROADCASTI32X4 138(R11), Z10
+	VBROADCASTI32X4 160(R11), K1, Z10
+	VPSRLVD         Z2, Z10, Z10
+	VPANDD          Z3, Z10, Z10
 	MOVL            134(R11), R13
 	MOVL            156(R11), R14
 	SHLQ            $0x20, R14
 	ORQ             R13, R14
 	KMOVQ           R14, K2
-	VPADDB          Z4, Z9, K2, Z9
-	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        192(DI)(R10*8), Z9, Z11
-	VPACKSSDW       Z11, Z10, Z9
+	VPADDB          Z4, Z10, K2, Z10
+	VPXORD          Z12, Z12, Z12
+	VPDPBUSD        192(DI)(R10*8), Z10, Z12
+	VPACKSSDW       Z12, Z11, Z10
+	VPMADDWD        Z5, Z10, Z10
+	VPACKSSDW       Z10, Z9, Z9
 	VPMADDWD        Z5, Z9, Z9
-	VPACKSSDW       Z9, Z8, Z8
-	VPMADDWD        Z5, Z8, Z8
-	VBROADCASTI32X4 182(R11), Z9
-	VBROADCASTI32X4 204(R11), K1, Z9
-	VPSRLVD         Z2, Z9, Z9
-	VPANDD          Z3, Z9, Z9
+	VBROADCASTI32X4 182(R11), Z10
+	VBROADCASTI32X4 204(R11), K1, Z10
+	VPSRLVD         Z2, Z10, Z10
+	VPANDD          Z3, Z10, Z10
 	MOVL            178(R11), R13
 	MOVL            200(R11), R14
 	SHLQ            $0x20, R14
 	ORQ             R13, R14
 	KMOVQ           R14, K2
-	VPADDB          Z4, Z9, K2, Z9
-	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        256(DI)(R10*8), Z9, Z10
-	VBROADCASTI32X4 226(R11), Z9
-	VBROADCASTI32X4 248(R11), K1, Z9
-	VPSRLVD         Z2, Z9, Z9
-	VPANDD          Z3, Z9, Z9
+	VPADDB          Z4, Z10, K2, Z10
+	VPXORD          Z11, Z11, Z11
+	VPDPBUSD        256(DI)(R10*8), Z10, Z11
+	VBROADCASTI32X4 226(R11), Z10
+	VBROADCASTI32X4 248(R11), K1, Z10
+	VPSRLVD         Z2, Z10, Z10
+	VPANDD          Z3, Z10, Z10
 	MOVL            222(R11), R13
 	MOVL            244(R11), R14
 	SHLQ            $0x20, R14
 	ORQ             R13, R14
 	KMOVQ           R14, K2
-	VPADDB          Z4, Z9, K2, Z9
-	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        320(DI)(R10*8), Z9, Z11
-	VPACKSSDW       Z11, Z10, Z9
-	VPMADDWD        Z5, Z9, Z9
-	VBROADCASTI32X4 270(R11), Z10
-	VBROADCASTI32X4 292(R11), K1, Z10
-	VPSRLVD         Z2, Z10, Z10
-	VPANDD          Z3, Z10, Z10
+	VPADDB          Z4, Z10, K2, Z10
+	VPXORD          Z12, Z12, Z12
+	VPDPBUSD        320(DI)(R10*8), Z10, Z12
+	VPACKSSDW       Z12, Z11, Z10
+	VPMADDWD        Z5, Z10, Z10
+	VBROADCASTI32X4 270(R11), Z11
+	VBROADCASTI32X4 292(R11), K1, Z11
+	VPSRLVD         Z2, Z11, Z11
+	VPANDD          Z3, Z11, Z11
 	MOVL            266(R11), R13
 	MOVL            288(R11), R14
 	SHLQ            $0x20, R14
 	ORQ             R13, R14
 	KMOVQ           R14, K2
-	VPADDB          Z4, Z10, K2, Z10
-	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        384(DI)(R10*8), Z10, Z11
-	VBROADCASTI32X4 314(R11), Z10
-	VBROADCASTI32X4 336(R11), K1, Z10
-	VPSRLVD         Z2, Z10, Z10
-	VPANDD          Z3, Z10, Z10
+	VPADDB          Z4, Z11, K2, Z11
+	VPXORD          Z12, Z12, Z12
+	VPDPBUSD        384(DI)(R10*8), Z11, Z12
+	VBROADCASTI32X4 314(R11), Z11
+	VBROADCASTI32X4 336(R11), K1, Z11
+	VPSRLVD         Z2, Z11, Z11
+	VPANDD          Z3, Z11, Z11
 	MOVL            310(R11), R13
 	MOVL            332(R11), R14
 	SHLQ            $0x20, R14
 	ORQ             R13, R14
 	KMOVQ           R14, K2
-	VPADDB          Z4, Z10, K2, Z10
-	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        448(DI)(R10*8), Z10, Z12
-	VPACKSSDW       Z12, Z11, Z10
+	VPADDB          Z4, Z11, K2, Z11
+	VPXORD          Z13, Z13, Z13
+	VPDPBUSD        448(DI)(R10*8), Z11, Z13
+	VPACKSSDW       Z13, Z12, Z11
+	VPMADDWD        Z5, Z11, Z11
+	VPACKSSDW       Z11, Z10, Z10
 	VPMADDWD        Z5, Z10, Z10
-	VPACKSSDW       Z10, Z9, Z9
-	VPMADDWD        Z5, Z9, Z9
-	VSHUFI32X4      $0x88, Z9, Z8, Z10
-	VSHUFI32X4      $0xdd, Z9, Z8, Z8
-	VPADDD          Z8, Z10, Z10
-	VPERMD          Z10, Z6, Z10
-	VMOVDQU32       (R9)(R10*1), Z8
-	VPSLLD          $0x04, Z8, Z8
-	VPSUBD          Z8, Z10, Z10
-	VPERMW          (R11), Z7, Z8
-	VPERMW          66(R11), Z7, K3, Z8
-	VPERMW          132(R11), Z7, K4, Z8
-	VPERMW          198(R11), Z7, K5, Z8
-	VPERMW          264(R11), Z7, K6, Z8
-	VPERMW          288(R11), Z7, K7, Z8
-	VCVTPH2PS       Y8, Z8
-	VMOVDQU32       (R8)(R10*1), Z9
-	VCVTDQ2PS       Z10, Z10
-	VMULPS          Z9, Z8, Z8
-	VFMADD231PS     Z8, Z10, Z1
+	VMOVDQU32       Z9, Z11
+	VPERMT2D        Z10, Z6, Z11
+	VPERMT2D        Z10, Z7, Z9
+	VPADDD          Z9, Z11, Z11
+	VMOVDQU32       (R9)(R10*1), Z9
+	VPSLLD          $0x04, Z9, Z9
+	VPSUBD          Z9, Z11, Z11
+	VPERMW          (R11), Z8, Z9
+	VPERMW          66(R11), Z8, K3, Z9
+	VPERMW          132(R11), Z8, K4, Z9
+	VPERMW          198(R11), Z8, K5, Z9
+	VPERMW          264(R11), Z8, K6, Z9
+	VPERMW          288(R11), Z8, K7, Z9
+	VCVTPH2PS       Y9, Z9
+	VMOVDQU32       (R8)(R10*1), Z10
+	VCVTDQ2PS       Z11, Z11
+	VMULPS          Z10, Z9, Z9
+	VFMADD231PS     Z9, Z11, Z1
 	ADDQ            $+352, R11
 	ADDQ            $+64, R10
 	JMP             group
@@ -208,8 +208,8 @@ copy:
 	MOVL      R15, (R14)
 	ADDQ      $+4, R11
 	ADDQ      $+4, R14
-	VMOVDQU32 (R11), X8
-	VMOVDQU32 X8, (R14)
+	VMOVDQU32 (R11), X9
+	VMOVDQU32 X9, (R14)
 	ADDQ      $+16, R11
 	ADDQ      $+16, R14
 	SUBQ      $+1, R13
@@ -217,144 +217,144 @@ copy:
 	LEAQ      8(SP), R11
 
 inPlace:
-	VBROADCASTI32X4 6(R11), Z8
-	VBROADCASTI32X4 28(R11), K1, Z8
-	VPSRLVD         Z2, Z8, Z8
-	VPANDD          Z3, Z8, Z8
+	VBROADCASTI32X4 6(R11), Z9
+	VBROADCASTI32X4 28(R11), K1, Z9
+	VPSRLVD         Z2, Z9, Z9
+	VPANDD          Z3, Z9, Z9
 	MOVL            2(R11), R13
 	MOVL            24(R11), R14
 	SHLQ            $0x20, R14
 	ORQ             R13, R14
 	KMOVQ           R14, K2
-	VPADDB          Z4, Z8, K2, Z8
-	VPXORD          Z9, Z9, Z9
-	VPDPBUSD        (DI)(R10*8), Z8, Z9
-	VBROADCASTI32X4 50(R11), Z8
-	VBROADCASTI32X4 72(R11), K1, Z8
-	VPSRLVD         Z2, Z8, Z8
-	VPANDD          Z3, Z8, Z8
+	VPADDB          Z4, Z9, K2, Z9
+	VPXORD          Z10, Z10, Z10
+	VPDPBUSD        (DI)(R10*8), Z9, Z10
+	VBROADCASTI32X4 50(R11), Z9
+	VBROADCASTI32X4 72(R11), K1, Z9
+	VPSRLVD         Z2, Z9, Z9
+	VPANDD          Z3, Z9, Z9
 	MOVL            46(R11), R13
 	MOVL            68(R11), R14
 	SHLQ            $0x20, R14
 	ORQ             R13, R14
 	KMOVQ           R14, K2
-	VPADDB          Z4, Z8, K2, Z8
-	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        64(DI)(R10*8), Z8, Z10
-	VPACKSSDW       Z10, Z9, Z8
-	VPMADDWD        Z5, Z8, Z8
-	VBROADCASTI32X4 94(R11), Z9
-	VBROADCASTI32X4 116(R11), K1, Z9
-	VPSRLVD         Z2, Z9, Z9
-	VPANDD          Z3, Z9, Z9
+	VPADDB          Z4, Z9, K2, Z9
+	VPXORD          Z11, Z11, Z11
+	VPDPBUSD        64(DI)(R10*8), Z9, Z11
+	VPACKSSDW       Z11, Z10, Z9
+	VPMADDWD        Z5, Z9, Z9
+	VBROADCASTI32X4 94(R11), Z10
+	VBROADCASTI32X4 116(R11), K1, Z10
+	VPSRLVD         Z2, Z10, Z10
+	VPANDD          Z3, Z10, Z10
 	MOVL            90(R11), R13
 	MOVL            112(R11), R14
 	SHLQ            $0x20, R14
 	ORQ             R13, R14
 	KMOVQ           R14, K2
-	VPADDB          Z4, Z9, K2, Z9
-	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        128(DI)(R10*8), Z9, Z10
-	VBROADCASTI32X4 138(R11), Z9
-	VBROADCASTI32X4 160(R11), K1, Z9
-	VPSRLVD         Z2, Z9, Z9
-	VPANDD          Z3, Z9, Z9
+	VPADDB          Z4, Z10, K2, Z10
+	VPXORD          Z11, Z11, Z11
+	VPDPBUSD        128(DI)(R10*8), Z10, Z11
+	VBROADCASTI32X4 138(R11), Z10
+	VBROADCASTI32X4 160(R11), K1, Z10
+	VPSRLVD         Z2, Z10, Z10
+	VPANDD          Z3, Z10, Z10
 	MOVL            134(R11), R13
 	MOVL            156(R11), R14
 	SHLQ            $0x20, R14
 	ORQ             R13, R14
 	KMOVQ           R14, K2
-	VPADDB          Z4, Z9, K2, Z9
-	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        192(DI)(R10*8), Z9, Z11
-	VPACKSSDW       Z11, Z10, Z9
+	VPADDB          Z4, Z10, K2, Z10
+	VPXORD          Z12, Z12, Z12
+	VPDPBUSD        192(DI)(R10*8), Z10, Z12
+	VPACKSSDW       Z12, Z11, Z10
+	VPMADDWD        Z5, Z10, Z10
+	VPACKSSDW       Z10, Z9, Z9
 	VPMADDWD        Z5, Z9, Z9
-	VPACKSSDW       Z9, Z8, Z8
-	VPMADDWD        Z5, Z8, Z8
-	VBROADCASTI32X4 182(R11), Z9
-	VBROADCASTI32X4 204(R11), K1, Z9
-	VPSRLVD         Z2, Z9, Z9
-	VPANDD          Z3, Z9, Z9
+	VBROADCASTI32X4 182(R11), Z10
+	VBROADCASTI32X4 204(R11), K1, Z10
+	VPSRLVD         Z2, Z10, Z10
+	VPANDD          Z3, Z10, Z10
 	MOVL            178(R11), R13
 	MOVL            200(R11), R14
 	SHLQ            $0x20, R14
 	ORQ             R13, R14
 	KMOVQ           R14, K2
-	VPADDB          Z4, Z9, K2, Z9
-	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        256(DI)(R10*8), Z9, Z10
-	VBROADCASTI32X4 226(R11), Z9
-	VBROADCASTI32X4 248(R11), K1, Z9
-	VPSRLVD         Z2, Z9, Z9
-	VPANDD          Z3, Z9, Z9
+	VPADDB          Z4, Z10, K2, Z10
+	VPXORD          Z11, Z11, Z11
+	VPDPBUSD        256(DI)(R10*8), Z10, Z11
+	VBROADCASTI32X4 226(R11), Z10
+	VBROADCASTI32X4 248(R11), K1, Z10
+	VPSRLVD         Z2, Z10, Z10
+	VPANDD          Z3, Z10, Z10
 	MOVL            222(R11), R13
 	MOVL            244(R11), R14
 	SHLQ            $0x20, R14
 	ORQ             R13, R14
 	KMOVQ           R14, K2
-	VPADDB          Z4, Z9, K2, Z9
-	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        320(DI)(R10*8), Z9, Z11
-	VPACKSSDW       Z11, Z10, Z9
-	VPMADDWD        Z5, Z9, Z9
-	VBROADCASTI32X4 270(R11), Z10
-	VBROADCASTI32X4 292(R11), K1, Z10
-	VPSRLVD         Z2, Z10, Z10
-	VPANDD          Z3, Z10, Z10
+	VPADDB          Z4, Z10, K2, Z10
+	VPXORD          Z12, Z12, Z12
+	VPDPBUSD        320(DI)(R10*8), Z10, Z12
+	VPACKSSDW       Z12, Z11, Z10
+	VPMADDWD        Z5, Z10, Z10
+	VBROADCASTI32X4 270(R11), Z11
+	VBROADCASTI32X4 292(R11), K1, Z11
+	VPSRLVD         Z2, Z11, Z11
+	VPANDD          Z3, Z11, Z11
 	MOVL            266(R11), R13
 	MOVL            288(R11), R14
 	SHLQ            $0x20, R14
 	ORQ             R13, R14
 	KMOVQ           R14, K2
-	VPADDB          Z4, Z10, K2, Z10
-	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        384(DI)(R10*8), Z10, Z11
-	VBROADCASTI32X4 314(R11), Z10
-	VBROADCASTI32X4 336(R11), K1, Z10
-	VPSRLVD         Z2, Z10, Z10
-	VPANDD          Z3, Z10, Z10
+	VPADDB          Z4, Z11, K2, Z11
+	VPXORD          Z12, Z12, Z12
+	VPDPBUSD        384(DI)(R10*8), Z11, Z12
+	VBROADCASTI32X4 314(R11), Z11
+	VBROADCASTI32X4 336(R11), K1, Z11
+	VPSRLVD         Z2, Z11, Z11
+	VPANDD          Z3, Z11, Z11
 	MOVL            310(R11), R13
 	MOVL            332(R11), R14
 	SHLQ            $0x20, R14
 	ORQ             R13, R14
 	KMOVQ           R14, K2
-	VPADDB          Z4, Z10, K2, Z10
-	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        448(DI)(R10*8), Z10, Z12
-	VPACKSSDW       Z12, Z11, Z10
+	VPADDB          Z4, Z11, K2, Z11
+	VPXORD          Z13, Z13, Z13
+	VPDPBUSD        448(DI)(R10*8), Z11, Z13
+	VPACKSSDW       Z13, Z12, Z11
+	VPMADDWD        Z5, Z11, Z11
+	VPACKSSDW       Z11, Z10, Z10
 	VPMADDWD        Z5, Z10, Z10
-	VPACKSSDW       Z10, Z9, Z9
-	VPMADDWD        Z5, Z9, Z9
-	VSHUFI32X4      $0x88, Z9, Z8, Z10
-	VSHUFI32X4      $0xdd, Z9, Z8, Z8
-	VPADDD          Z8, Z10, Z10
-	VPERMD          Z10, Z6, Z10
-	VMOVDQU32       (R9)(R10*1), Z8
-	VPSLLD          $0x04, Z8, Z8
-	VPSUBD          Z8, Z10, Z10
-	VPERMW          (R11), Z7, Z8
-	VPERMW          66(R11), Z7, K3, Z8
-	VPERMW          132(R11), Z7, K4, Z8
-	VPERMW          198(R11), Z7, K5, Z8
-	VPERMW          264(R11), Z7, K6, Z8
-	VPERMW          288(R11), Z7, K7, Z8
-	VCVTPH2PS       Y8, Z8
-	VPANDD          Z0, Z8, Z8
-	VMOVDQU32       (R8)(R10*1), Z9
-	VCVTDQ2PS       Z10, Z10
-	VMULPS          Z9, Z8, Z8
-	VFMADD231PS     Z8, Z10, Z1
+	VMOVDQU32       Z9, Z11
+	VPERMT2D        Z10, Z6, Z11
+	VPERMT2D        Z10, Z7, Z9
+	VPADDD          Z9, Z11, Z11
+	VMOVDQU32       (R9)(R10*1), Z9
+	VPSLLD          $0x04, Z9, Z9
+	VPSUBD          Z9, Z11, Z11
+	VPERMW          (R11), Z8, Z9
+	VPERMW          66(R11), Z8, K3, Z9
+	VPERMW          132(R11), Z8, K4, Z9
+	VPERMW          198(R11), Z8, K5, Z9
+	VPERMW          264(R11), Z8, K6, Z9
+	VPERMW          288(R11), Z8, K7, Z9
+	VCVTPH2PS       Y9, Z9
+	VPANDD          Z0, Z9, Z9
+	VMOVDQU32       (R8)(R10*1), Z10
+	VCVTDQ2PS       Z11, Z11
+	VMULPS          Z10, Z9, Z9
+	VFMADD231PS     Z9, Z11, Z1
 
 done:
-	VPERMILPS     $0x4e, Z1, Z8
-	VADDPS        Z1, Z8, Z8
-	VPERMILPS     $0xb1, Z8, Z1
-	VADDPS        Z1, Z8, Z8
-	VSHUFF32X4    $0xb1, Z8, Z8, Z1
-	VADDPS        Z8, Z1, Z1
-	VEXTRACTI32X4 $0x02, Z1, X8
-	VADDPS        X1, X8, X8
-	VMOVSS        X8, (AX)
+	VPERMILPS     $0x4e, Z1, Z9
+	VADDPS        Z1, Z9, Z9
+	VPERMILPS     $0xb1, Z9, Z1
+	VADDPS        Z1, Z9, Z9
+	VSHUFF32X4    $0xb1, Z9, Z9, Z1
+	VADDPS        Z9, Z1, Z1
+	VEXTRACTI32X4 $0x02, Z1, X9
+	VADDPS        X1, X9, X9
+	VMOVSS        X9, (AX)
 	ADDQ          $0x04, AX
 	ADDQ          DX, CX
 	DECQ          BX
@@ -365,10 +365,11 @@ done:
 constants:
 	VMOVDQU32 constant2<>+0(SB), Z2
 	VMOVDQU32 constant3<>+0(SB), Z6
-	VMOVDQU32 constant4<>+0(SB), Z7
+	VMOVDQU32 constant4<>+0(SB), Z8
 	VMOVDQU32 constant5<>+0(SB), Z5
-	VMOVDQU32 constant6<>+0(SB), Z3
-	VMOVDQU32 constant7<>+0(SB), Z4
+	VMOVDQU32 constant6<>+0(SB), Z7
+	VMOVDQU32 constant7<>+0(SB), Z3
+	VMOVDQU32 constant8<>+0(SB), Z4
 	MOVL      $0x00000038, R10
 	KMOVD     R10, K3
 	MOVL      $0x000001c0, R10
@@ -417,14 +418,14 @@ DATA constant2<>+48(SB)/8, $0x0000000400000004
 DATA constant2<>+56(SB)/8, $0x0000000400000004
 GLOBL constant2<>(SB), RODATA|NOPTR, $64
 
-DATA constant3<>+0(SB)/8, $0x0000000400000000
-DATA constant3<>+8(SB)/8, $0x0000000500000001
-DATA constant3<>+16(SB)/8, $0x0000000600000002
-DATA constant3<>+24(SB)/8, $0x0000000700000003
-DATA constant3<>+32(SB)/8, $0x0000000c00000008
-DATA constant3<>+40(SB)/8, $0x0000000d00000009
-DATA constant3<>+48(SB)/8, $0x0000000e0000000a
-DATA constant3<>+56(SB)/8, $0x0000000f0000000b
+DATA constant3<>+0(SB)/8, $0x0000000800000000
+DATA constant3<>+8(SB)/8, $0x0000000900000001
+DATA constant3<>+16(SB)/8, $0x0000000a00000002
+DATA constant3<>+24(SB)/8, $0x0000000b00000003
+DATA constant3<>+32(SB)/8, $0x0000001800000010
+DATA constant3<>+40(SB)/8, $0x0000001900000011
+DATA constant3<>+48(SB)/8, $0x0000001a00000012
+DATA constant3<>+56(SB)/8, $0x0000001b00000013
 GLOBL constant3<>(SB), RODATA|NOPTR, $64
 
 DATA constant4<>+0(SB)/8, $0x00000016000b0000
@@ -447,25 +448,35 @@ DATA constant5<>+48(SB)/8, $0x0001000100010001
 DATA constant5<>+56(SB)/8, $0x0001000100010001
 GLOBL constant5<>(SB), RODATA|NOPTR, $64
 
-DATA constant6<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant6<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant6<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant6<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant6<>+32(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant6<>+40(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant6<>+48(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant6<>+56(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant6<>+0(SB)/8, $0x0000000c00000004
+DATA constant6<>+8(SB)/8, $0x0000000d00000005
+DATA constant6<>+16(SB)/8, $0x0000000e00000006
+DATA constant6<>+24(SB)/8, $0x0000000f00000007
+DATA constant6<>+32(SB)/8, $0x0000001c00000014
+DATA constant6<>+40(SB)/8, $0x0000001d00000015
+DATA constant6<>+48(SB)/8, $0x0000001e00000016
+DATA constant6<>+56(SB)/8, $0x0000001f00000017
 GLOBL constant6<>(SB), RODATA|NOPTR, $64
 
-DATA constant7<>+0(SB)/8, $0x1010101010101010
-DATA constant7<>+8(SB)/8, $0x1010101010101010
-DATA constant7<>+16(SB)/8, $0x1010101010101010
-DATA constant7<>+24(SB)/8, $0x1010101010101010
-DATA constant7<>+32(SB)/8, $0x1010101010101010
-DATA constant7<>+40(SB)/8, $0x1010101010101010
-DATA constant7<>+48(SB)/8, $0x1010101010101010
-DATA constant7<>+56(SB)/8, $0x1010101010101010
+DATA constant7<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant7<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant7<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant7<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant7<>+32(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant7<>+40(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant7<>+48(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant7<>+56(SB)/8, $0x0f0f0f0f0f0f0f0f
 GLOBL constant7<>(SB), RODATA|NOPTR, $64
+
+DATA constant8<>+0(SB)/8, $0x1010101010101010
+DATA constant8<>+8(SB)/8, $0x1010101010101010
+DATA constant8<>+16(SB)/8, $0x1010101010101010
+DATA constant8<>+24(SB)/8, $0x1010101010101010
+DATA constant8<>+32(SB)/8, $0x1010101010101010
+DATA constant8<>+40(SB)/8, $0x1010101010101010
+DATA constant8<>+48(SB)/8, $0x1010101010101010
+DATA constant8<>+56(SB)/8, $0x1010101010101010
+GLOBL constant8<>(SB), RODATA|NOPTR, $64
 
 // func q5_0PackAVX512(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX512BW, AVX512F
@@ -598,15 +609,15 @@ tile:
 	RET
 
 constants:
-	VMOVDQU32 constant8<>+0(SB), Z4
+	VMOVDQU32 constant9<>+0(SB), Z4
 	VMOVDQU32 constant4<>+0(SB), Z10
-	VMOVDQU32 constant9<>+0(SB), Z8
-	VMOVDQU32 constant10<>+0(SB), Z3
-	VMOVDQU32 constant11<>+0(SB), Z6
-	VMOVDQU32 constant12<>+0(SB), Z9
-	VMOVDQU32 constant6<>+0(SB), Z2
-	VMOVDQU32 constant7<>+0(SB), Z5
-	VMOVDQU32 constant13<>+0(SB), Z7
+	VMOVDQU32 constant10<>+0(SB), Z8
+	VMOVDQU32 constant11<>+0(SB), Z3
+	VMOVDQU32 constant12<>+0(SB), Z6
+	VMOVDQU32 constant13<>+0(SB), Z9
+	VMOVDQU32 constant7<>+0(SB), Z2
+	VMOVDQU32 constant8<>+0(SB), Z5
+	VMOVDQU32 constant14<>+0(SB), Z7
 	MOVL      $0x00000038, R9
 	KMOVD     R9, K2
 	MOVL      $0x000001c0, R9
@@ -619,65 +630,65 @@ constants:
 	KMOVD     R9, K6
 	JMP       begin
 
-DATA constant8<>+0(SB)/8, $0x0404040400000000
-DATA constant8<>+8(SB)/8, $0x0c0c0c0c08080808
-DATA constant8<>+16(SB)/8, $0x0404040400000000
-DATA constant8<>+24(SB)/8, $0x0c0c0c0c08080808
-DATA constant8<>+32(SB)/8, $0x0404040400000000
-DATA constant8<>+40(SB)/8, $0x0c0c0c0c08080808
-DATA constant8<>+48(SB)/8, $0x0404040400000000
-DATA constant8<>+56(SB)/8, $0x0c0c0c0c08080808
-GLOBL constant8<>(SB), RODATA|NOPTR, $64
-
-DATA constant9<>+0(SB)/8, $0x0505050501010101
-DATA constant9<>+8(SB)/8, $0x0d0d0d0d09090909
-DATA constant9<>+16(SB)/8, $0x0505050501010101
-DATA constant9<>+24(SB)/8, $0x0d0d0d0d09090909
-DATA constant9<>+32(SB)/8, $0x0505050501010101
-DATA constant9<>+40(SB)/8, $0x0d0d0d0d09090909
-DATA constant9<>+48(SB)/8, $0x0505050501010101
-DATA constant9<>+56(SB)/8, $0x0d0d0d0d09090909
+DATA constant9<>+0(SB)/8, $0x0404040400000000
+DATA constant9<>+8(SB)/8, $0x0c0c0c0c08080808
+DATA constant9<>+16(SB)/8, $0x0404040400000000
+DATA constant9<>+24(SB)/8, $0x0c0c0c0c08080808
+DATA constant9<>+32(SB)/8, $0x0404040400000000
+DATA constant9<>+40(SB)/8, $0x0c0c0c0c08080808
+DATA constant9<>+48(SB)/8, $0x0404040400000000
+DATA constant9<>+56(SB)/8, $0x0c0c0c0c08080808
 GLOBL constant9<>(SB), RODATA|NOPTR, $64
 
-DATA constant10<>+0(SB)/8, $0x0804020108040201
-DATA constant10<>+8(SB)/8, $0x0804020108040201
-DATA constant10<>+16(SB)/8, $0x0804020108040201
-DATA constant10<>+24(SB)/8, $0x0804020108040201
-DATA constant10<>+32(SB)/8, $0x0804020108040201
-DATA constant10<>+40(SB)/8, $0x0804020108040201
-DATA constant10<>+48(SB)/8, $0x0804020108040201
-DATA constant10<>+56(SB)/8, $0x0804020108040201
+DATA constant10<>+0(SB)/8, $0x0505050501010101
+DATA constant10<>+8(SB)/8, $0x0d0d0d0d09090909
+DATA constant10<>+16(SB)/8, $0x0505050501010101
+DATA constant10<>+24(SB)/8, $0x0d0d0d0d09090909
+DATA constant10<>+32(SB)/8, $0x0505050501010101
+DATA constant10<>+40(SB)/8, $0x0d0d0d0d09090909
+DATA constant10<>+48(SB)/8, $0x0505050501010101
+DATA constant10<>+56(SB)/8, $0x0d0d0d0d09090909
 GLOBL constant10<>(SB), RODATA|NOPTR, $64
 
-DATA constant11<>+0(SB)/8, $0x0606060602020202
-DATA constant11<>+8(SB)/8, $0x0e0e0e0e0a0a0a0a
-DATA constant11<>+16(SB)/8, $0x0606060602020202
-DATA constant11<>+24(SB)/8, $0x0e0e0e0e0a0a0a0a
-DATA constant11<>+32(SB)/8, $0x0606060602020202
-DATA constant11<>+40(SB)/8, $0x0e0e0e0e0a0a0a0a
-DATA constant11<>+48(SB)/8, $0x0606060602020202
-DATA constant11<>+56(SB)/8, $0x0e0e0e0e0a0a0a0a
+DATA constant11<>+0(SB)/8, $0x0804020108040201
+DATA constant11<>+8(SB)/8, $0x0804020108040201
+DATA constant11<>+16(SB)/8, $0x0804020108040201
+DATA constant11<>+24(SB)/8, $0x0804020108040201
+DATA constant11<>+32(SB)/8, $0x0804020108040201
+DATA constant11<>+40(SB)/8, $0x0804020108040201
+DATA constant11<>+48(SB)/8, $0x0804020108040201
+DATA constant11<>+56(SB)/8, $0x0804020108040201
 GLOBL constant11<>(SB), RODATA|NOPTR, $64
 
-DATA constant12<>+0(SB)/8, $0x0707070703030303
-DATA constant12<>+8(SB)/8, $0x0f0f0f0f0b0b0b0b
-DATA constant12<>+16(SB)/8, $0x0707070703030303
-DATA constant12<>+24(SB)/8, $0x0f0f0f0f0b0b0b0b
-DATA constant12<>+32(SB)/8, $0x0707070703030303
-DATA constant12<>+40(SB)/8, $0x0f0f0f0f0b0b0b0b
-DATA constant12<>+48(SB)/8, $0x0707070703030303
-DATA constant12<>+56(SB)/8, $0x0f0f0f0f0b0b0b0b
+DATA constant12<>+0(SB)/8, $0x0606060602020202
+DATA constant12<>+8(SB)/8, $0x0e0e0e0e0a0a0a0a
+DATA constant12<>+16(SB)/8, $0x0606060602020202
+DATA constant12<>+24(SB)/8, $0x0e0e0e0e0a0a0a0a
+DATA constant12<>+32(SB)/8, $0x0606060602020202
+DATA constant12<>+40(SB)/8, $0x0e0e0e0e0a0a0a0a
+DATA constant12<>+48(SB)/8, $0x0606060602020202
+DATA constant12<>+56(SB)/8, $0x0e0e0e0e0a0a0a0a
 GLOBL constant12<>(SB), RODATA|NOPTR, $64
 
-DATA constant13<>+0(SB)/8, $0x8040201080402010
-DATA constant13<>+8(SB)/8, $0x8040201080402010
-DATA constant13<>+16(SB)/8, $0x8040201080402010
-DATA constant13<>+24(SB)/8, $0x8040201080402010
-DATA constant13<>+32(SB)/8, $0x8040201080402010
-DATA constant13<>+40(SB)/8, $0x8040201080402010
-DATA constant13<>+48(SB)/8, $0x8040201080402010
-DATA constant13<>+56(SB)/8, $0x8040201080402010
+DATA constant13<>+0(SB)/8, $0x0707070703030303
+DATA constant13<>+8(SB)/8, $0x0f0f0f0f0b0b0b0b
+DATA constant13<>+16(SB)/8, $0x0707070703030303
+DATA constant13<>+24(SB)/8, $0x0f0f0f0f0b0b0b0b
+DATA constant13<>+32(SB)/8, $0x0707070703030303
+DATA constant13<>+40(SB)/8, $0x0f0f0f0f0b0b0b0b
+DATA constant13<>+48(SB)/8, $0x0707070703030303
+DATA constant13<>+56(SB)/8, $0x0f0f0f0f0b0b0b0b
 GLOBL constant13<>(SB), RODATA|NOPTR, $64
+
+DATA constant14<>+0(SB)/8, $0x8040201080402010
+DATA constant14<>+8(SB)/8, $0x8040201080402010
+DATA constant14<>+16(SB)/8, $0x8040201080402010
+DATA constant14<>+24(SB)/8, $0x8040201080402010
+DATA constant14<>+32(SB)/8, $0x8040201080402010
+DATA constant14<>+40(SB)/8, $0x8040201080402010
+DATA constant14<>+48(SB)/8, $0x8040201080402010
+DATA constant14<>+56(SB)/8, $0x8040201080402010
+GLOBL constant14<>(SB), RODATA|NOPTR, $64
 
 // func q5_0RowAVX2(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 // Requires: AVX, AVX2, F16C, FMA3, MMX+
@@ -699,7 +710,7 @@ TEXT ·q5_0RowAVX2(SB), NOSPLIT, $200-72
 	MOVQ    R10, (SP)
 	MOVQ    SI, R12
 	ANDQ    $+7, R12
-	LEAQ    constant14<>+0(SB), R10
+	LEAQ    constant15<>+0(SB), R10
 	SHLQ    $0x02, R12
 	SUBQ    R12, R10
 	VMOVDQU 32(R10), Y0
@@ -726,46 +737,46 @@ group:
 	PREFETCHT0     4160(R11)
 	PREFETCHT0     4224(R11)
 	VBROADCASTI128 6(R11), Y2
-	VPSRLVD        constant15<>+0(SB), Y2, Y2
-	VPAND          constant16<>+0(SB), Y2, Y2
+	VPSRLVD        constant16<>+0(SB), Y2, Y2
+	VPAND          constant17<>+0(SB), Y2, Y2
 	VPBROADCASTD   2(R11), Y3
-	VPSHUFB        constant17<>+0(SB), Y3, Y3
-	VPAND          constant18<>+0(SB), Y3, Y3
-	VPCMPEQB       constant18<>+0(SB), Y3, Y3
+	VPSHUFB        constant18<>+0(SB), Y3, Y3
 	VPAND          constant19<>+0(SB), Y3, Y3
+	VPCMPEQB       constant19<>+0(SB), Y3, Y3
+	VPAND          constant20<>+0(SB), Y3, Y3
 	VPOR           Y3, Y2, Y2
 	VPMADDUBSW     (DI)(R10*8), Y2, Y2
 	VBROADCASTI128 28(R11), Y3
-	VPSRLVD        constant15<>+0(SB), Y3, Y3
-	VPAND          constant16<>+0(SB), Y3, Y3
+	VPSRLVD        constant16<>+0(SB), Y3, Y3
+	VPAND          constant17<>+0(SB), Y3, Y3
 	VPBROADCASTD   24(R11), Y4
-	VPSHUFB        constant17<>+0(SB), Y4, Y4
-	VPAND          constant18<>+0(SB), Y4, Y4
-	VPCMPEQB       constant18<>+0(SB), Y4, Y4
+	VPSHUFB        constant18<>+0(SB), Y4, Y4
 	VPAND          constant19<>+0(SB), Y4, Y4
+	VPCMPEQB       constant19<>+0(SB), Y4, Y4
+	VPAND          constant20<>+0(SB), Y4, Y4
 	VPOR           Y4, Y3, Y3
 	VPMADDUBSW     32(DI)(R10*8), Y3, Y3
 	VPUNPCKLWD     Y3, Y2, Y4
 	VPUNPCKHWD     Y3, Y2, Y2
 	VPADDW         Y4, Y2, Y2
 	VBROADCASTI128 50(R11), Y3
-	VPSRLVD        constant15<>+0(SB), Y3, Y3
-	VPAND          constant16<>+0(SB), Y3, Y3
+	VPSRLVD        constant16<>+0(SB), Y3, Y3
+	VPAND          constant17<>+0(SB), Y3, Y3
 	VPBROADCASTD   46(R11), Y4
-	VPSHUFB        constant17<>+0(SB), Y4, Y4
-	VPAND          constant18<>+0(SB), Y4, Y4
-	VPCMPEQB       constant18<>+0(SB), Y4, Y4
+	VPSHUFB        constant18<>+0(SB), Y4, Y4
 	VPAND          constant19<>+0(SB), Y4, Y4
+	VPCMPEQB       constant19<>+0(SB), Y4, Y4
+	VPAND          constant20<>+0(SB), Y4, Y4
 	VPOR           Y4, Y3, Y3
 	VPMADDUBSW     64(DI)(R10*8), Y3, Y3
 	VBROADCASTI128 72(R11), Y4
-	VPSRLVD        constant15<>+0(SB), Y4, Y4
-	VPAND          constant16<>+0(SB), Y4, Y4
+	VPSRLVD        constant16<>+0(SB), Y4, Y4
+	VPAND          constant17<>+0(SB), Y4, Y4
 	VPBROADCASTD   68(R11), Y5
-	VPSHUFB        constant17<>+0(SB), Y5, Y5
-	VPAND          constant18<>+0(SB), Y5, Y5
-	VPCMPEQB       constant18<>+0(SB), Y5, Y5
+	VPSHUFB        constant18<>+0(SB), Y5, Y5
 	VPAND          constant19<>+0(SB), Y5, Y5
+	VPCMPEQB       constant19<>+0(SB), Y5, Y5
+	VPAND          constant20<>+0(SB), Y5, Y5
 	VPOR           Y5, Y4, Y4
 	VPMADDUBSW     96(DI)(R10*8), Y4, Y4
 	VPUNPCKLWD     Y4, Y3, Y5
@@ -775,46 +786,46 @@ group:
 	VPUNPCKHDQ     Y3, Y2, Y2
 	VPADDW         Y4, Y2, Y2
 	VBROADCASTI128 94(R11), Y3
-	VPSRLVD        constant15<>+0(SB), Y3, Y3
-	VPAND          constant16<>+0(SB), Y3, Y3
+	VPSRLVD        constant16<>+0(SB), Y3, Y3
+	VPAND          constant17<>+0(SB), Y3, Y3
 	VPBROADCASTD   90(R11), Y4
-	VPSHUFB        constant17<>+0(SB), Y4, Y4
-	VPAND          constant18<>+0(SB), Y4, Y4
-	VPCMPEQB       constant18<>+0(SB), Y4, Y4
+	VPSHUFB        constant18<>+0(SB), Y4, Y4
 	VPAND          constant19<>+0(SB), Y4, Y4
+	VPCMPEQB       constant19<>+0(SB), Y4, Y4
+	VPAND          constant20<>+0(SB), Y4, Y4
 	VPOR           Y4, Y3, Y3
 	VPMADDUBSW     128(DI)(R10*8), Y3, Y3
 	VBROADCASTI128 116(R11), Y4
-	VPSRLVD        constant15<>+0(SB), Y4, Y4
-	VPAND          constant16<>+0(SB), Y4, Y4
+	VPSRLVD        constant16<>+0(SB), Y4, Y4
+	VPAND          constant17<>+0(SB), Y4, Y4
 	VPBROADCASTD   112(R11), Y5
-	VPSHUFB        constant17<>+0(SB), Y5, Y5
-	VPAND          constant18<>+0(SB), Y5, Y5
-	VPCMPEQB       constant18<>+0(SB), Y5, Y5
+	VPSHUFB        constant18<>+0(SB), Y5, Y5
 	VPAND          constant19<>+0(SB), Y5, Y5
+	VPCMPEQB       constant19<>+0(SB), Y5, Y5
+	VPAND          constant20<>+0(SB), Y5, Y5
 	VPOR           Y5, Y4, Y4
 	VPMADDUBSW     160(DI)(R10*8), Y4, Y4
 	VPUNPCKLWD     Y4, Y3, Y5
 	VPUNPCKHWD     Y4, Y3, Y3
 	VPADDW         Y5, Y3, Y3
 	VBROADCASTI128 138(R11), Y4
-	VPSRLVD        constant15<>+0(SB), Y4, Y4
-	VPAND          constant16<>+0(SB), Y4, Y4
+	VPSRLVD        constant16<>+0(SB), Y4, Y4
+	VPAND          constant17<>+0(SB), Y4, Y4
 	VPBROADCASTD   134(R11), Y5
-	VPSHUFB        constant17<>+0(SB), Y5, Y5
-	VPAND          constant18<>+0(SB), Y5, Y5
-	VPCMPEQB       constant18<>+0(SB), Y5, Y5
+	VPSHUFB        constant18<>+0(SB), Y5, Y5
 	VPAND          constant19<>+0(SB), Y5, Y5
+	VPCMPEQB       constant19<>+0(SB), Y5, Y5
+	VPAND          constant20<>+0(SB), Y5, Y5
 	VPOR           Y5, Y4, Y4
 	VPMADDUBSW     192(DI)(R10*8), Y4, Y4
 	VBROADCASTI128 160(R11), Y5
-	VPSRLVD        constant15<>+0(SB), Y5, Y5
-	VPAND          constant16<>+0(SB), Y5, Y5
+	VPSRLVD        constant16<>+0(SB), Y5, Y5
+	VPAND          constant17<>+0(SB), Y5, Y5
 	VPBROADCASTD   156(R11), Y6
-	VPSHUFB        constant17<>+0(SB), Y6, Y6
-	VPAND          constant18<>+0(SB), Y6, Y6
-	VPCMPEQB       constant18<>+0(SB), Y6, Y6
+	VPSHUFB        constant18<>+0(SB), Y6, Y6
 	VPAND          constant19<>+0(SB), Y6, Y6
+	VPCMPEQB       constant19<>+0(SB), Y6, Y6
+	VPAND          constant20<>+0(SB), Y6, Y6
 	VPOR           Y6, Y5, Y5
 	VPMADDUBSW     224(DI)(R10*8), Y5, Y5
 	VPUNPCKLWD     Y5, Y4, Y6
@@ -882,46 +893,46 @@ copy:
 
 inPlace:
 	VBROADCASTI128 6(R11), Y2
-	VPSRLVD        constant15<>+0(SB), Y2, Y2
-	VPAND          constant16<>+0(SB), Y2, Y2
+	VPSRLVD        constant16<>+0(SB), Y2, Y2
+	VPAND          constant17<>+0(SB), Y2, Y2
 	VPBROADCASTD   2(R11), Y3
-	VPSHUFB        constant17<>+0(SB), Y3, Y3
-	VPAND          constant18<>+0(SB), Y3, Y3
-	VPCMPEQB       constant18<>+0(SB), Y3, Y3
+	VPSHUFB        constant18<>+0(SB), Y3, Y3
 	VPAND          constant19<>+0(SB), Y3, Y3
+	VPCMPEQB       constant19<>+0(SB), Y3, Y3
+	VPAND          constant20<>+0(SB), Y3, Y3
 	VPOR           Y3, Y2, Y2
 	VPMADDUBSW     (DI)(R10*8), Y2, Y2
 	VBROADCASTI128 28(R11), Y3
-	VPSRLVD        constant15<>+0(SB), Y3, Y3
-	VPAND          constant16<>+0(SB), Y3, Y3
+	VPSRLVD        constant16<>+0(SB), Y3, Y3
+	VPAND          constant17<>+0(SB), Y3, Y3
 	VPBROADCASTD   24(R11), Y4
-	VPSHUFB        constant17<>+0(SB), Y4, Y4
-	VPAND          constant18<>+0(SB), Y4, Y4
-	VPCMPEQB       constant18<>+0(SB), Y4, Y4
+	VPSHUFB        constant18<>+0(SB), Y4, Y4
 	VPAND          constant19<>+0(SB), Y4, Y4
+	VPCMPEQB       constant19<>+0(SB), Y4, Y4
+	VPAND          constant20<>+0(SB), Y4, Y4
 	VPOR           Y4, Y3, Y3
 	VPMADDUBSW     32(DI)(R10*8), Y3, Y3
 	VPUNPCKLWD     Y3, Y2, Y4
 	VPUNPCKHWD     Y3, Y2, Y2
 	VPADDW         Y4, Y2, Y2
 	VBROADCASTI128 50(R11), Y3
-	VPSRLVD        constant15<>+0(SB), Y3, Y3
-	VPAND          constant16<>+0(SB), Y3, Y3
+	VPSRLVD        constant16<>+0(SB), Y3, Y3
+	VPAND          constant17<>+0(SB), Y3, Y3
 	VPBROADCASTD   46(R11), Y4
-	VPSHUFB        constant17<>+0(SB), Y4, Y4
-	VPAND          constant18<>+0(SB), Y4, Y4
-	VPCMPEQB       constant18<>+0(SB), Y4, Y4
+	VPSHUFB        constant18<>+0(SB), Y4, Y4
 	VPAND          constant19<>+0(SB), Y4, Y4
+	VPCMPEQB       constant19<>+0(SB), Y4, Y4
+	VPAND          constant20<>+0(SB), Y4, Y4
 	VPOR           Y4, Y3, Y3
 	VPMADDUBSW     64(DI)(R10*8), Y3, Y3
 	VBROADCASTI128 72(R11), Y4
-	VPSRLVD        constant15<>+0(SB), Y4, Y4
-	VPAND          constant16<>+0(SB), Y4, Y4
+	VPSRLVD        constant16<>+0(SB), Y4, Y4
+	VPAND          constant17<>+0(SB), Y4, Y4
 	VPBROADCASTD   68(R11), Y5
-	VPSHUFB        constant17<>+0(SB), Y5, Y5
-	VPAND          constant18<>+0(SB), Y5, Y5
-	VPCMPEQB       constant18<>+0(SB), Y5, Y5
+	VPSHUFB        constant18<>+0(SB), Y5, Y5
 	VPAND          constant19<>+0(SB), Y5, Y5
+	VPCMPEQB       constant19<>+0(SB), Y5, Y5
+	VPAND          constant20<>+0(SB), Y5, Y5
 	VPOR           Y5, Y4, Y4
 	VPMADDUBSW     96(DI)(R10*8), Y4, Y4
 	VPUNPCKLWD     Y4, Y3, Y5
@@ -931,46 +942,46 @@ inPlace:
 	VPUNPCKHDQ     Y3, Y2, Y2
 	VPADDW         Y4, Y2, Y2
 	VBROADCASTI128 94(R11), Y3
-	VPSRLVD        constant15<>+0(SB), Y3, Y3
-	VPAND          constant16<>+0(SB), Y3, Y3
+	VPSRLVD        constant16<>+0(SB), Y3, Y3
+	VPAND          constant17<>+0(SB), Y3, Y3
 	VPBROADCASTD   90(R11), Y4
-	VPSHUFB        constant17<>+0(SB), Y4, Y4
-	VPAND          constant18<>+0(SB), Y4, Y4
-	VPCMPEQB       constant18<>+0(SB), Y4, Y4
+	VPSHUFB        constant18<>+0(SB), Y4, Y4
 	VPAND          constant19<>+0(SB), Y4, Y4
+	VPCMPEQB       constant19<>+0(SB), Y4, Y4
+	VPAND          constant20<>+0(SB), Y4, Y4
 	VPOR           Y4, Y3, Y3
 	VPMADDUBSW     128(DI)(R10*8), Y3, Y3
 	VBROADCASTI128 116(R11), Y4
-	VPSRLVD        constant15<>+0(SB), Y4, Y4
-	VPAND          constant16<>+0(SB), Y4, Y4
+	VPSRLVD        constant16<>+0(SB), Y4, Y4
+	VPAND          constant17<>+0(SB), Y4, Y4
 	VPBROADCASTD   112(R11), Y5
-	VPSHUFB        constant17<>+0(SB), Y5, Y5
-	VPAND          constant18<>+0(SB), Y5, Y5
-	VPCMPEQB       constant18<>+0(SB), Y5, Y5
+	VPSHUFB        constant18<>+0(SB), Y5, Y5
 	VPAND          constant19<>+0(SB), Y5, Y5
+	VPCMPEQB       constant19<>+0(SB), Y5, Y5
+	VPAND          constant20<>+0(SB), Y5, Y5
 	VPOR           Y5, Y4, Y4
 	VPMADDUBSW     160(DI)(R10*8), Y4, Y4
 	VPUNPCKLWD     Y4, Y3, Y5
 	VPUNPCKHWD     Y4, Y3, Y3
 	VPADDW         Y5, Y3, Y3
 	VBROADCASTI128 138(R11), Y4
-	VPSRLVD        constant15<>+0(SB), Y4, Y4
-	VPAND          constant16<>+0(SB), Y4, Y4
+	VPSRLVD        constant16<>+0(SB), Y4, Y4
+	VPAND          constant17<>+0(SB), Y4, Y4
 	VPBROADCASTD   134(R11), Y5
-	VPSHUFB        constant17<>+0(SB), Y5, Y5
-	VPAND          constant18<>+0(SB), Y5, Y5
-	VPCMPEQB       constant18<>+0(SB), Y5, Y5
+	VPSHUFB        constant18<>+0(SB), Y5, Y5
 	VPAND          constant19<>+0(SB), Y5, Y5
+	VPCMPEQB       constant19<>+0(SB), Y5, Y5
+	VPAND          constant20<>+0(SB), Y5, Y5
 	VPOR           Y5, Y4, Y4
 	VPMADDUBSW     192(DI)(R10*8), Y4, Y4
 	VBROADCASTI128 160(R11), Y5
-	VPSRLVD        constant15<>+0(SB), Y5, Y5
-	VPAND          constant16<>+0(SB), Y5, Y5
+	VPSRLVD        constant16<>+0(SB), Y5, Y5
+	VPAND          constant17<>+0(SB), Y5, Y5
 	VPBROADCASTD   156(R11), Y6
-	VPSHUFB        constant17<>+0(SB), Y6, Y6
-	VPAND          constant18<>+0(SB), Y6, Y6
-	VPCMPEQB       constant18<>+0(SB), Y6, Y6
+	VPSHUFB        constant18<>+0(SB), Y6, Y6
 	VPAND          constant19<>+0(SB), Y6, Y6
+	VPCMPEQB       constant19<>+0(SB), Y6, Y6
+	VPAND          constant20<>+0(SB), Y6, Y6
 	VPOR           Y6, Y5, Y5
 	VPMADDUBSW     224(DI)(R10*8), Y5, Y5
 	VPUNPCKLWD     Y5, Y4, Y6
@@ -1024,45 +1035,45 @@ done:
 	VZEROUPPER
 	RET
 
-DATA constant14<>+0(SB)/8, $0xffffffffffffffff
-DATA constant14<>+8(SB)/8, $0xffffffffffffffff
-DATA constant14<>+16(SB)/8, $0xffffffffffffffff
-DATA constant14<>+24(SB)/8, $0xffffffffffffffff
-DATA constant14<>+32(SB)/8, $0x0000000000000000
-DATA constant14<>+40(SB)/8, $0x0000000000000000
-DATA constant14<>+48(SB)/8, $0x0000000000000000
-DATA constant14<>+56(SB)/8, $0x0000000000000000
-GLOBL constant14<>(SB), RODATA|NOPTR, $64
+DATA constant15<>+0(SB)/8, $0xffffffffffffffff
+DATA constant15<>+8(SB)/8, $0xffffffffffffffff
+DATA constant15<>+16(SB)/8, $0xffffffffffffffff
+DATA constant15<>+24(SB)/8, $0xffffffffffffffff
+DATA constant15<>+32(SB)/8, $0x0000000000000000
+DATA constant15<>+40(SB)/8, $0x0000000000000000
+DATA constant15<>+48(SB)/8, $0x0000000000000000
+DATA constant15<>+56(SB)/8, $0x0000000000000000
+GLOBL constant15<>(SB), RODATA|NOPTR, $64
 
-DATA constant15<>+0(SB)/8, $0x0000000000000000
-DATA constant15<>+8(SB)/8, $0x0000000000000000
-DATA constant15<>+16(SB)/8, $0x0000000400000004
-DATA constant15<>+24(SB)/8, $0x0000000400000004
-GLOBL constant15<>(SB), RODATA|NOPTR, $32
-
-DATA constant16<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant16<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant16<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant16<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant16<>+0(SB)/8, $0x0000000000000000
+DATA constant16<>+8(SB)/8, $0x0000000000000000
+DATA constant16<>+16(SB)/8, $0x0000000400000004
+DATA constant16<>+24(SB)/8, $0x0000000400000004
 GLOBL constant16<>(SB), RODATA|NOPTR, $32
 
-DATA constant17<>+0(SB)/8, $0x0000000000000000
-DATA constant17<>+8(SB)/8, $0x0101010101010101
-DATA constant17<>+16(SB)/8, $0x0202020202020202
-DATA constant17<>+24(SB)/8, $0x0303030303030303
+DATA constant17<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant17<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant17<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant17<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
 GLOBL constant17<>(SB), RODATA|NOPTR, $32
 
-DATA constant18<>+0(SB)/8, $0x8040201008040201
-DATA constant18<>+8(SB)/8, $0x8040201008040201
-DATA constant18<>+16(SB)/8, $0x8040201008040201
-DATA constant18<>+24(SB)/8, $0x8040201008040201
+DATA constant18<>+0(SB)/8, $0x0000000000000000
+DATA constant18<>+8(SB)/8, $0x0101010101010101
+DATA constant18<>+16(SB)/8, $0x0202020202020202
+DATA constant18<>+24(SB)/8, $0x0303030303030303
 GLOBL constant18<>(SB), RODATA|NOPTR, $32
 
-DATA constant19<>+0(SB)/8, $0x1010101010101010
-DATA constant19<>+8(SB)/8, $0x1010101010101010
-DATA constant19<>+16(SB)/8, $0x1010101010101010
-DATA constant19<>+24(SB)/8, $0x1010101010101010
+DATA constant19<>+0(SB)/8, $0x8040201008040201
+DATA constant19<>+8(SB)/8, $0x8040201008040201
+DATA constant19<>+16(SB)/8, $0x8040201008040201
+DATA constant19<>+24(SB)/8, $0x8040201008040201
 GLOBL constant19<>(SB), RODATA|NOPTR, $32
+
+DATA constant20<>+0(SB)/8, $0x1010101010101010
+DATA constant20<>+8(SB)/8, $0x1010101010101010
+DATA constant20<>+16(SB)/8, $0x1010101010101010
+DATA constant20<>+24(SB)/8, $0x1010101010101010
+GLOBL constant20<>(SB), RODATA|NOPTR, $32
 
 // func q5_0PackAVX2(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX2, F16C
@@ -1110,63 +1121,63 @@ tile:
 	VPUNPCKLQDQ    Y3, Y1, Y5
 	VPUNPCKHQDQ    Y3, Y1, Y1
 	VPSRLD         $0x04, Y4, Y3
-	VPAND          constant16<>+0(SB), Y4, Y4
-	VPAND          constant16<>+0(SB), Y3, Y3
-	VPSHUFB        constant21<>+0(SB), Y0, Y6
+	VPAND          constant17<>+0(SB), Y4, Y4
+	VPAND          constant17<>+0(SB), Y3, Y3
+	VPSHUFB        constant22<>+0(SB), Y0, Y6
+	VPAND          constant21<>+0(SB), Y6, Y6
+	VPCMPEQB       constant21<>+0(SB), Y6, Y6
 	VPAND          constant20<>+0(SB), Y6, Y6
-	VPCMPEQB       constant20<>+0(SB), Y6, Y6
-	VPAND          constant19<>+0(SB), Y6, Y6
 	VPOR           Y6, Y4, Y4
 	VMOVDQU        Y4, (AX)(R9*8)
-	VPSHUFB        constant22<>+0(SB), Y0, Y4
+	VPSHUFB        constant23<>+0(SB), Y0, Y4
+	VPAND          constant21<>+0(SB), Y4, Y4
+	VPCMPEQB       constant21<>+0(SB), Y4, Y4
 	VPAND          constant20<>+0(SB), Y4, Y4
-	VPCMPEQB       constant20<>+0(SB), Y4, Y4
-	VPAND          constant19<>+0(SB), Y4, Y4
 	VPOR           Y4, Y3, Y3
 	VMOVDQU        Y3, 256(AX)(R9*8)
 	VPSRLD         $0x04, Y2, Y3
-	VPAND          constant16<>+0(SB), Y2, Y2
-	VPAND          constant16<>+0(SB), Y3, Y3
-	VPSHUFB        constant21<>+0(SB), Y0, Y4
-	VPAND          constant23<>+0(SB), Y4, Y4
-	VPCMPEQB       constant23<>+0(SB), Y4, Y4
-	VPAND          constant19<>+0(SB), Y4, Y4
+	VPAND          constant17<>+0(SB), Y2, Y2
+	VPAND          constant17<>+0(SB), Y3, Y3
+	VPSHUFB        constant22<>+0(SB), Y0, Y4
+	VPAND          constant24<>+0(SB), Y4, Y4
+	VPCMPEQB       constant24<>+0(SB), Y4, Y4
+	VPAND          constant20<>+0(SB), Y4, Y4
 	VPOR           Y4, Y2, Y2
 	VMOVDQU        Y2, 64(AX)(R9*8)
-	VPSHUFB        constant22<>+0(SB), Y0, Y2
-	VPAND          constant23<>+0(SB), Y2, Y2
-	VPCMPEQB       constant23<>+0(SB), Y2, Y2
-	VPAND          constant19<>+0(SB), Y2, Y2
+	VPSHUFB        constant23<>+0(SB), Y0, Y2
+	VPAND          constant24<>+0(SB), Y2, Y2
+	VPCMPEQB       constant24<>+0(SB), Y2, Y2
+	VPAND          constant20<>+0(SB), Y2, Y2
 	VPOR           Y2, Y3, Y2
 	VMOVDQU        Y2, 320(AX)(R9*8)
 	VPSRLD         $0x04, Y5, Y2
-	VPAND          constant16<>+0(SB), Y5, Y3
-	VPAND          constant16<>+0(SB), Y2, Y2
-	VPSHUFB        constant24<>+0(SB), Y0, Y4
+	VPAND          constant17<>+0(SB), Y5, Y3
+	VPAND          constant17<>+0(SB), Y2, Y2
+	VPSHUFB        constant25<>+0(SB), Y0, Y4
+	VPAND          constant21<>+0(SB), Y4, Y4
+	VPCMPEQB       constant21<>+0(SB), Y4, Y4
 	VPAND          constant20<>+0(SB), Y4, Y4
-	VPCMPEQB       constant20<>+0(SB), Y4, Y4
-	VPAND          constant19<>+0(SB), Y4, Y4
 	VPOR           Y4, Y3, Y3
 	VMOVDQU        Y3, 128(AX)(R9*8)
-	VPSHUFB        constant25<>+0(SB), Y0, Y3
+	VPSHUFB        constant26<>+0(SB), Y0, Y3
+	VPAND          constant21<>+0(SB), Y3, Y3
+	VPCMPEQB       constant21<>+0(SB), Y3, Y3
 	VPAND          constant20<>+0(SB), Y3, Y3
-	VPCMPEQB       constant20<>+0(SB), Y3, Y3
-	VPAND          constant19<>+0(SB), Y3, Y3
 	VPOR           Y3, Y2, Y2
 	VMOVDQU        Y2, 384(AX)(R9*8)
 	VPSRLD         $0x04, Y1, Y2
-	VPAND          constant16<>+0(SB), Y1, Y1
-	VPAND          constant16<>+0(SB), Y2, Y2
-	VPSHUFB        constant24<>+0(SB), Y0, Y3
-	VPAND          constant23<>+0(SB), Y3, Y3
-	VPCMPEQB       constant23<>+0(SB), Y3, Y3
-	VPAND          constant19<>+0(SB), Y3, Y3
+	VPAND          constant17<>+0(SB), Y1, Y1
+	VPAND          constant17<>+0(SB), Y2, Y2
+	VPSHUFB        constant25<>+0(SB), Y0, Y3
+	VPAND          constant24<>+0(SB), Y3, Y3
+	VPCMPEQB       constant24<>+0(SB), Y3, Y3
+	VPAND          constant20<>+0(SB), Y3, Y3
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 192(AX)(R9*8)
-	VPSHUFB        constant25<>+0(SB), Y0, Y0
-	VPAND          constant23<>+0(SB), Y0, Y0
-	VPCMPEQB       constant23<>+0(SB), Y0, Y0
-	VPAND          constant19<>+0(SB), Y0, Y0
+	VPSHUFB        constant26<>+0(SB), Y0, Y0
+	VPAND          constant24<>+0(SB), Y0, Y0
+	VPCMPEQB       constant24<>+0(SB), Y0, Y0
+	VPAND          constant20<>+0(SB), Y0, Y0
 	VPOR           Y0, Y2, Y0
 	VMOVDQU        Y0, 448(AX)(R9*8)
 	VPXOR          X0, X0, X0
@@ -1209,63 +1220,63 @@ tile:
 	VPUNPCKLQDQ    Y3, Y1, Y5
 	VPUNPCKHQDQ    Y3, Y1, Y1
 	VPSRLD         $0x04, Y4, Y3
-	VPAND          constant16<>+0(SB), Y4, Y4
-	VPAND          constant16<>+0(SB), Y3, Y3
-	VPSHUFB        constant21<>+0(SB), Y0, Y6
+	VPAND          constant17<>+0(SB), Y4, Y4
+	VPAND          constant17<>+0(SB), Y3, Y3
+	VPSHUFB        constant22<>+0(SB), Y0, Y6
+	VPAND          constant21<>+0(SB), Y6, Y6
+	VPCMPEQB       constant21<>+0(SB), Y6, Y6
 	VPAND          constant20<>+0(SB), Y6, Y6
-	VPCMPEQB       constant20<>+0(SB), Y6, Y6
-	VPAND          constant19<>+0(SB), Y6, Y6
 	VPOR           Y6, Y4, Y4
 	VMOVDQU        Y4, 32(AX)(R9*8)
-	VPSHUFB        constant22<>+0(SB), Y0, Y4
+	VPSHUFB        constant23<>+0(SB), Y0, Y4
+	VPAND          constant21<>+0(SB), Y4, Y4
+	VPCMPEQB       constant21<>+0(SB), Y4, Y4
 	VPAND          constant20<>+0(SB), Y4, Y4
-	VPCMPEQB       constant20<>+0(SB), Y4, Y4
-	VPAND          constant19<>+0(SB), Y4, Y4
 	VPOR           Y4, Y3, Y3
 	VMOVDQU        Y3, 288(AX)(R9*8)
 	VPSRLD         $0x04, Y2, Y3
-	VPAND          constant16<>+0(SB), Y2, Y2
-	VPAND          constant16<>+0(SB), Y3, Y3
-	VPSHUFB        constant21<>+0(SB), Y0, Y4
-	VPAND          constant23<>+0(SB), Y4, Y4
-	VPCMPEQB       constant23<>+0(SB), Y4, Y4
-	VPAND          constant19<>+0(SB), Y4, Y4
+	VPAND          constant17<>+0(SB), Y2, Y2
+	VPAND          constant17<>+0(SB), Y3, Y3
+	VPSHUFB        constant22<>+0(SB), Y0, Y4
+	VPAND          constant24<>+0(SB), Y4, Y4
+	VPCMPEQB       constant24<>+0(SB), Y4, Y4
+	VPAND          constant20<>+0(SB), Y4, Y4
 	VPOR           Y4, Y2, Y2
 	VMOVDQU        Y2, 96(AX)(R9*8)
-	VPSHUFB        constant22<>+0(SB), Y0, Y2
-	VPAND          constant23<>+0(SB), Y2, Y2
-	VPCMPEQB       constant23<>+0(SB), Y2, Y2
-	VPAND          constant19<>+0(SB), Y2, Y2
+	VPSHUFB        constant23<>+0(SB), Y0, Y2
+	VPAND          constant24<>+0(SB), Y2, Y2
+	VPCMPEQB       constant24<>+0(SB), Y2, Y2
+	VPAND          constant20<>+0(SB), Y2, Y2
 	VPOR           Y2, Y3, Y2
 	VMOVDQU        Y2, 352(AX)(R9*8)
 	VPSRLD         $0x04, Y5, Y2
-	VPAND          constant16<>+0(SB), Y5, Y3
-	VPAND          constant16<>+0(SB), Y2, Y2
-	VPSHUFB        constant24<>+0(SB), Y0, Y4
+	VPAND          constant17<>+0(SB), Y5, Y3
+	VPAND          constant17<>+0(SB), Y2, Y2
+	VPSHUFB        constant25<>+0(SB), Y0, Y4
+	VPAND          constant21<>+0(SB), Y4, Y4
+	VPCMPEQB       constant21<>+0(SB), Y4, Y4
 	VPAND          constant20<>+0(SB), Y4, Y4
-	VPCMPEQB       constant20<>+0(SB), Y4, Y4
-	VPAND          constant19<>+0(SB), Y4, Y4
 	VPOR           Y4, Y3, Y3
 	VMOVDQU        Y3, 160(AX)(R9*8)
-	VPSHUFB        constant25<>+0(SB), Y0, Y3
+	VPSHUFB        constant26<>+0(SB), Y0, Y3
+	VPAND          constant21<>+0(SB), Y3, Y3
+	VPCMPEQB       constant21<>+0(SB), Y3, Y3
 	VPAND          constant20<>+0(SB), Y3, Y3
-	VPCMPEQB       constant20<>+0(SB), Y3, Y3
-	VPAND          constant19<>+0(SB), Y3, Y3
 	VPOR           Y3, Y2, Y2
 	VMOVDQU        Y2, 416(AX)(R9*8)
 	VPSRLD         $0x04, Y1, Y2
-	VPAND          constant16<>+0(SB), Y1, Y1
-	VPAND          constant16<>+0(SB), Y2, Y2
-	VPSHUFB        constant24<>+0(SB), Y0, Y3
-	VPAND          constant23<>+0(SB), Y3, Y3
-	VPCMPEQB       constant23<>+0(SB), Y3, Y3
-	VPAND          constant19<>+0(SB), Y3, Y3
+	VPAND          constant17<>+0(SB), Y1, Y1
+	VPAND          constant17<>+0(SB), Y2, Y2
+	VPSHUFB        constant25<>+0(SB), Y0, Y3
+	VPAND          constant24<>+0(SB), Y3, Y3
+	VPCMPEQB       constant24<>+0(SB), Y3, Y3
+	VPAND          constant20<>+0(SB), Y3, Y3
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 224(AX)(R9*8)
-	VPSHUFB        constant25<>+0(SB), Y0, Y0
-	VPAND          constant23<>+0(SB), Y0, Y0
-	VPCMPEQB       constant23<>+0(SB), Y0, Y0
-	VPAND          constant19<>+0(SB), Y0, Y0
+	VPSHUFB        constant26<>+0(SB), Y0, Y0
+	VPAND          constant24<>+0(SB), Y0, Y0
+	VPCMPEQB       constant24<>+0(SB), Y0, Y0
+	VPAND          constant20<>+0(SB), Y0, Y0
 	VPOR           Y0, Y2, Y0
 	VMOVDQU        Y0, 480(AX)(R9*8)
 	VPXOR          X0, X0, X0
@@ -1291,38 +1302,38 @@ tile:
 	VZEROUPPER
 	RET
 
-DATA constant20<>+0(SB)/8, $0x0804020108040201
-DATA constant20<>+8(SB)/8, $0x0804020108040201
-DATA constant20<>+16(SB)/8, $0x0804020108040201
-DATA constant20<>+24(SB)/8, $0x0804020108040201
-GLOBL constant20<>(SB), RODATA|NOPTR, $32
-
-DATA constant21<>+0(SB)/8, $0x0404040400000000
-DATA constant21<>+8(SB)/8, $0x0c0c0c0c08080808
-DATA constant21<>+16(SB)/8, $0x0404040400000000
-DATA constant21<>+24(SB)/8, $0x0c0c0c0c08080808
+DATA constant21<>+0(SB)/8, $0x0804020108040201
+DATA constant21<>+8(SB)/8, $0x0804020108040201
+DATA constant21<>+16(SB)/8, $0x0804020108040201
+DATA constant21<>+24(SB)/8, $0x0804020108040201
 GLOBL constant21<>(SB), RODATA|NOPTR, $32
 
-DATA constant22<>+0(SB)/8, $0x0606060602020202
-DATA constant22<>+8(SB)/8, $0x0e0e0e0e0a0a0a0a
-DATA constant22<>+16(SB)/8, $0x0606060602020202
-DATA constant22<>+24(SB)/8, $0x0e0e0e0e0a0a0a0a
+DATA constant22<>+0(SB)/8, $0x0404040400000000
+DATA constant22<>+8(SB)/8, $0x0c0c0c0c08080808
+DATA constant22<>+16(SB)/8, $0x0404040400000000
+DATA constant22<>+24(SB)/8, $0x0c0c0c0c08080808
 GLOBL constant22<>(SB), RODATA|NOPTR, $32
 
-DATA constant23<>+0(SB)/8, $0x8040201080402010
-DATA constant23<>+8(SB)/8, $0x8040201080402010
-DATA constant23<>+16(SB)/8, $0x8040201080402010
-DATA constant23<>+24(SB)/8, $0x8040201080402010
+DATA constant23<>+0(SB)/8, $0x0606060602020202
+DATA constant23<>+8(SB)/8, $0x0e0e0e0e0a0a0a0a
+DATA constant23<>+16(SB)/8, $0x0606060602020202
+DATA constant23<>+24(SB)/8, $0x0e0e0e0e0a0a0a0a
 GLOBL constant23<>(SB), RODATA|NOPTR, $32
 
-DATA constant24<>+0(SB)/8, $0x0505050501010101
-DATA constant24<>+8(SB)/8, $0x0d0d0d0d09090909
-DATA constant24<>+16(SB)/8, $0x0505050501010101
-DATA constant24<>+24(SB)/8, $0x0d0d0d0d09090909
+DATA constant24<>+0(SB)/8, $0x8040201080402010
+DATA constant24<>+8(SB)/8, $0x8040201080402010
+DATA constant24<>+16(SB)/8, $0x8040201080402010
+DATA constant24<>+24(SB)/8, $0x8040201080402010
 GLOBL constant24<>(SB), RODATA|NOPTR, $32
 
-DATA constant25<>+0(SB)/8, $0x0707070703030303
-DATA constant25<>+8(SB)/8, $0x0f0f0f0f0b0b0b0b
-DATA constant25<>+16(SB)/8, $0x0707070703030303
-DATA constant25<>+24(SB)/8, $0x0f0f0f0f0b0b0b0b
+DATA constant25<>+0(SB)/8, $0x0505050501010101
+DATA constant25<>+8(SB)/8, $0x0d0d0d0d09090909
+DATA constant25<>+16(SB)/8, $0x0505050501010101
+DATA constant25<>+24(SB)/8, $0x0d0d0d0d09090909
 GLOBL constant25<>(SB), RODATA|NOPTR, $32
+
+DATA constant26<>+0(SB)/8, $0x0707070703030303
+DATA constant26<>+8(SB)/8, $0x0f0f0f0f0b0b0b0b
+DATA constant26<>+16(SB)/8, $0x0707070703030303
+DATA constant26<>+24(SB)/8, $0x0f0f0f0f0b0b0b0b
+GLOBL constant26<>(SB), RODATA|NOPTR, $32

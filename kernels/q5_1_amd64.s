@@ -62,136 +62,136 @@ group:
 	PREFETCHT0      4288(R11)
 	PREFETCHT0      4352(R11)
 	PREFETCHT0      4416(R11)
-	VBROADCASTI32X4 8(R11), Z9
-	VBROADCASTI32X4 32(R11), K1, Z9
-	VPSRLVD         Z2, Z9, Z9
-	VPANDD          Z3, Z9, Z9
+	VBROADCASTI32X4 8(R11), Z10
+	VBROADCASTI32X4 32(R11), K1, Z10
+	VPSRLVD         Z2, Z10, Z10
+	VPANDD          Z3, Z10, Z10
 	MOVL            4(R11), R13
 	MOVL            28(R11), R14
 	SHLQ            $0x20, R14
 	ORQ             R13, R14
 	KMOVQ           R14, K2
-	VPADDB          Z4, Z9, K2, Z9
-	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        (DI)(R10*8), Z9, Z10
-	VBROADCASTI32X4 56(R11), Z9
-	VBROADCASTI32X4 80(R11), K1, Z9
-	VPSRLVD         Z2, Z9, Z9
-	VPANDD          Z3, Z9, Z9
+	VPADDB          Z4, Z10, K2, Z10
+	VPXORD          Z11, Z11, Z11
+	VPDPBUSD        (DI)(R10*8), Z10, Z11
+	VBROADCASTI32X4 56(R11), Z10
+	VBROADCASTI32X4 80(R11), K1, Z10
+	VPSRLVD         Z2, Z10, Z10
+	VPANDD          Z3, Z10, Z10
 	MOVL            52(R11), R13
 	MOVL            76(R11), R14
 	SHLQ            $0x20, R14
 	ORQ             R13, R14
 	KMOVQ           R14, K2
-	VPADDB          Z4, Z9, K2, Z9
-	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        64(DI)(R10*8), Z9, Z11
-	VPACKSSDW       Z11, Z10, Z9
-	VPMADDWD        Z5, Z9, Z9
-	VBROADCASTI32X4 104(R11), Z10
-	VBROADCASTI32X4 128(R11), K1, Z10
-	VPSRLVD         Z2, Z10, Z10
-	VPANDD          Z3, Z10, Z10
+	VPADDB          Z4, Z10, K2, Z10
+	VPXORD          Z12, Z12, Z12
+	VPDPBUSD        64(DI)(R10*8), Z10, Z12
+	VPACKSSDW       Z12, Z11, Z10
+	VPMADDWD        Z5, Z10, Z10
+	VBROADCASTI32X4 104(R11), Z11
+	VBROADCASTI32X4 128(R11), K1, Z11
+	VPSRLVD         Z2, Z11, Z11
+	VPANDD          Z3, Z11, Z11
 	MOVL            100(R11), R13
 	MOVL            124(R11), R14
 	SHLQ            $0x20, R14
 	ORQ             R13, R14
 	KMOVQ           R14, K2
-	VPADDB          Z4, Z10, K2, Z10
-	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        128(DI)(R10*8), Z10, Z11
-	VBROADCASTI32X4 152(R11), Z10
-	VBROADCASTI32X4 176(R11), K1, Z10
-	VPSRLVD         Z2, Z10, Z10
-	VPANDD          Z3, Z10, Z10
+	VPADDB          Z4, Z11, K2, Z11
+	VPXORD          Z12, Z12, Z12
+	VPDPBUSD        128(DI)(R10*8), Z11, Z12
+	VBROADCASTI32X4 152(R11), Z11
+	VBROADCASTI32X4 176(R11), K1, Z11
+	VPSRLVD         Z2, Z11, Z11
+	VPANDD          Z3, Z11, Z11
 	MOVL            148(R11), R13
 	MOVL            172(R11), R14
 	SHLQ            $0x20, R14
 	ORQ             R13, R14
 	KMOVQ           R14, K2
-	VPADDB          Z4, Z10, K2, Z10
-	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        192(DI)(R10*8), Z10, Z12
-	VPACKSSDW       Z12, Z11, Z10
+	VPADDB          Z4, Z11, K2, Z11
+	VPXORD          Z13, Z13, Z13
+	VPDPBUSD        192(DI)(R10*8), Z11, Z13
+	VPACKSSDW       Z13, Z12, Z11
+	VPMADDWD        Z5, Z11, Z11
+	VPACKSSDW       Z11, Z10, Z10
 	VPMADDWD        Z5, Z10, Z10
-	VPACKSSDW       Z10, Z9, Z9
-	VPMADDWD        Z5, Z9, Z9
-	VBROADCASTI32X4 200(R11), Z10
-	VBROADCASTI32X4 224(R11), K1, Z10
-	VPSRLVD         Z2, Z10, Z10
-	VPANDD          Z3, Z10, Z10
+	VBROADCASTI32X4 200(R11), Z11
+	VBROADCASTI32X4 224(R11), K1, Z11
+	VPSRLVD         Z2, Z11, Z11
+	VPANDD          Z3, Z11, Z11
 	MOVL            196(R11), R13
 	MOVL            220(R11), R14
 	SHLQ            $0x20, R14
 	ORQ             R13, R14
 	KMOVQ           R14, K2
-	VPADDB          Z4, Z10, K2, Z10
-	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        256(DI)(R10*8), Z10, Z11
-	VBROADCASTI32X4 248(R11), Z10
-	VBROADCASTI32X4 272(R11), K1, Z10
-	VPSRLVD         Z2, Z10, Z10
-	VPANDD          Z3, Z10, Z10
+	VPADDB          Z4, Z11, K2, Z11
+	VPXORD          Z12, Z12, Z12
+	VPDPBUSD        256(DI)(R10*8), Z11, Z12
+	VBROADCASTI32X4 248(R11), Z11
+	VBROADCASTI32X4 272(R11), K1, Z11
+	VPSRLVD         Z2, Z11, Z11
+	VPANDD          Z3, Z11, Z11
 	MOVL            244(R11), R13
 	MOVL            268(R11), R14
 	SHLQ            $0x20, R14
 	ORQ             R13, R14
 	KMOVQ           R14, K2
-	VPADDB          Z4, Z10, K2, Z10
-	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        320(DI)(R10*8), Z10, Z12
-	VPACKSSDW       Z12, Z11, Z10
-	VPMADDWD        Z5, Z10, Z10
-	VBROADCASTI32X4 296(R11), Z11
-	VBROADCASTI32X4 320(R11), K1, Z11
-	VPSRLVD         Z2, Z11, Z11
-	VPANDD          Z3, Z11, Z11
+	VPADDB          Z4, Z11, K2, Z11
+	VPXORD          Z13, Z13, Z13
+	VPDPBUSD        320(DI)(R10*8), Z11, Z13
+	VPACKSSDW       Z13, Z12, Z11
+	VPMADDWD        Z5, Z11, Z11
+	VBROADCASTI32X4 296(R11), Z12
+	VBROADCASTI32X4 320(R11), K1, Z12
+	VPSRLVD         Z2, Z12, Z12
+	VPANDD          Z3, Z12, Z12
 	MOVL            292(R11), R13
 	MOVL            316(R11), R14
 	SHLQ            $0x20, R14
 	ORQ             R13, R14
 	KMOVQ           R14, K2
-	VPADDB          Z4, Z11, K2, Z11
-	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        384(DI)(R10*8), Z11, Z12
-	VBROADCASTI32X4 344(R11), Z11
-	VBROADCASTI32X4 368(R11), K1, Z11
-	VPSRLVD         Z2, Z11, Z11
-	VPANDD          Z3, Z11, Z11
+	VPADDB          Z4, Z12, K2, Z12
+	VPXORD          Z13, Z13, Z13
+	VPDPBUSD        384(DI)(R10*8), Z12, Z13
+	VBROADCASTI32X4 344(R11), Z12
+	VBROADCASTI32X4 368(R11), K1, Z12
+	VPSRLVD         Z2, Z12, Z12
+	VPANDD          Z3, Z12, Z12
 	MOVL            340(R11), R13
 	MOVL            364(R11), R14
 	SHLQ            $0x20, R14
 	ORQ             R13, R14
 	KMOVQ           R14, K2
-	VPADDB          Z4, Z11, K2, Z11
-	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        448(DI)(R10*8), Z11, Z13
-	VPACKSSDW       Z13, Z12, Z11
+	VPADDB          Z4, Z12, K2, Z12
+	VPXORD          Z14, Z14, Z14
+	VPDPBUSD        448(DI)(R10*8), Z12, Z14
+	VPACKSSDW       Z14, Z13, Z12
+	VPMADDWD        Z5, Z12, Z12
+	VPACKSSDW       Z12, Z11, Z11
 	VPMADDWD        Z5, Z11, Z11
-	VPACKSSDW       Z11, Z10, Z10
-	VPMADDWD        Z5, Z10, Z10
-	VSHUFI32X4      $0x88, Z10, Z9, Z11
-	VSHUFI32X4      $0xdd, Z10, Z9, Z9
-	VPADDD          Z9, Z11, Z11
-	VPERMD          Z11, Z6, Z11
-	VPERMW          (R11), Z7, Z9
-	VPERMW          72(R11), Z7, K3, Z9
-	VPERMW          144(R11), Z7, K4, Z9
-	VPERMW          216(R11), Z7, K5, Z9
-	VPERMW          288(R11), Z7, K6, Z9
-	VPERMW          320(R11), Z7, K7, Z9
-	VEXTRACTI64X4   $0x01, Z9, Y10
-	VCVTPH2PS       Y9, Z9
+	VMOVDQU32       Z10, Z12
+	VPERMT2D        Z11, Z6, Z12
+	VPERMT2D        Z11, Z7, Z10
+	VPADDD          Z10, Z12, Z12
+	VPERMW          (R11), Z8, Z10
+	VPERMW          72(R11), Z8, K3, Z10
+	VPERMW          144(R11), Z8, K4, Z10
+	VPERMW          216(R11), Z8, K5, Z10
+	VPERMW          288(R11), Z8, K6, Z10
+	VPERMW          320(R11), Z8, K7, Z10
+	VEXTRACTI64X4   $0x01, Z10, Y11
 	VCVTPH2PS       Y10, Z10
-	VPXORD          Z8, Z10, Z10
-	VMOVDQU32       (R8)(R10*1), Z12
-	VCVTDQ2PS       Z11, Z11
-	VMULPS          Z12, Z9, Z9
-	VFMADD231PS     Z9, Z11, Z1
-	VMOVDQU32       (R9)(R10*1), Z9
-	VCVTDQ2PS       Z9, Z9
-	VMULPS          Z12, Z9, Z9
-	VFNMADD231PS    Z9, Z10, Z1
+	VCVTPH2PS       Y11, Z11
+	VPXORD          Z9, Z11, Z11
+	VMOVDQU32       (R8)(R10*1), Z13
+	VCVTDQ2PS       Z12, Z12
+	VMULPS          Z13, Z10, Z10
+	VFMADD231PS     Z10, Z12, Z1
+	VMOVDQU32       (R9)(R10*1), Z10
+	VCVTDQ2PS       Z10, Z10
+	VMULPS          Z13, Z10, Z10
+	VFNMADD231PS    Z10, Z11, Z1
 	ADDQ            $+384, R11
 	ADDQ            $+64, R10
 	JMP             group
@@ -213,8 +213,8 @@ copy:
 	MOVL      R15, (R14)
 	ADDQ      $+4, R11
 	ADDQ      $+4, R14
-	VMOVDQU32 (R11), X9
-	VMOVDQU32 X9, (R14)
+	VMOVDQU32 (R11), X10
+	VMOVDQU32 X10, (R14)
 	ADDQ      $+16, R11
 	ADDQ      $+16, R14
 	SUBQ      $+1, R13
@@ -222,149 +222,149 @@ copy:
 	LEAQ      8(SP), R11
 
 inPlace:
-	VBROADCASTI32X4 8(R11), Z9
-	VBROADCASTI32X4 32(R11), K1, Z9
-	VPSRLVD         Z2, Z9, Z9
-	VPANDD          Z3, Z9, Z9
+	VBROADCASTI32X4 8(R11), Z10
+	VBROADCASTI32X4 32(R11), K1, Z10
+	VPSRLVD         Z2, Z10, Z10
+	VPANDD          Z3, Z10, Z10
 	MOVL            4(R11), R13
 	MOVL            28(R11), R14
 	SHLQ            $0x20, R14
 	ORQ             R13, R14
 	KMOVQ           R14, K2
-	VPADDB          Z4, Z9, K2, Z9
-	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        (DI)(R10*8), Z9, Z10
-	VBROADCASTI32X4 56(R11), Z9
-	VBROADCASTI32X4 80(R11), K1, Z9
-	VPSRLVD         Z2, Z9, Z9
-	VPANDD          Z3, Z9, Z9
+	VPADDB          Z4, Z10, K2, Z10
+	VPXORD          Z11, Z11, Z11
+	VPDPBUSD        (DI)(R10*8), Z10, Z11
+	VBROADCASTI32X4 56(R11), Z10
+	VBROADCASTI32X4 80(R11), K1, Z10
+	VPSRLVD         Z2, Z10, Z10
+	VPANDD          Z3, Z10, Z10
 	MOVL            52(R11), R13
 	MOVL            76(R11), R14
 	SHLQ            $0x20, R14
 	ORQ             R13, R14
 	KMOVQ           R14, K2
-	VPADDB          Z4, Z9, K2, Z9
-	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        64(DI)(R10*8), Z9, Z11
-	VPACKSSDW       Z11, Z10, Z9
-	VPMADDWD        Z5, Z9, Z9
-	VBROADCASTI32X4 104(R11), Z10
-	VBROADCASTI32X4 128(R11), K1, Z10
-	VPSRLVD         Z2, Z10, Z10
-	VPANDD          Z3, Z10, Z10
+	VPADDB          Z4, Z10, K2, Z10
+	VPXORD          Z12, Z12, Z12
+	VPDPBUSD        64(DI)(R10*8), Z10, Z12
+	VPACKSSDW       Z12, Z11, Z10
+	VPMADDWD        Z5, Z10, Z10
+	VBROADCASTI32X4 104(R11), Z11
+	VBROADCASTI32X4 128(R11), K1, Z11
+	VPSRLVD         Z2, Z11, Z11
+	VPANDD          Z3, Z11, Z11
 	MOVL            100(R11), R13
 	MOVL            124(R11), R14
 	SHLQ            $0x20, R14
 	ORQ             R13, R14
 	KMOVQ           R14, K2
-	VPADDB          Z4, Z10, K2, Z10
-	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        128(DI)(R10*8), Z10, Z11
-	VBROADCASTI32X4 152(R11), Z10
-	VBROADCASTI32X4 176(R11), K1, Z10
-	VPSRLVD         Z2, Z10, Z10
-	VPANDD          Z3, Z10, Z10
+	VPADDB          Z4, Z11, K2, Z11
+	VPXORD          Z12, Z12, Z12
+	VPDPBUSD        128(DI)(R10*8), Z11, Z12
+	VBROADCASTI32X4 152(R11), Z11
+	VBROADCASTI32X4 176(R11), K1, Z11
+	VPSRLVD         Z2, Z11, Z11
+	VPANDD          Z3, Z11, Z11
 	MOVL            148(R11), R13
 	MOVL            172(R11), R14
 	SHLQ            $0x20, R14
 	ORQ             R13, R14
 	KMOVQ           R14, K2
-	VPADDB          Z4, Z10, K2, Z10
-	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        192(DI)(R10*8), Z10, Z12
-	VPACKSSDW       Z12, Z11, Z10
+	VPADDB          Z4, Z11, K2, Z11
+	VPXORD          Z13, Z13, Z13
+	VPDPBUSD        192(DI)(R10*8), Z11, Z13
+	VPACKSSDW       Z13, Z12, Z11
+	VPMADDWD        Z5, Z11, Z11
+	VPACKSSDW       Z11, Z10, Z10
 	VPMADDWD        Z5, Z10, Z10
-	VPACKSSDW       Z10, Z9, Z9
-	VPMADDWD        Z5, Z9, Z9
-	VBROADCASTI32X4 200(R11), Z10
-	VBROADCASTI32X4 224(R11), K1, Z10
-	VPSRLVD         Z2, Z10, Z10
-	VPANDD          Z3, Z10, Z10
+	VBROADCASTI32X4 200(R11), Z11
+	VBROADCASTI32X4 224(R11), K1, Z11
+	VPSRLVD         Z2, Z11, Z11
+	VPANDD          Z3, Z11, Z11
 	MOVL            196(R11), R13
 	MOVL            220(R11), R14
 	SHLQ            $0x20, R14
 	ORQ             R13, R14
 	KMOVQ           R14, K2
-	VPADDB          Z4, Z10, K2, Z10
-	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        256(DI)(R10*8), Z10, Z11
-	VBROADCASTI32X4 248(R11), Z10
-	VBROADCASTI32X4 272(R11), K1, Z10
-	VPSRLVD         Z2, Z10, Z10
-	VPANDD          Z3, Z10, Z10
+	VPADDB          Z4, Z11, K2, Z11
+	VPXORD          Z12, Z12, Z12
+	VPDPBUSD        256(DI)(R10*8), Z11, Z12
+	VBROADCASTI32X4 248(R11), Z11
+	VBROADCASTI32X4 272(R11), K1, Z11
+	VPSRLVD         Z2, Z11, Z11
+	VPANDD          Z3, Z11, Z11
 	MOVL            244(R11), R13
 	MOVL            268(R11), R14
 	SHLQ            $0x20, R14
 	ORQ             R13, R14
 	KMOVQ           R14, K2
-	VPADDB          Z4, Z10, K2, Z10
-	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        320(DI)(R10*8), Z10, Z12
-	VPACKSSDW       Z12, Z11, Z10
-	VPMADDWD        Z5, Z10, Z10
-	VBROADCASTI32X4 296(R11), Z11
-	VBROADCASTI32X4 320(R11), K1, Z11
-	VPSRLVD         Z2, Z11, Z11
-	VPANDD          Z3, Z11, Z11
+	VPADDB          Z4, Z11, K2, Z11
+	VPXORD          Z13, Z13, Z13
+	VPDPBUSD        320(DI)(R10*8), Z11, Z13
+	VPACKSSDW       Z13, Z12, Z11
+	VPMADDWD        Z5, Z11, Z11
+	VBROADCASTI32X4 296(R11), Z12
+	VBROADCASTI32X4 320(R11), K1, Z12
+	VPSRLVD         Z2, Z12, Z12
+	VPANDD          Z3, Z12, Z12
 	MOVL            292(R11), R13
 	MOVL            316(R11), R14
 	SHLQ            $0x20, R14
 	ORQ             R13, R14
 	KMOVQ           R14, K2
-	VPADDB          Z4, Z11, K2, Z11
-	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        384(DI)(R10*8), Z11, Z12
-	VBROADCASTI32X4 344(R11), Z11
-	VBROADCASTI32X4 368(R11), K1, Z11
-	VPSRLVD         Z2, Z11, Z11
-	VPANDD          Z3, Z11, Z11
+	VPADDB          Z4, Z12, K2, Z12
+	VPXORD          Z13, Z13, Z13
+	VPDPBUSD        384(DI)(R10*8), Z12, Z13
+	VBROADCASTI32X4 344(R11), Z12
+	VBROADCASTI32X4 368(R11), K1, Z12
+	VPSRLVD         Z2, Z12, Z12
+	VPANDD          Z3, Z12, Z12
 	MOVL            340(R11), R13
 	MOVL            364(R11), R14
 	SHLQ            $0x20, R14
 	ORQ             R13, R14
 	KMOVQ           R14, K2
-	VPADDB          Z4, Z11, K2, Z11
-	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        448(DI)(R10*8), Z11, Z13
-	VPACKSSDW       Z13, Z12, Z11
+	VPADDB          Z4, Z12, K2, Z12
+	VPXORD          Z14, Z14, Z14
+	VPDPBUSD        448(DI)(R10*8), Z12, Z14
+	VPACKSSDW       Z14, Z13, Z12
+	VPMADDWD        Z5, Z12, Z12
+	VPACKSSDW       Z12, Z11, Z11
 	VPMADDWD        Z5, Z11, Z11
-	VPACKSSDW       Z11, Z10, Z10
-	VPMADDWD        Z5, Z10, Z10
-	VSHUFI32X4      $0x88, Z10, Z9, Z11
-	VSHUFI32X4      $0xdd, Z10, Z9, Z9
-	VPADDD          Z9, Z11, Z11
-	VPERMD          Z11, Z6, Z11
-	VPERMW          (R11), Z7, Z9
-	VPERMW          72(R11), Z7, K3, Z9
-	VPERMW          144(R11), Z7, K4, Z9
-	VPERMW          216(R11), Z7, K5, Z9
-	VPERMW          288(R11), Z7, K6, Z9
-	VPERMW          320(R11), Z7, K7, Z9
-	VEXTRACTI64X4   $0x01, Z9, Y10
-	VCVTPH2PS       Y9, Z9
+	VMOVDQU32       Z10, Z12
+	VPERMT2D        Z11, Z6, Z12
+	VPERMT2D        Z11, Z7, Z10
+	VPADDD          Z10, Z12, Z12
+	VPERMW          (R11), Z8, Z10
+	VPERMW          72(R11), Z8, K3, Z10
+	VPERMW          144(R11), Z8, K4, Z10
+	VPERMW          216(R11), Z8, K5, Z10
+	VPERMW          288(R11), Z8, K6, Z10
+	VPERMW          320(R11), Z8, K7, Z10
+	VEXTRACTI64X4   $0x01, Z10, Y11
 	VCVTPH2PS       Y10, Z10
-	VPXORD          Z8, Z10, Z10
-	VPANDD          Z0, Z9, Z9
+	VCVTPH2PS       Y11, Z11
+	VPXORD          Z9, Z11, Z11
 	VPANDD          Z0, Z10, Z10
-	VMOVDQU32       (R8)(R10*1), Z12
-	VCVTDQ2PS       Z11, Z11
-	VMULPS          Z12, Z9, Z9
-	VFMADD231PS     Z9, Z11, Z1
-	VMOVDQU32       (R9)(R10*1), Z9
-	VCVTDQ2PS       Z9, Z9
-	VMULPS          Z12, Z9, Z9
-	VFNMADD231PS    Z9, Z10, Z1
+	VPANDD          Z0, Z11, Z11
+	VMOVDQU32       (R8)(R10*1), Z13
+	VCVTDQ2PS       Z12, Z12
+	VMULPS          Z13, Z10, Z10
+	VFMADD231PS     Z10, Z12, Z1
+	VMOVDQU32       (R9)(R10*1), Z10
+	VCVTDQ2PS       Z10, Z10
+	VMULPS          Z13, Z10, Z10
+	VFNMADD231PS    Z10, Z11, Z1
 
 done:
-	VPERMILPS     $0x4e, Z1, Z9
-	VADDPS        Z1, Z9, Z9
-	VPERMILPS     $0xb1, Z9, Z1
-	VADDPS        Z1, Z9, Z9
-	VSHUFF32X4    $0xb1, Z9, Z9, Z1
-	VADDPS        Z9, Z1, Z1
-	VEXTRACTI32X4 $0x02, Z1, X9
-	VADDPS        X1, X9, X9
-	VMOVSS        X9, (AX)
+	VPERMILPS     $0x4e, Z1, Z10
+	VADDPS        Z1, Z10, Z10
+	VPERMILPS     $0xb1, Z10, Z1
+	VADDPS        Z1, Z10, Z10
+	VSHUFF32X4    $0xb1, Z10, Z10, Z1
+	VADDPS        Z10, Z1, Z1
+	VEXTRACTI32X4 $0x02, Z1, X10
+	VADDPS        X1, X10, X10
+	VMOVSS        X10, (AX)
 	ADDQ          $0x04, AX
 	ADDQ          DX, CX
 	DECQ          BX
@@ -375,11 +375,12 @@ done:
 constants:
 	VMOVDQU32 constant2<>+0(SB), Z2
 	VMOVDQU32 constant3<>+0(SB), Z6
-	VMOVDQU32 constant4<>+0(SB), Z8
-	VMOVDQU32 constant5<>+0(SB), Z7
+	VMOVDQU32 constant4<>+0(SB), Z9
+	VMOVDQU32 constant5<>+0(SB), Z8
 	VMOVDQU32 constant6<>+0(SB), Z5
-	VMOVDQU32 constant7<>+0(SB), Z3
-	VMOVDQU32 constant8<>+0(SB), Z4
+	VMOVDQU32 constant7<>+0(SB), Z7
+	VMOVDQU32 constant8<>+0(SB), Z3
+	VMOVDQU32 constant9<>+0(SB), Z4
 	MOVL      $0x0000ff00, R10
 	KMOVD     R10, K1
 	MOVL      $0x00380038, R10
@@ -428,14 +429,14 @@ DATA constant2<>+48(SB)/8, $0x0000000400000004
 DATA constant2<>+56(SB)/8, $0x0000000400000004
 GLOBL constant2<>(SB), RODATA|NOPTR, $64
 
-DATA constant3<>+0(SB)/8, $0x0000000400000000
-DATA constant3<>+8(SB)/8, $0x0000000500000001
-DATA constant3<>+16(SB)/8, $0x0000000600000002
-DATA constant3<>+24(SB)/8, $0x0000000700000003
-DATA constant3<>+32(SB)/8, $0x0000000c00000008
-DATA constant3<>+40(SB)/8, $0x0000000d00000009
-DATA constant3<>+48(SB)/8, $0x0000000e0000000a
-DATA constant3<>+56(SB)/8, $0x0000000f0000000b
+DATA constant3<>+0(SB)/8, $0x0000000800000000
+DATA constant3<>+8(SB)/8, $0x0000000900000001
+DATA constant3<>+16(SB)/8, $0x0000000a00000002
+DATA constant3<>+24(SB)/8, $0x0000000b00000003
+DATA constant3<>+32(SB)/8, $0x0000001800000010
+DATA constant3<>+40(SB)/8, $0x0000001900000011
+DATA constant3<>+48(SB)/8, $0x0000001a00000012
+DATA constant3<>+56(SB)/8, $0x0000001b00000013
 GLOBL constant3<>(SB), RODATA|NOPTR, $64
 
 DATA constant4<>+0(SB)/8, $0x8000000080000000
@@ -468,25 +469,35 @@ DATA constant6<>+48(SB)/8, $0x0001000100010001
 DATA constant6<>+56(SB)/8, $0x0001000100010001
 GLOBL constant6<>(SB), RODATA|NOPTR, $64
 
-DATA constant7<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant7<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant7<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant7<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant7<>+32(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant7<>+40(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant7<>+48(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant7<>+56(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant7<>+0(SB)/8, $0x0000000c00000004
+DATA constant7<>+8(SB)/8, $0x0000000d00000005
+DATA constant7<>+16(SB)/8, $0x0000000e00000006
+DATA constant7<>+24(SB)/8, $0x0000000f00000007
+DATA constant7<>+32(SB)/8, $0x0000001c00000014
+DATA constant7<>+40(SB)/8, $0x0000001d00000015
+DATA constant7<>+48(SB)/8, $0x0000001e00000016
+DATA constant7<>+56(SB)/8, $0x0000001f00000017
 GLOBL constant7<>(SB), RODATA|NOPTR, $64
 
-DATA constant8<>+0(SB)/8, $0x1010101010101010
-DATA constant8<>+8(SB)/8, $0x1010101010101010
-DATA constant8<>+16(SB)/8, $0x1010101010101010
-DATA constant8<>+24(SB)/8, $0x1010101010101010
-DATA constant8<>+32(SB)/8, $0x1010101010101010
-DATA constant8<>+40(SB)/8, $0x1010101010101010
-DATA constant8<>+48(SB)/8, $0x1010101010101010
-DATA constant8<>+56(SB)/8, $0x1010101010101010
+DATA constant8<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant8<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant8<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant8<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant8<>+32(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant8<>+40(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant8<>+48(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant8<>+56(SB)/8, $0x0f0f0f0f0f0f0f0f
 GLOBL constant8<>(SB), RODATA|NOPTR, $64
+
+DATA constant9<>+0(SB)/8, $0x1010101010101010
+DATA constant9<>+8(SB)/8, $0x1010101010101010
+DATA constant9<>+16(SB)/8, $0x1010101010101010
+DATA constant9<>+24(SB)/8, $0x1010101010101010
+DATA constant9<>+32(SB)/8, $0x1010101010101010
+DATA constant9<>+40(SB)/8, $0x1010101010101010
+DATA constant9<>+48(SB)/8, $0x1010101010101010
+DATA constant9<>+56(SB)/8, $0x1010101010101010
+GLOBL constant9<>(SB), RODATA|NOPTR, $64
 
 // func q5_1PackAVX512(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX512BW, AVX512F
@@ -623,16 +634,16 @@ tile:
 	RET
 
 constants:
-	VMOVDQU32 constant9<>+0(SB), Z4
+	VMOVDQU32 constant10<>+0(SB), Z4
 	VMOVDQU32 constant4<>+0(SB), Z11
 	VMOVDQU32 constant5<>+0(SB), Z10
-	VMOVDQU32 constant10<>+0(SB), Z8
-	VMOVDQU32 constant11<>+0(SB), Z3
-	VMOVDQU32 constant12<>+0(SB), Z6
-	VMOVDQU32 constant13<>+0(SB), Z9
-	VMOVDQU32 constant7<>+0(SB), Z2
-	VMOVDQU32 constant8<>+0(SB), Z5
-	VMOVDQU32 constant14<>+0(SB), Z7
+	VMOVDQU32 constant11<>+0(SB), Z8
+	VMOVDQU32 constant12<>+0(SB), Z3
+	VMOVDQU32 constant13<>+0(SB), Z6
+	VMOVDQU32 constant14<>+0(SB), Z9
+	VMOVDQU32 constant8<>+0(SB), Z2
+	VMOVDQU32 constant9<>+0(SB), Z5
+	VMOVDQU32 constant15<>+0(SB), Z7
 	MOVL      $0x00380038, R9
 	KMOVD     R9, K2
 	MOVL      $0x01c001c0, R9
@@ -645,65 +656,65 @@ constants:
 	KMOVD     R9, K6
 	JMP       begin
 
-DATA constant9<>+0(SB)/8, $0x0404040400000000
-DATA constant9<>+8(SB)/8, $0x0c0c0c0c08080808
-DATA constant9<>+16(SB)/8, $0x0404040400000000
-DATA constant9<>+24(SB)/8, $0x0c0c0c0c08080808
-DATA constant9<>+32(SB)/8, $0x0404040400000000
-DATA constant9<>+40(SB)/8, $0x0c0c0c0c08080808
-DATA constant9<>+48(SB)/8, $0x0404040400000000
-DATA constant9<>+56(SB)/8, $0x0c0c0c0c08080808
-GLOBL constant9<>(SB), RODATA|NOPTR, $64
-
-DATA constant10<>+0(SB)/8, $0x0505050501010101
-DATA constant10<>+8(SB)/8, $0x0d0d0d0d09090909
-DATA constant10<>+16(SB)/8, $0x0505050501010101
-DATA constant10<>+24(SB)/8, $0x0d0d0d0d09090909
-DATA constant10<>+32(SB)/8, $0x0505050501010101
-DATA constant10<>+40(SB)/8, $0x0d0d0d0d09090909
-DATA constant10<>+48(SB)/8, $0x0505050501010101
-DATA constant10<>+56(SB)/8, $0x0d0d0d0d09090909
+DATA constant10<>+0(SB)/8, $0x0404040400000000
+DATA constant10<>+8(SB)/8, $0x0c0c0c0c08080808
+DATA constant10<>+16(SB)/8, $0x0404040400000000
+DATA constant10<>+24(SB)/8, $0x0c0c0c0c08080808
+DATA constant10<>+32(SB)/8, $0x0404040400000000
+DATA constant10<>+40(SB)/8, $0x0c0c0c0c08080808
+DATA constant10<>+48(SB)/8, $0x0404040400000000
+DATA constant10<>+56(SB)/8, $0x0c0c0c0c08080808
 GLOBL constant10<>(SB), RODATA|NOPTR, $64
 
-DATA constant11<>+0(SB)/8, $0x0804020108040201
-DATA constant11<>+8(SB)/8, $0x0804020108040201
-DATA constant11<>+16(SB)/8, $0x0804020108040201
-DATA constant11<>+24(SB)/8, $0x0804020108040201
-DATA constant11<>+32(SB)/8, $0x0804020108040201
-DATA constant11<>+40(SB)/8, $0x0804020108040201
-DATA constant11<>+48(SB)/8, $0x0804020108040201
-DATA constant11<>+56(SB)/8, $0x0804020108040201
+DATA constant11<>+0(SB)/8, $0x0505050501010101
+DATA constant11<>+8(SB)/8, $0x0d0d0d0d09090909
+DATA constant11<>+16(SB)/8, $0x0505050501010101
+DATA constant11<>+24(SB)/8, $0x0d0d0d0d09090909
+DATA constant11<>+32(SB)/8, $0x0505050501010101
+DATA constant11<>+40(SB)/8, $0x0d0d0d0d09090909
+DATA constant11<>+48(SB)/8, $0x0505050501010101
+DATA constant11<>+56(SB)/8, $0x0d0d0d0d09090909
 GLOBL constant11<>(SB), RODATA|NOPTR, $64
 
-DATA constant12<>+0(SB)/8, $0x0606060602020202
-DATA constant12<>+8(SB)/8, $0x0e0e0e0e0a0a0a0a
-DATA constant12<>+16(SB)/8, $0x0606060602020202
-DATA constant12<>+24(SB)/8, $0x0e0e0e0e0a0a0a0a
-DATA constant12<>+32(SB)/8, $0x0606060602020202
-DATA constant12<>+40(SB)/8, $0x0e0e0e0e0a0a0a0a
-DATA constant12<>+48(SB)/8, $0x0606060602020202
-DATA constant12<>+56(SB)/8, $0x0e0e0e0e0a0a0a0a
+DATA constant12<>+0(SB)/8, $0x0804020108040201
+DATA constant12<>+8(SB)/8, $0x0804020108040201
+DATA constant12<>+16(SB)/8, $0x0804020108040201
+DATA constant12<>+24(SB)/8, $0x0804020108040201
+DATA constant12<>+32(SB)/8, $0x0804020108040201
+DATA constant12<>+40(SB)/8, $0x0804020108040201
+DATA constant12<>+48(SB)/8, $0x0804020108040201
+DATA constant12<>+56(SB)/8, $0x0804020108040201
 GLOBL constant12<>(SB), RODATA|NOPTR, $64
 
-DATA constant13<>+0(SB)/8, $0x0707070703030303
-DATA constant13<>+8(SB)/8, $0x0f0f0f0f0b0b0b0b
-DATA constant13<>+16(SB)/8, $0x0707070703030303
-DATA constant13<>+24(SB)/8, $0x0f0f0f0f0b0b0b0b
-DATA constant13<>+32(SB)/8, $0x0707070703030303
-DATA constant13<>+40(SB)/8, $0x0f0f0f0f0b0b0b0b
-DATA constant13<>+48(SB)/8, $0x0707070703030303
-DATA constant13<>+56(SB)/8, $0x0f0f0f0f0b0b0b0b
+DATA constant13<>+0(SB)/8, $0x0606060602020202
+DATA constant13<>+8(SB)/8, $0x0e0e0e0e0a0a0a0a
+DATA constant13<>+16(SB)/8, $0x0606060602020202
+DATA constant13<>+24(SB)/8, $0x0e0e0e0e0a0a0a0a
+DATA constant13<>+32(SB)/8, $0x0606060602020202
+DATA constant13<>+40(SB)/8, $0x0e0e0e0e0a0a0a0a
+DATA constant13<>+48(SB)/8, $0x0606060602020202
+DATA constant13<>+56(SB)/8, $0x0e0e0e0e0a0a0a0a
 GLOBL constant13<>(SB), RODATA|NOPTR, $64
 
-DATA constant14<>+0(SB)/8, $0x8040201080402010
-DATA constant14<>+8(SB)/8, $0x8040201080402010
-DATA constant14<>+16(SB)/8, $0x8040201080402010
-DATA constant14<>+24(SB)/8, $0x8040201080402010
-DATA constant14<>+32(SB)/8, $0x8040201080402010
-DATA constant14<>+40(SB)/8, $0x8040201080402010
-DATA constant14<>+48(SB)/8, $0x8040201080402010
-DATA constant14<>+56(SB)/8, $0x8040201080402010
+DATA constant14<>+0(SB)/8, $0x0707070703030303
+DATA constant14<>+8(SB)/8, $0x0f0f0f0f0b0b0b0b
+DATA constant14<>+16(SB)/8, $0x0707070703030303
+DATA constant14<>+24(SB)/8, $0x0f0f0f0f0b0b0b0b
+DATA constant14<>+32(SB)/8, $0x0707070703030303
+DATA constant14<>+40(SB)/8, $0x0f0f0f0f0b0b0b0b
+DATA constant14<>+48(SB)/8, $0x0707070703030303
+DATA constant14<>+56(SB)/8, $0x0f0f0f0f0b0b0b0b
 GLOBL constant14<>(SB), RODATA|NOPTR, $64
+
+DATA constant15<>+0(SB)/8, $0x8040201080402010
+DATA constant15<>+8(SB)/8, $0x8040201080402010
+DATA constant15<>+16(SB)/8, $0x8040201080402010
+DATA constant15<>+24(SB)/8, $0x8040201080402010
+DATA constant15<>+32(SB)/8, $0x8040201080402010
+DATA constant15<>+40(SB)/8, $0x8040201080402010
+DATA constant15<>+48(SB)/8, $0x8040201080402010
+DATA constant15<>+56(SB)/8, $0x8040201080402010
+GLOBL constant15<>(SB), RODATA|NOPTR, $64
 
 // func q5_1RowAVX2(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 // Requires: AVX, AVX2, F16C, FMA3, MMX+
@@ -725,7 +736,7 @@ TEXT ·q5_1RowAVX2(SB), NOSPLIT, $200-72
 	MOVQ    R10, (SP)
 	MOVQ    SI, R12
 	ANDQ    $+7, R12
-	LEAQ    constant15<>+0(SB), R10
+	LEAQ    constant16<>+0(SB), R10
 	SHLQ    $0x02, R12
 	SUBQ    R12, R10
 	VMOVDQU 32(R10), Y0
@@ -752,46 +763,46 @@ group:
 	PREFETCHT0     4160(R11)
 	PREFETCHT0     4224(R11)
 	VBROADCASTI128 8(R11), Y2
-	VPSRLVD        constant16<>+0(SB), Y2, Y2
-	VPAND          constant17<>+0(SB), Y2, Y2
+	VPSRLVD        constant17<>+0(SB), Y2, Y2
+	VPAND          constant18<>+0(SB), Y2, Y2
 	VPBROADCASTD   4(R11), Y3
-	VPSHUFB        constant18<>+0(SB), Y3, Y3
-	VPAND          constant19<>+0(SB), Y3, Y3
-	VPCMPEQB       constant19<>+0(SB), Y3, Y3
+	VPSHUFB        constant19<>+0(SB), Y3, Y3
 	VPAND          constant20<>+0(SB), Y3, Y3
+	VPCMPEQB       constant20<>+0(SB), Y3, Y3
+	VPAND          constant21<>+0(SB), Y3, Y3
 	VPOR           Y3, Y2, Y2
 	VPMADDUBSW     (DI)(R10*8), Y2, Y2
 	VBROADCASTI128 32(R11), Y3
-	VPSRLVD        constant16<>+0(SB), Y3, Y3
-	VPAND          constant17<>+0(SB), Y3, Y3
+	VPSRLVD        constant17<>+0(SB), Y3, Y3
+	VPAND          constant18<>+0(SB), Y3, Y3
 	VPBROADCASTD   28(R11), Y4
-	VPSHUFB        constant18<>+0(SB), Y4, Y4
-	VPAND          constant19<>+0(SB), Y4, Y4
-	VPCMPEQB       constant19<>+0(SB), Y4, Y4
+	VPSHUFB        constant19<>+0(SB), Y4, Y4
 	VPAND          constant20<>+0(SB), Y4, Y4
+	VPCMPEQB       constant20<>+0(SB), Y4, Y4
+	VPAND          constant21<>+0(SB), Y4, Y4
 	VPOR           Y4, Y3, Y3
 	VPMADDUBSW     32(DI)(R10*8), Y3, Y3
 	VPUNPCKLWD     Y3, Y2, Y4
 	VPUNPCKHWD     Y3, Y2, Y2
 	VPADDW         Y4, Y2, Y2
 	VBROADCASTI128 56(R11), Y3
-	VPSRLVD        constant16<>+0(SB), Y3, Y3
-	VPAND          constant17<>+0(SB), Y3, Y3
+	VPSRLVD        constant17<>+0(SB), Y3, Y3
+	VPAND          constant18<>+0(SB), Y3, Y3
 	VPBROADCASTD   52(R11), Y4
-	VPSHUFB        constant18<>+0(SB), Y4, Y4
-	VPAND          constant19<>+0(SB), Y4, Y4
-	VPCMPEQB       constant19<>+0(SB), Y4, Y4
+	VPSHUFB        constant19<>+0(SB), Y4, Y4
 	VPAND          constant20<>+0(SB), Y4, Y4
+	VPCMPEQB       constant20<>+0(SB), Y4, Y4
+	VPAND          constant21<>+0(SB), Y4, Y4
 	VPOR           Y4, Y3, Y3
 	VPMADDUBSW     64(DI)(R10*8), Y3, Y3
 	VBROADCASTI128 80(R11), Y4
-	VPSRLVD        constant16<>+0(SB), Y4, Y4
-	VPAND          constant17<>+0(SB), Y4, Y4
+	VPSRLVD        constant17<>+0(SB), Y4, Y4
+	VPAND          constant18<>+0(SB), Y4, Y4
 	VPBROADCASTD   76(R11), Y5
-	VPSHUFB        constant18<>+0(SB), Y5, Y5
-	VPAND          constant19<>+0(SB), Y5, Y5
-	VPCMPEQB       constant19<>+0(SB), Y5, Y5
+	VPSHUFB        constant19<>+0(SB), Y5, Y5
 	VPAND          constant20<>+0(SB), Y5, Y5
+	VPCMPEQB       constant20<>+0(SB), Y5, Y5
+	VPAND          constant21<>+0(SB), Y5, Y5
 	VPOR           Y5, Y4, Y4
 	VPMADDUBSW     96(DI)(R10*8), Y4, Y4
 	VPUNPCKLWD     Y4, Y3, Y5
@@ -801,46 +812,46 @@ group:
 	VPUNPCKHDQ     Y3, Y2, Y2
 	VPADDW         Y4, Y2, Y2
 	VBROADCASTI128 104(R11), Y3
-	VPSRLVD        constant16<>+0(SB), Y3, Y3
-	VPAND          constant17<>+0(SB), Y3, Y3
+	VPSRLVD        constant17<>+0(SB), Y3, Y3
+	VPAND          constant18<>+0(SB), Y3, Y3
 	VPBROADCASTD   100(R11), Y4
-	VPSHUFB        constant18<>+0(SB), Y4, Y4
-	VPAND          constant19<>+0(SB), Y4, Y4
-	VPCMPEQB       constant19<>+0(SB), Y4, Y4
+	VPSHUFB        constant19<>+0(SB), Y4, Y4
 	VPAND          constant20<>+0(SB), Y4, Y4
+	VPCMPEQB       constant20<>+0(SB), Y4, Y4
+	VPAND          constant21<>+0(SB), Y4, Y4
 	VPOR           Y4, Y3, Y3
 	VPMADDUBSW     128(DI)(R10*8), Y3, Y3
 	VBROADCASTI128 128(R11), Y4
-	VPSRLVD        constant16<>+0(SB), Y4, Y4
-	VPAND          constant17<>+0(SB), Y4, Y4
+	VPSRLVD        constant17<>+0(SB), Y4, Y4
+	VPAND          constant18<>+0(SB), Y4, Y4
 	VPBROADCASTD   124(R11), Y5
-	VPSHUFB        constant18<>+0(SB), Y5, Y5
-	VPAND          constant19<>+0(SB), Y5, Y5
-	VPCMPEQB       constant19<>+0(SB), Y5, Y5
+	VPSHUFB        constant19<>+0(SB), Y5, Y5
 	VPAND          constant20<>+0(SB), Y5, Y5
+	VPCMPEQB       constant20<>+0(SB), Y5, Y5
+	VPAND          constant21<>+0(SB), Y5, Y5
 	VPOR           Y5, Y4, Y4
 	VPMADDUBSW     160(DI)(R10*8), Y4, Y4
 	VPUNPCKLWD     Y4, Y3, Y5
 	VPUNPCKHWD     Y4, Y3, Y3
 	VPADDW         Y5, Y3, Y3
 	VBROADCASTI128 152(R11), Y4
-	VPSRLVD        constant16<>+0(SB), Y4, Y4
-	VPAND          constant17<>+0(SB), Y4, Y4
+	VPSRLVD        constant17<>+0(SB), Y4, Y4
+	VPAND          constant18<>+0(SB), Y4, Y4
 	VPBROADCASTD   148(R11), Y5
-	VPSHUFB        constant18<>+0(SB), Y5, Y5
-	VPAND          constant19<>+0(SB), Y5, Y5
-	VPCMPEQB       constant19<>+0(SB), Y5, Y5
+	VPSHUFB        constant19<>+0(SB), Y5, Y5
 	VPAND          constant20<>+0(SB), Y5, Y5
+	VPCMPEQB       constant20<>+0(SB), Y5, Y5
+	VPAND          constant21<>+0(SB), Y5, Y5
 	VPOR           Y5, Y4, Y4
 	VPMADDUBSW     192(DI)(R10*8), Y4, Y4
 	VBROADCASTI128 176(R11), Y5
-	VPSRLVD        constant16<>+0(SB), Y5, Y5
-	VPAND          constant17<>+0(SB), Y5, Y5
+	VPSRLVD        constant17<>+0(SB), Y5, Y5
+	VPAND          constant18<>+0(SB), Y5, Y5
 	VPBROADCASTD   172(R11), Y6
-	VPSHUFB        constant18<>+0(SB), Y6, Y6
-	VPAND          constant19<>+0(SB), Y6, Y6
-	VPCMPEQB       constant19<>+0(SB), Y6, Y6
+	VPSHUFB        constant19<>+0(SB), Y6, Y6
 	VPAND          constant20<>+0(SB), Y6, Y6
+	VPCMPEQB       constant20<>+0(SB), Y6, Y6
+	VPAND          constant21<>+0(SB), Y6, Y6
 	VPOR           Y6, Y5, Y5
 	VPMADDUBSW     224(DI)(R10*8), Y5, Y5
 	VPUNPCKLWD     Y5, Y4, Y6
@@ -872,7 +883,7 @@ group:
 	VCVTPH2PS      X2, Y5
 	VSHUFPS        $0x88, Y5, Y3, Y2
 	VSHUFPS        $0xdd, Y5, Y3, Y3
-	VPXOR          constant21<>+0(SB), Y3, Y3
+	VPXOR          constant22<>+0(SB), Y3, Y3
 	VMOVDQU        (R8)(R10*1), Y5
 	VCVTDQ2PS      Y4, Y4
 	VMULPS         Y5, Y2, Y2
@@ -912,46 +923,46 @@ copy:
 
 inPlace:
 	VBROADCASTI128 8(R11), Y2
-	VPSRLVD        constant16<>+0(SB), Y2, Y2
-	VPAND          constant17<>+0(SB), Y2, Y2
+	VPSRLVD        constant17<>+0(SB), Y2, Y2
+	VPAND          constant18<>+0(SB), Y2, Y2
 	VPBROADCASTD   4(R11), Y3
-	VPSHUFB        constant18<>+0(SB), Y3, Y3
-	VPAND          constant19<>+0(SB), Y3, Y3
-	VPCMPEQB       constant19<>+0(SB), Y3, Y3
+	VPSHUFB        constant19<>+0(SB), Y3, Y3
 	VPAND          constant20<>+0(SB), Y3, Y3
+	VPCMPEQB       constant20<>+0(SB), Y3, Y3
+	VPAND          constant21<>+0(SB), Y3, Y3
 	VPOR           Y3, Y2, Y2
 	VPMADDUBSW     (DI)(R10*8), Y2, Y2
 	VBROADCASTI128 32(R11), Y3
-	VPSRLVD        constant16<>+0(SB), Y3, Y3
-	VPAND          constant17<>+0(SB), Y3, Y3
+	VPSRLVD        constant17<>+0(SB), Y3, Y3
+	VPAND          constant18<>+0(SB), Y3, Y3
 	VPBROADCASTD   28(R11), Y4
-	VPSHUFB        constant18<>+0(SB), Y4, Y4
-	VPAND          constant19<>+0(SB), Y4, Y4
-	VPCMPEQB       constant19<>+0(SB), Y4, Y4
+	VPSHUFB        constant19<>+0(SB), Y4, Y4
 	VPAND          constant20<>+0(SB), Y4, Y4
+	VPCMPEQB       constant20<>+0(SB), Y4, Y4
+	VPAND          constant21<>+0(SB), Y4, Y4
 	VPOR           Y4, Y3, Y3
 	VPMADDUBSW     32(DI)(R10*8), Y3, Y3
 	VPUNPCKLWD     Y3, Y2, Y4
 	VPUNPCKHWD     Y3, Y2, Y2
 	VPADDW         Y4, Y2, Y2
 	VBROADCASTI128 56(R11), Y3
-	VPSRLVD        constant16<>+0(SB), Y3, Y3
-	VPAND          constant17<>+0(SB), Y3, Y3
+	VPSRLVD        constant17<>+0(SB), Y3, Y3
+	VPAND          constant18<>+0(SB), Y3, Y3
 	VPBROADCASTD   52(R11), Y4
-	VPSHUFB        constant18<>+0(SB), Y4, Y4
-	VPAND          constant19<>+0(SB), Y4, Y4
-	VPCMPEQB       constant19<>+0(SB), Y4, Y4
+	VPSHUFB        constant19<>+0(SB), Y4, Y4
 	VPAND          constant20<>+0(SB), Y4, Y4
+	VPCMPEQB       constant20<>+0(SB), Y4, Y4
+	VPAND          constant21<>+0(SB), Y4, Y4
 	VPOR           Y4, Y3, Y3
 	VPMADDUBSW     64(DI)(R10*8), Y3, Y3
 	VBROADCASTI128 80(R11), Y4
-	VPSRLVD        constant16<>+0(SB), Y4, Y4
-	VPAND          constant17<>+0(SB), Y4, Y4
+	VPSRLVD        constant17<>+0(SB), Y4, Y4
+	VPAND          constant18<>+0(SB), Y4, Y4
 	VPBROADCASTD   76(R11), Y5
-	VPSHUFB        constant18<>+0(SB), Y5, Y5
-	VPAND          constant19<>+0(SB), Y5, Y5
-	VPCMPEQB       constant19<>+0(SB), Y5, Y5
+	VPSHUFB        constant19<>+0(SB), Y5, Y5
 	VPAND          constant20<>+0(SB), Y5, Y5
+	VPCMPEQB       constant20<>+0(SB), Y5, Y5
+	VPAND          constant21<>+0(SB), Y5, Y5
 	VPOR           Y5, Y4, Y4
 	VPMADDUBSW     96(DI)(R10*8), Y4, Y4
 	VPUNPCKLWD     Y4, Y3, Y5
@@ -961,46 +972,46 @@ inPlace:
 	VPUNPCKHDQ     Y3, Y2, Y2
 	VPADDW         Y4, Y2, Y2
 	VBROADCASTI128 104(R11), Y3
-	VPSRLVD        constant16<>+0(SB), Y3, Y3
-	VPAND          constant17<>+0(SB), Y3, Y3
+	VPSRLVD        constant17<>+0(SB), Y3, Y3
+	VPAND          constant18<>+0(SB), Y3, Y3
 	VPBROADCASTD   100(R11), Y4
-	VPSHUFB        constant18<>+0(SB), Y4, Y4
-	VPAND          constant19<>+0(SB), Y4, Y4
-	VPCMPEQB       constant19<>+0(SB), Y4, Y4
+	VPSHUFB        constant19<>+0(SB), Y4, Y4
 	VPAND          constant20<>+0(SB), Y4, Y4
+	VPCMPEQB       constant20<>+0(SB), Y4, Y4
+	VPAND          constant21<>+0(SB), Y4, Y4
 	VPOR           Y4, Y3, Y3
 	VPMADDUBSW     128(DI)(R10*8), Y3, Y3
 	VBROADCASTI128 128(R11), Y4
-	VPSRLVD        constant16<>+0(SB), Y4, Y4
-	VPAND          constant17<>+0(SB), Y4, Y4
+	VPSRLVD        constant17<>+0(SB), Y4, Y4
+	VPAND          constant18<>+0(SB), Y4, Y4
 	VPBROADCASTD   124(R11), Y5
-	VPSHUFB        constant18<>+0(SB), Y5, Y5
-	VPAND          constant19<>+0(SB), Y5, Y5
-	VPCMPEQB       constant19<>+0(SB), Y5, Y5
+	VPSHUFB        constant19<>+0(SB), Y5, Y5
 	VPAND          constant20<>+0(SB), Y5, Y5
+	VPCMPEQB       constant20<>+0(SB), Y5, Y5
+	VPAND          constant21<>+0(SB), Y5, Y5
 	VPOR           Y5, Y4, Y4
 	VPMADDUBSW     160(DI)(R10*8), Y4, Y4
 	VPUNPCKLWD     Y4, Y3, Y5
 	VPUNPCKHWD     Y4, Y3, Y3
 	VPADDW         Y5, Y3, Y3
 	VBROADCASTI128 152(R11), Y4
-	VPSRLVD        constant16<>+0(SB), Y4, Y4
-	VPAND          constant17<>+0(SB), Y4, Y4
+	VPSRLVD        constant17<>+0(SB), Y4, Y4
+	VPAND          constant18<>+0(SB), Y4, Y4
 	VPBROADCASTD   148(R11), Y5
-	VPSHUFB        constant18<>+0(SB), Y5, Y5
-	VPAND          constant19<>+0(SB), Y5, Y5
-	VPCMPEQB       constant19<>+0(SB), Y5, Y5
+	VPSHUFB        constant19<>+0(SB), Y5, Y5
 	VPAND          constant20<>+0(SB), Y5, Y5
+	VPCMPEQB       constant20<>+0(SB), Y5, Y5
+	VPAND          constant21<>+0(SB), Y5, Y5
 	VPOR           Y5, Y4, Y4
 	VPMADDUBSW     192(DI)(R10*8), Y4, Y4
 	VBROADCASTI128 176(R11), Y5
-	VPSRLVD        constant16<>+0(SB), Y5, Y5
-	VPAND          constant17<>+0(SB), Y5, Y5
+	VPSRLVD        constant17<>+0(SB), Y5, Y5
+	VPAND          constant18<>+0(SB), Y5, Y5
 	VPBROADCASTD   172(R11), Y6
-	VPSHUFB        constant18<>+0(SB), Y6, Y6
-	VPAND          constant19<>+0(SB), Y6, Y6
-	VPCMPEQB       constant19<>+0(SB), Y6, Y6
+	VPSHUFB        constant19<>+0(SB), Y6, Y6
 	VPAND          constant20<>+0(SB), Y6, Y6
+	VPCMPEQB       constant20<>+0(SB), Y6, Y6
+	VPAND          constant21<>+0(SB), Y6, Y6
 	VPOR           Y6, Y5, Y5
 	VPMADDUBSW     224(DI)(R10*8), Y5, Y5
 	VPUNPCKLWD     Y5, Y4, Y6
@@ -1032,7 +1043,7 @@ inPlace:
 	VCVTPH2PS      X2, Y5
 	VSHUFPS        $0x88, Y5, Y3, Y2
 	VSHUFPS        $0xdd, Y5, Y3, Y3
-	VPXOR          constant21<>+0(SB), Y3, Y3
+	VPXOR          constant22<>+0(SB), Y3, Y3
 	VPAND          Y0, Y2, Y2
 	VPAND          Y0, Y3, Y3
 	VMOVDQU        (R8)(R10*1), Y5
@@ -1059,51 +1070,51 @@ done:
 	VZEROUPPER
 	RET
 
-DATA constant15<>+0(SB)/8, $0xffffffffffffffff
-DATA constant15<>+8(SB)/8, $0xffffffffffffffff
-DATA constant15<>+16(SB)/8, $0xffffffffffffffff
-DATA constant15<>+24(SB)/8, $0xffffffffffffffff
-DATA constant15<>+32(SB)/8, $0x0000000000000000
-DATA constant15<>+40(SB)/8, $0x0000000000000000
-DATA constant15<>+48(SB)/8, $0x0000000000000000
-DATA constant15<>+56(SB)/8, $0x0000000000000000
-GLOBL constant15<>(SB), RODATA|NOPTR, $64
+DATA constant16<>+0(SB)/8, $0xffffffffffffffff
+DATA constant16<>+8(SB)/8, $0xffffffffffffffff
+DATA constant16<>+16(SB)/8, $0xffffffffffffffff
+DATA constant16<>+24(SB)/8, $0xffffffffffffffff
+DATA constant16<>+32(SB)/8, $0x0000000000000000
+DATA constant16<>+40(SB)/8, $0x0000000000000000
+DATA constant16<>+48(SB)/8, $0x0000000000000000
+DATA constant16<>+56(SB)/8, $0x0000000000000000
+GLOBL constant16<>(SB), RODATA|NOPTR, $64
 
-DATA constant16<>+0(SB)/8, $0x0000000000000000
-DATA constant16<>+8(SB)/8, $0x0000000000000000
-DATA constant16<>+16(SB)/8, $0x0000000400000004
-DATA constant16<>+24(SB)/8, $0x0000000400000004
-GLOBL constant16<>(SB), RODATA|NOPTR, $32
-
-DATA constant17<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant17<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant17<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant17<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant17<>+0(SB)/8, $0x0000000000000000
+DATA constant17<>+8(SB)/8, $0x0000000000000000
+DATA constant17<>+16(SB)/8, $0x0000000400000004
+DATA constant17<>+24(SB)/8, $0x0000000400000004
 GLOBL constant17<>(SB), RODATA|NOPTR, $32
 
-DATA constant18<>+0(SB)/8, $0x0000000000000000
-DATA constant18<>+8(SB)/8, $0x0101010101010101
-DATA constant18<>+16(SB)/8, $0x0202020202020202
-DATA constant18<>+24(SB)/8, $0x0303030303030303
+DATA constant18<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant18<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant18<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant18<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
 GLOBL constant18<>(SB), RODATA|NOPTR, $32
 
-DATA constant19<>+0(SB)/8, $0x8040201008040201
-DATA constant19<>+8(SB)/8, $0x8040201008040201
-DATA constant19<>+16(SB)/8, $0x8040201008040201
-DATA constant19<>+24(SB)/8, $0x8040201008040201
+DATA constant19<>+0(SB)/8, $0x0000000000000000
+DATA constant19<>+8(SB)/8, $0x0101010101010101
+DATA constant19<>+16(SB)/8, $0x0202020202020202
+DATA constant19<>+24(SB)/8, $0x0303030303030303
 GLOBL constant19<>(SB), RODATA|NOPTR, $32
 
-DATA constant20<>+0(SB)/8, $0x1010101010101010
-DATA constant20<>+8(SB)/8, $0x1010101010101010
-DATA constant20<>+16(SB)/8, $0x1010101010101010
-DATA constant20<>+24(SB)/8, $0x1010101010101010
+DATA constant20<>+0(SB)/8, $0x8040201008040201
+DATA constant20<>+8(SB)/8, $0x8040201008040201
+DATA constant20<>+16(SB)/8, $0x8040201008040201
+DATA constant20<>+24(SB)/8, $0x8040201008040201
 GLOBL constant20<>(SB), RODATA|NOPTR, $32
 
-DATA constant21<>+0(SB)/8, $0x8000000080000000
-DATA constant21<>+8(SB)/8, $0x8000000080000000
-DATA constant21<>+16(SB)/8, $0x8000000080000000
-DATA constant21<>+24(SB)/8, $0x8000000080000000
+DATA constant21<>+0(SB)/8, $0x1010101010101010
+DATA constant21<>+8(SB)/8, $0x1010101010101010
+DATA constant21<>+16(SB)/8, $0x1010101010101010
+DATA constant21<>+24(SB)/8, $0x1010101010101010
 GLOBL constant21<>(SB), RODATA|NOPTR, $32
+
+DATA constant22<>+0(SB)/8, $0x8000000080000000
+DATA constant22<>+8(SB)/8, $0x8000000080000000
+DATA constant22<>+16(SB)/8, $0x8000000080000000
+DATA constant22<>+24(SB)/8, $0x8000000080000000
+GLOBL constant22<>(SB), RODATA|NOPTR, $32
 
 // func q5_1PackAVX2(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX2, F16C
@@ -1151,63 +1162,63 @@ tile:
 	VPUNPCKLQDQ    Y3, Y1, Y5
 	VPUNPCKHQDQ    Y3, Y1, Y1
 	VPSRLD         $0x04, Y4, Y3
-	VPAND          constant17<>+0(SB), Y4, Y4
-	VPAND          constant17<>+0(SB), Y3, Y3
-	VPSHUFB        constant23<>+0(SB), Y0, Y6
-	VPAND          constant22<>+0(SB), Y6, Y6
-	VPCMPEQB       constant22<>+0(SB), Y6, Y6
-	VPAND          constant20<>+0(SB), Y6, Y6
+	VPAND          constant18<>+0(SB), Y4, Y4
+	VPAND          constant18<>+0(SB), Y3, Y3
+	VPSHUFB        constant24<>+0(SB), Y0, Y6
+	VPAND          constant23<>+0(SB), Y6, Y6
+	VPCMPEQB       constant23<>+0(SB), Y6, Y6
+	VPAND          constant21<>+0(SB), Y6, Y6
 	VPOR           Y6, Y4, Y4
 	VMOVDQU        Y4, (AX)(R9*8)
-	VPSHUFB        constant24<>+0(SB), Y0, Y4
-	VPAND          constant22<>+0(SB), Y4, Y4
-	VPCMPEQB       constant22<>+0(SB), Y4, Y4
-	VPAND          constant20<>+0(SB), Y4, Y4
+	VPSHUFB        constant25<>+0(SB), Y0, Y4
+	VPAND          constant23<>+0(SB), Y4, Y4
+	VPCMPEQB       constant23<>+0(SB), Y4, Y4
+	VPAND          constant21<>+0(SB), Y4, Y4
 	VPOR           Y4, Y3, Y3
 	VMOVDQU        Y3, 256(AX)(R9*8)
 	VPSRLD         $0x04, Y2, Y3
-	VPAND          constant17<>+0(SB), Y2, Y2
-	VPAND          constant17<>+0(SB), Y3, Y3
-	VPSHUFB        constant23<>+0(SB), Y0, Y4
-	VPAND          constant25<>+0(SB), Y4, Y4
-	VPCMPEQB       constant25<>+0(SB), Y4, Y4
-	VPAND          constant20<>+0(SB), Y4, Y4
+	VPAND          constant18<>+0(SB), Y2, Y2
+	VPAND          constant18<>+0(SB), Y3, Y3
+	VPSHUFB        constant24<>+0(SB), Y0, Y4
+	VPAND          constant26<>+0(SB), Y4, Y4
+	VPCMPEQB       constant26<>+0(SB), Y4, Y4
+	VPAND          constant21<>+0(SB), Y4, Y4
 	VPOR           Y4, Y2, Y2
 	VMOVDQU        Y2, 64(AX)(R9*8)
-	VPSHUFB        constant24<>+0(SB), Y0, Y2
-	VPAND          constant25<>+0(SB), Y2, Y2
-	VPCMPEQB       constant25<>+0(SB), Y2, Y2
-	VPAND          constant20<>+0(SB), Y2, Y2
+	VPSHUFB        constant25<>+0(SB), Y0, Y2
+	VPAND          constant26<>+0(SB), Y2, Y2
+	VPCMPEQB       constant26<>+0(SB), Y2, Y2
+	VPAND          constant21<>+0(SB), Y2, Y2
 	VPOR           Y2, Y3, Y2
 	VMOVDQU        Y2, 320(AX)(R9*8)
 	VPSRLD         $0x04, Y5, Y2
-	VPAND          constant17<>+0(SB), Y5, Y3
-	VPAND          constant17<>+0(SB), Y2, Y2
-	VPSHUFB        constant26<>+0(SB), Y0, Y4
-	VPAND          constant22<>+0(SB), Y4, Y4
-	VPCMPEQB       constant22<>+0(SB), Y4, Y4
-	VPAND          constant20<>+0(SB), Y4, Y4
+	VPAND          constant18<>+0(SB), Y5, Y3
+	VPAND          constant18<>+0(SB), Y2, Y2
+	VPSHUFB        constant27<>+0(SB), Y0, Y4
+	VPAND          constant23<>+0(SB), Y4, Y4
+	VPCMPEQB       constant23<>+0(SB), Y4, Y4
+	VPAND          constant21<>+0(SB), Y4, Y4
 	VPOR           Y4, Y3, Y3
 	VMOVDQU        Y3, 128(AX)(R9*8)
-	VPSHUFB        constant27<>+0(SB), Y0, Y3
-	VPAND          constant22<>+0(SB), Y3, Y3
-	VPCMPEQB       constant22<>+0(SB), Y3, Y3
-	VPAND          constant20<>+0(SB), Y3, Y3
+	VPSHUFB        constant28<>+0(SB), Y0, Y3
+	VPAND          constant23<>+0(SB), Y3, Y3
+	VPCMPEQB       constant23<>+0(SB), Y3, Y3
+	VPAND          constant21<>+0(SB), Y3, Y3
 	VPOR           Y3, Y2, Y2
 	VMOVDQU        Y2, 384(AX)(R9*8)
 	VPSRLD         $0x04, Y1, Y2
-	VPAND          constant17<>+0(SB), Y1, Y1
-	VPAND          constant17<>+0(SB), Y2, Y2
-	VPSHUFB        constant26<>+0(SB), Y0, Y3
-	VPAND          constant25<>+0(SB), Y3, Y3
-	VPCMPEQB       constant25<>+0(SB), Y3, Y3
-	VPAND          constant20<>+0(SB), Y3, Y3
+	VPAND          constant18<>+0(SB), Y1, Y1
+	VPAND          constant18<>+0(SB), Y2, Y2
+	VPSHUFB        constant27<>+0(SB), Y0, Y3
+	VPAND          constant26<>+0(SB), Y3, Y3
+	VPCMPEQB       constant26<>+0(SB), Y3, Y3
+	VPAND          constant21<>+0(SB), Y3, Y3
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 192(AX)(R9*8)
-	VPSHUFB        constant27<>+0(SB), Y0, Y0
-	VPAND          constant25<>+0(SB), Y0, Y0
-	VPCMPEQB       constant25<>+0(SB), Y0, Y0
-	VPAND          constant20<>+0(SB), Y0, Y0
+	VPSHUFB        constant28<>+0(SB), Y0, Y0
+	VPAND          constant26<>+0(SB), Y0, Y0
+	VPCMPEQB       constant26<>+0(SB), Y0, Y0
+	VPAND          constant21<>+0(SB), Y0, Y0
 	VPOR           Y0, Y2, Y0
 	VMOVDQU        Y0, 448(AX)(R9*8)
 	VMOVD          (R10), X0
@@ -1222,7 +1233,7 @@ tile:
 	VCVTPH2PS      X0, Y2
 	VSHUFPS        $0x88, Y2, Y1, Y0
 	VSHUFPS        $0xdd, Y2, Y1, Y1
-	VPXOR          constant21<>+0(SB), Y1, Y1
+	VPXOR          constant22<>+0(SB), Y1, Y1
 	VMOVDQU        Y0, (CX)(R9*2)
 	VMOVDQU        Y1, 64(CX)(R9*2)
 	ADDQ           $+192, R10
@@ -1254,63 +1265,63 @@ tile:
 	VPUNPCKLQDQ    Y3, Y1, Y5
 	VPUNPCKHQDQ    Y3, Y1, Y1
 	VPSRLD         $0x04, Y4, Y3
-	VPAND          constant17<>+0(SB), Y4, Y4
-	VPAND          constant17<>+0(SB), Y3, Y3
-	VPSHUFB        constant23<>+0(SB), Y0, Y6
-	VPAND          constant22<>+0(SB), Y6, Y6
-	VPCMPEQB       constant22<>+0(SB), Y6, Y6
-	VPAND          constant20<>+0(SB), Y6, Y6
+	VPAND          constant18<>+0(SB), Y4, Y4
+	VPAND          constant18<>+0(SB), Y3, Y3
+	VPSHUFB        constant24<>+0(SB), Y0, Y6
+	VPAND          constant23<>+0(SB), Y6, Y6
+	VPCMPEQB       constant23<>+0(SB), Y6, Y6
+	VPAND          constant21<>+0(SB), Y6, Y6
 	VPOR           Y6, Y4, Y4
 	VMOVDQU        Y4, 32(AX)(R9*8)
-	VPSHUFB        constant24<>+0(SB), Y0, Y4
-	VPAND          constant22<>+0(SB), Y4, Y4
-	VPCMPEQB       constant22<>+0(SB), Y4, Y4
-	VPAND          constant20<>+0(SB), Y4, Y4
+	VPSHUFB        constant25<>+0(SB), Y0, Y4
+	VPAND          constant23<>+0(SB), Y4, Y4
+	VPCMPEQB       constant23<>+0(SB), Y4, Y4
+	VPAND          constant21<>+0(SB), Y4, Y4
 	VPOR           Y4, Y3, Y3
 	VMOVDQU        Y3, 288(AX)(R9*8)
 	VPSRLD         $0x04, Y2, Y3
-	VPAND          constant17<>+0(SB), Y2, Y2
-	VPAND          constant17<>+0(SB), Y3, Y3
-	VPSHUFB        constant23<>+0(SB), Y0, Y4
-	VPAND          constant25<>+0(SB), Y4, Y4
-	VPCMPEQB       constant25<>+0(SB), Y4, Y4
-	VPAND          constant20<>+0(SB), Y4, Y4
+	VPAND          constant18<>+0(SB), Y2, Y2
+	VPAND          constant18<>+0(SB), Y3, Y3
+	VPSHUFB        constant24<>+0(SB), Y0, Y4
+	VPAND          constant26<>+0(SB), Y4, Y4
+	VPCMPEQB       constant26<>+0(SB), Y4, Y4
+	VPAND          constant21<>+0(SB), Y4, Y4
 	VPOR           Y4, Y2, Y2
 	VMOVDQU        Y2, 96(AX)(R9*8)
-	VPSHUFB        constant24<>+0(SB), Y0, Y2
-	VPAND          constant25<>+0(SB), Y2, Y2
-	VPCMPEQB       constant25<>+0(SB), Y2, Y2
-	VPAND          constant20<>+0(SB), Y2, Y2
+	VPSHUFB        constant25<>+0(SB), Y0, Y2
+	VPAND          constant26<>+0(SB), Y2, Y2
+	VPCMPEQB       constant26<>+0(SB), Y2, Y2
+	VPAND          constant21<>+0(SB), Y2, Y2
 	VPOR           Y2, Y3, Y2
 	VMOVDQU        Y2, 352(AX)(R9*8)
 	VPSRLD         $0x04, Y5, Y2
-	VPAND          constant17<>+0(SB), Y5, Y3
-	VPAND          constant17<>+0(SB), Y2, Y2
-	VPSHUFB        constant26<>+0(SB), Y0, Y4
-	VPAND          constant22<>+0(SB), Y4, Y4
-	VPCMPEQB       constant22<>+0(SB), Y4, Y4
-	VPAND          constant20<>+0(SB), Y4, Y4
+	VPAND          constant18<>+0(SB), Y5, Y3
+	VPAND          constant18<>+0(SB), Y2, Y2
+	VPSHUFB        constant27<>+0(SB), Y0, Y4
+	VPAND          constant23<>+0(SB), Y4, Y4
+	VPCMPEQB       constant23<>+0(SB), Y4, Y4
+	VPAND          constant21<>+0(SB), Y4, Y4
 	VPOR           Y4, Y3, Y3
 	VMOVDQU        Y3, 160(AX)(R9*8)
-	VPSHUFB        constant27<>+0(SB), Y0, Y3
-	VPAND          constant22<>+0(SB), Y3, Y3
-	VPCMPEQB       constant22<>+0(SB), Y3, Y3
-	VPAND          constant20<>+0(SB), Y3, Y3
+	VPSHUFB        constant28<>+0(SB), Y0, Y3
+	VPAND          constant23<>+0(SB), Y3, Y3
+	VPCMPEQB       constant23<>+0(SB), Y3, Y3
+	VPAND          constant21<>+0(SB), Y3, Y3
 	VPOR           Y3, Y2, Y2
 	VMOVDQU        Y2, 416(AX)(R9*8)
 	VPSRLD         $0x04, Y1, Y2
-	VPAND          constant17<>+0(SB), Y1, Y1
-	VPAND          constant17<>+0(SB), Y2, Y2
-	VPSHUFB        constant26<>+0(SB), Y0, Y3
-	VPAND          constant25<>+0(SB), Y3, Y3
-	VPCMPEQB       constant25<>+0(SB), Y3, Y3
-	VPAND          constant20<>+0(SB), Y3, Y3
+	VPAND          constant18<>+0(SB), Y1, Y1
+	VPAND          constant18<>+0(SB), Y2, Y2
+	VPSHUFB        constant27<>+0(SB), Y0, Y3
+	VPAND          constant26<>+0(SB), Y3, Y3
+	VPCMPEQB       constant26<>+0(SB), Y3, Y3
+	VPAND          constant21<>+0(SB), Y3, Y3
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 224(AX)(R9*8)
-	VPSHUFB        constant27<>+0(SB), Y0, Y0
-	VPAND          constant25<>+0(SB), Y0, Y0
-	VPCMPEQB       constant25<>+0(SB), Y0, Y0
-	VPAND          constant20<>+0(SB), Y0, Y0
+	VPSHUFB        constant28<>+0(SB), Y0, Y0
+	VPAND          constant26<>+0(SB), Y0, Y0
+	VPCMPEQB       constant26<>+0(SB), Y0, Y0
+	VPAND          constant21<>+0(SB), Y0, Y0
 	VPOR           Y0, Y2, Y0
 	VMOVDQU        Y0, 480(AX)(R9*8)
 	VMOVD          (R10), X0
@@ -1325,7 +1336,7 @@ tile:
 	VCVTPH2PS      X0, Y2
 	VSHUFPS        $0x88, Y2, Y1, Y0
 	VSHUFPS        $0xdd, Y2, Y1, Y1
-	VPXOR          constant21<>+0(SB), Y1, Y1
+	VPXOR          constant22<>+0(SB), Y1, Y1
 	VMOVDQU        Y0, 32(CX)(R9*2)
 	VMOVDQU        Y1, 96(CX)(R9*2)
 	ADDQ           $+192, R10
@@ -1340,38 +1351,38 @@ tile:
 	VZEROUPPER
 	RET
 
-DATA constant22<>+0(SB)/8, $0x0804020108040201
-DATA constant22<>+8(SB)/8, $0x0804020108040201
-DATA constant22<>+16(SB)/8, $0x0804020108040201
-DATA constant22<>+24(SB)/8, $0x0804020108040201
-GLOBL constant22<>(SB), RODATA|NOPTR, $32
-
-DATA constant23<>+0(SB)/8, $0x0404040400000000
-DATA constant23<>+8(SB)/8, $0x0c0c0c0c08080808
-DATA constant23<>+16(SB)/8, $0x0404040400000000
-DATA constant23<>+24(SB)/8, $0x0c0c0c0c08080808
+DATA constant23<>+0(SB)/8, $0x0804020108040201
+DATA constant23<>+8(SB)/8, $0x0804020108040201
+DATA constant23<>+16(SB)/8, $0x0804020108040201
+DATA constant23<>+24(SB)/8, $0x0804020108040201
 GLOBL constant23<>(SB), RODATA|NOPTR, $32
 
-DATA constant24<>+0(SB)/8, $0x0606060602020202
-DATA constant24<>+8(SB)/8, $0x0e0e0e0e0a0a0a0a
-DATA constant24<>+16(SB)/8, $0x0606060602020202
-DATA constant24<>+24(SB)/8, $0x0e0e0e0e0a0a0a0a
+DATA constant24<>+0(SB)/8, $0x0404040400000000
+DATA constant24<>+8(SB)/8, $0x0c0c0c0c08080808
+DATA constant24<>+16(SB)/8, $0x0404040400000000
+DATA constant24<>+24(SB)/8, $0x0c0c0c0c08080808
 GLOBL constant24<>(SB), RODATA|NOPTR, $32
 
-DATA constant25<>+0(SB)/8, $0x8040201080402010
-DATA constant25<>+8(SB)/8, $0x8040201080402010
-DATA constant25<>+16(SB)/8, $0x8040201080402010
-DATA constant25<>+24(SB)/8, $0x8040201080402010
+DATA constant25<>+0(SB)/8, $0x0606060602020202
+DATA constant25<>+8(SB)/8, $0x0e0e0e0e0a0a0a0a
+DATA constant25<>+16(SB)/8, $0x0606060602020202
+DATA constant25<>+24(SB)/8, $0x0e0e0e0e0a0a0a0a
 GLOBL constant25<>(SB), RODATA|NOPTR, $32
 
-DATA constant26<>+0(SB)/8, $0x0505050501010101
-DATA constant26<>+8(SB)/8, $0x0d0d0d0d09090909
-DATA constant26<>+16(SB)/8, $0x0505050501010101
-DATA constant26<>+24(SB)/8, $0x0d0d0d0d09090909
+DATA constant26<>+0(SB)/8, $0x8040201080402010
+DATA constant26<>+8(SB)/8, $0x8040201080402010
+DATA constant26<>+16(SB)/8, $0x8040201080402010
+DATA constant26<>+24(SB)/8, $0x8040201080402010
 GLOBL constant26<>(SB), RODATA|NOPTR, $32
 
-DATA constant27<>+0(SB)/8, $0x0707070703030303
-DATA constant27<>+8(SB)/8, $0x0f0f0f0f0b0b0b0b
-DATA constant27<>+16(SB)/8, $0x0707070703030303
-DATA constant27<>+24(SB)/8, $0x0f0f0f0f0b0b0b0b
+DATA constant27<>+0(SB)/8, $0x0505050501010101
+DATA constant27<>+8(SB)/8, $0x0d0d0d0d09090909
+DATA constant27<>+16(SB)/8, $0x0505050501010101
+DATA constant27<>+24(SB)/8, $0x0d0d0d0d09090909
 GLOBL constant27<>(SB), RODATA|NOPTR, $32
+
+DATA constant28<>+0(SB)/8, $0x0707070703030303
+DATA constant28<>+8(SB)/8, $0x0f0f0f0f0b0b0b0b
+DATA constant28<>+16(SB)/8, $0x0707070703030303
+DATA constant28<>+24(SB)/8, $0x0f0f0f0f0b0b0b0b
+GLOBL constant28<>(SB), RODATA|NOPTR, $32

@@ -61,114 +61,114 @@ group:
 	PREFETCHT0      4288(R11)
 	PREFETCHT0      4352(R11)
 	PREFETCHT0      4416(R11)
-	VBROADCASTI64X4 48(R11), Z13
-	VPSRLVD         Z2, Z13, Z13
-	VPANDD          Z3, Z13, Z13
-	VBROADCASTI64X4 16(R11), Z14
-	VPROLVD         Z4, Z14, Z14
-	VPTERNLOGD      $0xf8, Z5, Z14, Z13
-	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        (DI)(R10*8), Z13, Z14
-	VBROADCASTI64X4 80(R11), Z13
-	VPSRLVD         Z2, Z13, Z13
-	VPANDD          Z3, Z13, Z13
-	VBROADCASTI64X4 16(R11), Z15
-	VPROLVD         Z6, Z15, Z15
-	VPTERNLOGD      $0xf8, Z5, Z15, Z13
-	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        64(DI)(R10*8), Z13, Z15
-	VPACKSSDW       Z15, Z14, Z13
-	VPMADDWD        Z7, Z13, Z13
-	VBROADCASTI64X4 112(R11), Z14
+	VBROADCASTI64X4 48(R11), Z14
 	VPSRLVD         Z2, Z14, Z14
 	VPANDD          Z3, Z14, Z14
 	VBROADCASTI64X4 16(R11), Z15
-	VPROLVD         Z8, Z15, Z15
-	VPTERNLOGD      $0xf8, Z5, Z15, Z14
-	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        128(DI)(R10*8), Z14, Z15
-	VBROADCASTI64X4 144(R11), Z14
-	VPSRLVD         Z2, Z14, Z14
-	VPANDD          Z3, Z14, Z14
-	VBROADCASTI64X4 16(R11), Z16
-	VPROLVD         Z9, Z16, Z16
-	VPTERNLOGD      $0xf8, Z5, Z16, Z14
-	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        192(DI)(R10*8), Z14, Z16
-	VPACKSSDW       Z16, Z15, Z14
-	VPMADDWD        Z7, Z14, Z14
-	VPACKSSDW       Z14, Z13, Z13
-	VPMADDWD        Z7, Z13, Z13
-	VBROADCASTI64X4 224(R11), Z14
-	VPSRLVD         Z2, Z14, Z14
-	VPANDD          Z3, Z14, Z14
-	VBROADCASTI64X4 192(R11), Z15
 	VPROLVD         Z4, Z15, Z15
 	VPTERNLOGD      $0xf8, Z5, Z15, Z14
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        256(DI)(R10*8), Z14, Z15
-	VBROADCASTI64X4 256(R11), Z14
+	VPDPBUSD        (DI)(R10*8), Z14, Z15
+	VBROADCASTI64X4 80(R11), Z14
 	VPSRLVD         Z2, Z14, Z14
 	VPANDD          Z3, Z14, Z14
-	VBROADCASTI64X4 192(R11), Z16
+	VBROADCASTI64X4 16(R11), Z16
 	VPROLVD         Z6, Z16, Z16
 	VPTERNLOGD      $0xf8, Z5, Z16, Z14
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        320(DI)(R10*8), Z14, Z16
+	VPDPBUSD        64(DI)(R10*8), Z14, Z16
 	VPACKSSDW       Z16, Z15, Z14
 	VPMADDWD        Z7, Z14, Z14
-	VBROADCASTI64X4 288(R11), Z15
+	VBROADCASTI64X4 112(R11), Z15
 	VPSRLVD         Z2, Z15, Z15
 	VPANDD          Z3, Z15, Z15
-	VBROADCASTI64X4 192(R11), Z16
+	VBROADCASTI64X4 16(R11), Z16
 	VPROLVD         Z8, Z16, Z16
 	VPTERNLOGD      $0xf8, Z5, Z16, Z15
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        384(DI)(R10*8), Z15, Z16
-	VBROADCASTI64X4 320(R11), Z15
+	VPDPBUSD        128(DI)(R10*8), Z15, Z16
+	VBROADCASTI64X4 144(R11), Z15
 	VPSRLVD         Z2, Z15, Z15
 	VPANDD          Z3, Z15, Z15
-	VBROADCASTI64X4 192(R11), Z17
+	VBROADCASTI64X4 16(R11), Z17
 	VPROLVD         Z9, Z17, Z17
 	VPTERNLOGD      $0xf8, Z5, Z17, Z15
 	VPXORD          Z17, Z17, Z17
-	VPDPBUSD        448(DI)(R10*8), Z15, Z17
+	VPDPBUSD        192(DI)(R10*8), Z15, Z17
 	VPACKSSDW       Z17, Z16, Z15
 	VPMADDWD        Z7, Z15, Z15
 	VPACKSSDW       Z15, Z14, Z14
 	VPMADDWD        Z7, Z14, Z14
-	VSHUFI32X4      $0x88, Z14, Z13, Z15
-	VSHUFI32X4      $0xdd, Z14, Z13, Z13
-	VPADDD          Z13, Z15, Z15
-	VPERMD          Z15, Z10, Z15
-	VBROADCASTI32X4 (R11), Y13
-	VINSERTI32X4    $0x01, 176(R11), Y13, Y13
-	VPSHUFD         $0xed, Y13, Y14
-	VPSRLVD         constant2<>+0(SB), Y14, Y14
-	VPANDD          constant3<>+0(SB), Y14, Y16
-	VPSHUFD         $0x84, Y13, Y14
-	VPSRLD          $0x02, Y14, Y14
-	VPANDD          constant4<>+0(SB), Y14, Y14
-	VPORD           Y14, Y16, Y14
-	VPERMQ          $0xd8, Y14, Y14
-	VEXTRACTI32X4   $0x01, Y14, X16
-	VCVTPH2PS       Y13, Z13
-	VPERMPS         Z13, Z11, Z17
-	VPERMPS         Z13, Z12, Z13
-	VPMOVZXBD       X14, Z14
-	VPMOVZXBD       X16, Z16
-	VCVTDQ2PS       Z14, Z14
-	VCVTDQ2PS       Z16, Z16
-	VMULPS          Z13, Z14, Z14
-	VMULPS          Z17, Z16, Z16
-	VMOVDQU32       (R8)(R10*1), Z13
+	VBROADCASTI64X4 224(R11), Z15
+	VPSRLVD         Z2, Z15, Z15
+	VPANDD          Z3, Z15, Z15
+	VBROADCASTI64X4 192(R11), Z16
+	VPROLVD         Z4, Z16, Z16
+	VPTERNLOGD      $0xf8, Z5, Z16, Z15
+	VPXORD          Z16, Z16, Z16
+	VPDPBUSD        256(DI)(R10*8), Z15, Z16
+	VBROADCASTI64X4 256(R11), Z15
+	VPSRLVD         Z2, Z15, Z15
+	VPANDD          Z3, Z15, Z15
+	VBROADCASTI64X4 192(R11), Z17
+	VPROLVD         Z6, Z17, Z17
+	VPTERNLOGD      $0xf8, Z5, Z17, Z15
+	VPXORD          Z17, Z17, Z17
+	VPDPBUSD        320(DI)(R10*8), Z15, Z17
+	VPACKSSDW       Z17, Z16, Z15
+	VPMADDWD        Z7, Z15, Z15
+	VBROADCASTI64X4 288(R11), Z16
+	VPSRLVD         Z2, Z16, Z16
+	VPANDD          Z3, Z16, Z16
+	VBROADCASTI64X4 192(R11), Z17
+	VPROLVD         Z8, Z17, Z17
+	VPTERNLOGD      $0xf8, Z5, Z17, Z16
+	VPXORD          Z17, Z17, Z17
+	VPDPBUSD        384(DI)(R10*8), Z16, Z17
+	VBROADCASTI64X4 320(R11), Z16
+	VPSRLVD         Z2, Z16, Z16
+	VPANDD          Z3, Z16, Z16
+	VBROADCASTI64X4 192(R11), Z18
+	VPROLVD         Z9, Z18, Z18
+	VPTERNLOGD      $0xf8, Z5, Z18, Z16
+	VPXORD          Z18, Z18, Z18
+	VPDPBUSD        448(DI)(R10*8), Z16, Z18
+	VPACKSSDW       Z18, Z17, Z16
+	VPMADDWD        Z7, Z16, Z16
+	VPACKSSDW       Z16, Z15, Z15
+	VPMADDWD        Z7, Z15, Z15
+	VMOVDQU32       Z14, Z16
+	VPERMT2D        Z15, Z10, Z16
+	VPERMT2D        Z15, Z11, Z14
+	VPADDD          Z14, Z16, Z16
+	VBROADCASTI32X4 (R11), Y14
+	VINSERTI32X4    $0x01, 176(R11), Y14, Y14
+	VPSHUFD         $0xed, Y14, Y15
+	VPSRLVD         constant2<>+0(SB), Y15, Y15
+	VPANDD          constant3<>+0(SB), Y15, Y17
+	VPSHUFD         $0x84, Y14, Y15
+	VPSRLD          $0x02, Y15, Y15
+	VPANDD          constant4<>+0(SB), Y15, Y15
+	VPORD           Y15, Y17, Y15
+	VPERMQ          $0xd8, Y15, Y15
+	VEXTRACTI32X4   $0x01, Y15, X17
+	VCVTPH2PS       Y14, Z14
+	VPERMPS         Z14, Z12, Z18
+	VPERMPS         Z14, Z13, Z14
+	VPMOVZXBD       X15, Z15
+	VPMOVZXBD       X17, Z17
 	VCVTDQ2PS       Z15, Z15
-	VMULPS          Z13, Z14, Z14
-	VFMADD231PS     Z14, Z15, Z1
-	VMOVDQU32       (R9)(R10*1), Z14
-	VCVTDQ2PS       Z14, Z14
-	VMULPS          Z13, Z14, Z14
-	VFNMADD231PS    Z14, Z16, Z1
+	VCVTDQ2PS       Z17, Z17
+	VMULPS          Z14, Z15, Z15
+	VMULPS          Z18, Z17, Z17
+	VMOVDQU32       (R8)(R10*1), Z14
+	VCVTDQ2PS       Z16, Z16
+	VMULPS          Z14, Z15, Z15
+	VFMADD231PS     Z15, Z16, Z1
+	VMOVDQU32       (R9)(R10*1), Z15
+	VCVTDQ2PS       Z15, Z15
+	VMULPS          Z14, Z15, Z15
+	VFNMADD231PS    Z15, Z17, Z1
 	ADDQ            $+352, R11
 	ADDQ            $+64, R10
 	JMP             group
@@ -182,28 +182,28 @@ rest:
 	LEAQ 8(SP), R14
 
 copy:
-	VMOVDQU32 (R11), X13
-	VMOVDQU32 X13, (R14)
+	VMOVDQU32 (R11), X14
+	VMOVDQU32 X14, (R14)
 	ADDQ      $+16, R11
 	ADDQ      $+16, R14
-	VMOVDQU32 (R11), Y13
-	VMOVDQU32 Y13, (R14)
+	VMOVDQU32 (R11), Y14
+	VMOVDQU32 Y14, (R14)
 	ADDQ      $+32, R11
 	ADDQ      $+32, R14
-	VMOVDQU32 (R11), Y13
-	VMOVDQU32 Y13, (R14)
+	VMOVDQU32 (R11), Y14
+	VMOVDQU32 Y14, (R14)
 	ADDQ      $+32, R11
 	ADDQ      $+32, R14
-	VMOVDQU32 (R11), Y13
-	VMOVDQU32 Y13, (R14)
+	VMOVDQU32 (R11), Y14
+	VMOVDQU32 Y14, (R14)
 	ADDQ      $+32, R11
 	ADDQ      $+32, R14
-	VMOVDQU32 (R11), Y13
-	VMOVDQU32 Y13, (R14)
+	VMOVDQU32 (R11), Y14
+	VMOVDQU32 Y14, (R14)
 	ADDQ      $+32, R11
 	ADDQ      $+32, R14
-	VMOVDQU32 (R11), Y13
-	VMOVDQU32 Y13, (R14)
+	VMOVDQU32 (R11), Y14
+	VMOVDQU32 Y14, (R14)
 	ADDQ      $+32, R11
 	ADDQ      $+32, R14
 	SUBQ      $+8, R13
@@ -211,127 +211,127 @@ copy:
 	LEAQ      8(SP), R11
 
 inPlace:
-	VBROADCASTI64X4 48(R11), Z13
-	VPSRLVD         Z2, Z13, Z13
-	VPANDD          Z3, Z13, Z13
-	VBROADCASTI64X4 16(R11), Z14
-	VPROLVD         Z4, Z14, Z14
-	VPTERNLOGD      $0xf8, Z5, Z14, Z13
-	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        (DI)(R10*8), Z13, Z14
-	VBROADCASTI64X4 80(R11), Z13
-	VPSRLVD         Z2, Z13, Z13
-	VPANDD          Z3, Z13, Z13
-	VBROADCASTI64X4 16(R11), Z15
-	VPROLVD         Z6, Z15, Z15
-	VPTERNLOGD      $0xf8, Z5, Z15, Z13
-	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        64(DI)(R10*8), Z13, Z15
-	VPACKSSDW       Z15, Z14, Z13
-	VPMADDWD        Z7, Z13, Z13
-	VBROADCASTI64X4 112(R11), Z14
+	VBROADCASTI64X4 48(R11), Z14
 	VPSRLVD         Z2, Z14, Z14
 	VPANDD          Z3, Z14, Z14
 	VBROADCASTI64X4 16(R11), Z15
-	VPROLVD         Z8, Z15, Z15
-	VPTERNLOGD      $0xf8, Z5, Z15, Z14
-	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        128(DI)(R10*8), Z14, Z15
-	VBROADCASTI64X4 144(R11), Z14
-	VPSRLVD         Z2, Z14, Z14
-	VPANDD          Z3, Z14, Z14
-	VBROADCASTI64X4 16(R11), Z16
-	VPROLVD         Z9, Z16, Z16
-	VPTERNLOGD      $0xf8, Z5, Z16, Z14
-	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        192(DI)(R10*8), Z14, Z16
-	VPACKSSDW       Z16, Z15, Z14
-	VPMADDWD        Z7, Z14, Z14
-	VPACKSSDW       Z14, Z13, Z13
-	VPMADDWD        Z7, Z13, Z13
-	VBROADCASTI64X4 224(R11), Z14
-	VPSRLVD         Z2, Z14, Z14
-	VPANDD          Z3, Z14, Z14
-	VBROADCASTI64X4 192(R11), Z15
 	VPROLVD         Z4, Z15, Z15
 	VPTERNLOGD      $0xf8, Z5, Z15, Z14
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        256(DI)(R10*8), Z14, Z15
-	VBROADCASTI64X4 256(R11), Z14
+	VPDPBUSD        (DI)(R10*8), Z14, Z15
+	VBROADCASTI64X4 80(R11), Z14
 	VPSRLVD         Z2, Z14, Z14
 	VPANDD          Z3, Z14, Z14
-	VBROADCASTI64X4 192(R11), Z16
+	VBROADCASTI64X4 16(R11), Z16
 	VPROLVD         Z6, Z16, Z16
 	VPTERNLOGD      $0xf8, Z5, Z16, Z14
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        320(DI)(R10*8), Z14, Z16
+	VPDPBUSD        64(DI)(R10*8), Z14, Z16
 	VPACKSSDW       Z16, Z15, Z14
 	VPMADDWD        Z7, Z14, Z14
-	VBROADCASTI64X4 288(R11), Z15
+	VBROADCASTI64X4 112(R11), Z15
 	VPSRLVD         Z2, Z15, Z15
 	VPANDD          Z3, Z15, Z15
-	VBROADCASTI64X4 192(R11), Z16
+	VBROADCASTI64X4 16(R11), Z16
 	VPROLVD         Z8, Z16, Z16
 	VPTERNLOGD      $0xf8, Z5, Z16, Z15
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        384(DI)(R10*8), Z15, Z16
-	VBROADCASTI64X4 320(R11), Z15
+	VPDPBUSD        128(DI)(R10*8), Z15, Z16
+	VBROADCASTI64X4 144(R11), Z15
 	VPSRLVD         Z2, Z15, Z15
 	VPANDD          Z3, Z15, Z15
-	VBROADCASTI64X4 192(R11), Z17
+	VBROADCASTI64X4 16(R11), Z17
 	VPROLVD         Z9, Z17, Z17
 	VPTERNLOGD      $0xf8, Z5, Z17, Z15
 	VPXORD          Z17, Z17, Z17
-	VPDPBUSD        448(DI)(R10*8), Z15, Z17
+	VPDPBUSD        192(DI)(R10*8), Z15, Z17
 	VPACKSSDW       Z17, Z16, Z15
 	VPMADDWD        Z7, Z15, Z15
 	VPACKSSDW       Z15, Z14, Z14
 	VPMADDWD        Z7, Z14, Z14
-	VSHUFI32X4      $0x88, Z14, Z13, Z15
-	VSHUFI32X4      $0xdd, Z14, Z13, Z13
-	VPADDD          Z13, Z15, Z15
-	VPERMD          Z15, Z10, Z15
-	VBROADCASTI32X4 (R11), Y13
-	VINSERTI32X4    $0x01, 176(R11), Y13, Y13
-	VPSHUFD         $0xed, Y13, Y14
-	VPSRLVD         constant2<>+0(SB), Y14, Y14
-	VPANDD          constant3<>+0(SB), Y14, Y16
-	VPSHUFD         $0x84, Y13, Y14
-	VPSRLD          $0x02, Y14, Y14
-	VPANDD          constant4<>+0(SB), Y14, Y14
-	VPORD           Y14, Y16, Y14
-	VPERMQ          $0xd8, Y14, Y14
-	VEXTRACTI32X4   $0x01, Y14, X16
-	VCVTPH2PS       Y13, Z13
-	VPERMPS         Z13, Z11, Z17
-	VPERMPS         Z13, Z12, Z13
-	VPMOVZXBD       X14, Z14
-	VPMOVZXBD       X16, Z16
-	VCVTDQ2PS       Z14, Z14
-	VCVTDQ2PS       Z16, Z16
-	VMULPS          Z13, Z14, Z14
-	VMULPS          Z17, Z16, Z16
-	VPANDD          Z0, Z14, Z14
-	VPANDD          Z0, Z16, Z16
-	VMOVDQU32       (R8)(R10*1), Z13
+	VBROADCASTI64X4 224(R11), Z15
+	VPSRLVD         Z2, Z15, Z15
+	VPANDD          Z3, Z15, Z15
+	VBROADCASTI64X4 192(R11), Z16
+	VPROLVD         Z4, Z16, Z16
+	VPTERNLOGD      $0xf8, Z5, Z16, Z15
+	VPXORD          Z16, Z16, Z16
+	VPDPBUSD        256(DI)(R10*8), Z15, Z16
+	VBROADCASTI64X4 256(R11), Z15
+	VPSRLVD         Z2, Z15, Z15
+	VPANDD          Z3, Z15, Z15
+	VBROADCASTI64X4 192(R11), Z17
+	VPROLVD         Z6, Z17, Z17
+	VPTERNLOGD      $0xf8, Z5, Z17, Z15
+	VPXORD          Z17, Z17, Z17
+	VPDPBUSD        320(DI)(R10*8), Z15, Z17
+	VPACKSSDW       Z17, Z16, Z15
+	VPMADDWD        Z7, Z15, Z15
+	VBROADCASTI64X4 288(R11), Z16
+	VPSRLVD         Z2, Z16, Z16
+	VPANDD          Z3, Z16, Z16
+	VBROADCASTI64X4 192(R11), Z17
+	VPROLVD         Z8, Z17, Z17
+	VPTERNLOGD      $0xf8, Z5, Z17, Z16
+	VPXORD          Z17, Z17, Z17
+	VPDPBUSD        384(DI)(R10*8), Z16, Z17
+	VBROADCASTI64X4 320(R11), Z16
+	VPSRLVD         Z2, Z16, Z16
+	VPANDD          Z3, Z16, Z16
+	VBROADCASTI64X4 192(R11), Z18
+	VPROLVD         Z9, Z18, Z18
+	VPTERNLOGD      $0xf8, Z5, Z18, Z16
+	VPXORD          Z18, Z18, Z18
+	VPDPBUSD        448(DI)(R10*8), Z16, Z18
+	VPACKSSDW       Z18, Z17, Z16
+	VPMADDWD        Z7, Z16, Z16
+	VPACKSSDW       Z16, Z15, Z15
+	VPMADDWD        Z7, Z15, Z15
+	VMOVDQU32       Z14, Z16
+	VPERMT2D        Z15, Z10, Z16
+	VPERMT2D        Z15, Z11, Z14
+	VPADDD          Z14, Z16, Z16
+	VBROADCASTI32X4 (R11), Y14
+	VINSERTI32X4    $0x01, 176(R11), Y14, Y14
+	VPSHUFD         $0xed, Y14, Y15
+	VPSRLVD         constant2<>+0(SB), Y15, Y15
+	VPANDD          constant3<>+0(SB), Y15, Y17
+	VPSHUFD         $0x84, Y14, Y15
+	VPSRLD          $0x02, Y15, Y15
+	VPANDD          constant4<>+0(SB), Y15, Y15
+	VPORD           Y15, Y17, Y15
+	VPERMQ          $0xd8, Y15, Y15
+	VEXTRACTI32X4   $0x01, Y15, X17
+	VCVTPH2PS       Y14, Z14
+	VPERMPS         Z14, Z12, Z18
+	VPERMPS         Z14, Z13, Z14
+	VPMOVZXBD       X15, Z15
+	VPMOVZXBD       X17, Z17
 	VCVTDQ2PS       Z15, Z15
-	VMULPS          Z13, Z14, Z14
-	VFMADD231PS     Z14, Z15, Z1
-	VMOVDQU32       (R9)(R10*1), Z14
-	VCVTDQ2PS       Z14, Z14
-	VMULPS          Z13, Z14, Z14
-	VFNMADD231PS    Z14, Z16, Z1
+	VCVTDQ2PS       Z17, Z17
+	VMULPS          Z14, Z15, Z15
+	VMULPS          Z18, Z17, Z17
+	VPANDD          Z0, Z15, Z15
+	VPANDD          Z0, Z17, Z17
+	VMOVDQU32       (R8)(R10*1), Z14
+	VCVTDQ2PS       Z16, Z16
+	VMULPS          Z14, Z15, Z15
+	VFMADD231PS     Z15, Z16, Z1
+	VMOVDQU32       (R9)(R10*1), Z15
+	VCVTDQ2PS       Z15, Z15
+	VMULPS          Z14, Z15, Z15
+	VFNMADD231PS    Z15, Z17, Z1
 
 done:
-	VPERMILPS     $0x4e, Z1, Z13
-	VADDPS        Z1, Z13, Z13
-	VPERMILPS     $0xb1, Z13, Z1
-	VADDPS        Z1, Z13, Z13
-	VSHUFF32X4    $0xb1, Z13, Z13, Z1
-	VADDPS        Z13, Z1, Z1
-	VEXTRACTI32X4 $0x02, Z1, X13
-	VADDPS        X1, X13, X13
-	VMOVSS        X13, (AX)
+	VPERMILPS     $0x4e, Z1, Z14
+	VADDPS        Z1, Z14, Z14
+	VPERMILPS     $0xb1, Z14, Z1
+	VADDPS        Z1, Z14, Z14
+	VSHUFF32X4    $0xb1, Z14, Z14, Z1
+	VADDPS        Z14, Z1, Z1
+	VEXTRACTI32X4 $0x02, Z1, X14
+	VADDPS        X1, X14, X14
+	VMOVSS        X14, (AX)
 	ADDQ          $0x04, AX
 	ADDQ          DX, CX
 	DECQ          BX
@@ -341,16 +341,17 @@ done:
 
 constants:
 	VMOVDQU32 constant5<>+0(SB), Z2
-	VMOVDQU32 constant6<>+0(SB), Z12
+	VMOVDQU32 constant6<>+0(SB), Z13
 	VMOVDQU32 constant7<>+0(SB), Z8
 	VMOVDQU32 constant8<>+0(SB), Z10
-	VMOVDQU32 constant9<>+0(SB), Z11
+	VMOVDQU32 constant9<>+0(SB), Z12
 	VMOVDQU32 constant10<>+0(SB), Z7
 	VMOVDQU32 constant11<>+0(SB), Z6
 	VMOVDQU32 constant12<>+0(SB), Z4
-	VMOVDQU32 constant13<>+0(SB), Z3
-	VMOVDQU32 constant14<>+0(SB), Z5
-	VMOVDQU32 constant15<>+0(SB), Z9
+	VMOVDQU32 constant13<>+0(SB), Z11
+	VMOVDQU32 constant14<>+0(SB), Z3
+	VMOVDQU32 constant15<>+0(SB), Z5
+	VMOVDQU32 constant16<>+0(SB), Z9
 	JMP       begin
 
 DATA constant0<>+0(SB)/8, $0xffffffffffffffff
@@ -425,14 +426,14 @@ DATA constant7<>+48(SB)/8, $0x0000001f0000001f
 DATA constant7<>+56(SB)/8, $0x0000001f0000001f
 GLOBL constant7<>(SB), RODATA|NOPTR, $64
 
-DATA constant8<>+0(SB)/8, $0x0000000400000000
-DATA constant8<>+8(SB)/8, $0x0000000500000001
-DATA constant8<>+16(SB)/8, $0x0000000600000002
-DATA constant8<>+24(SB)/8, $0x0000000700000003
-DATA constant8<>+32(SB)/8, $0x0000000c00000008
-DATA constant8<>+40(SB)/8, $0x0000000d00000009
-DATA constant8<>+48(SB)/8, $0x0000000e0000000a
-DATA constant8<>+56(SB)/8, $0x0000000f0000000b
+DATA constant8<>+0(SB)/8, $0x0000000800000000
+DATA constant8<>+8(SB)/8, $0x0000000900000001
+DATA constant8<>+16(SB)/8, $0x0000000a00000002
+DATA constant8<>+24(SB)/8, $0x0000000b00000003
+DATA constant8<>+32(SB)/8, $0x0000001800000010
+DATA constant8<>+40(SB)/8, $0x0000001900000011
+DATA constant8<>+48(SB)/8, $0x0000001a00000012
+DATA constant8<>+56(SB)/8, $0x0000001b00000013
 GLOBL constant8<>(SB), RODATA|NOPTR, $64
 
 DATA constant9<>+0(SB)/8, $0x0000000100000001
@@ -475,35 +476,45 @@ DATA constant12<>+48(SB)/8, $0x0000000300000003
 DATA constant12<>+56(SB)/8, $0x0000000300000003
 GLOBL constant12<>(SB), RODATA|NOPTR, $64
 
-DATA constant13<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant13<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant13<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant13<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant13<>+32(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant13<>+40(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant13<>+48(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant13<>+56(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant13<>+0(SB)/8, $0x0000000c00000004
+DATA constant13<>+8(SB)/8, $0x0000000d00000005
+DATA constant13<>+16(SB)/8, $0x0000000e00000006
+DATA constant13<>+24(SB)/8, $0x0000000f00000007
+DATA constant13<>+32(SB)/8, $0x0000001c00000014
+DATA constant13<>+40(SB)/8, $0x0000001d00000015
+DATA constant13<>+48(SB)/8, $0x0000001e00000016
+DATA constant13<>+56(SB)/8, $0x0000001f00000017
 GLOBL constant13<>(SB), RODATA|NOPTR, $64
 
-DATA constant14<>+0(SB)/8, $0x1010101010101010
-DATA constant14<>+8(SB)/8, $0x1010101010101010
-DATA constant14<>+16(SB)/8, $0x1010101010101010
-DATA constant14<>+24(SB)/8, $0x1010101010101010
-DATA constant14<>+32(SB)/8, $0x1010101010101010
-DATA constant14<>+40(SB)/8, $0x1010101010101010
-DATA constant14<>+48(SB)/8, $0x1010101010101010
-DATA constant14<>+56(SB)/8, $0x1010101010101010
+DATA constant14<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant14<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant14<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant14<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant14<>+32(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant14<>+40(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant14<>+48(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant14<>+56(SB)/8, $0x0f0f0f0f0f0f0f0f
 GLOBL constant14<>(SB), RODATA|NOPTR, $64
 
-DATA constant15<>+0(SB)/8, $0x0000001e0000001e
-DATA constant15<>+8(SB)/8, $0x0000001e0000001e
-DATA constant15<>+16(SB)/8, $0x0000001e0000001e
-DATA constant15<>+24(SB)/8, $0x0000001e0000001e
-DATA constant15<>+32(SB)/8, $0x0000001d0000001d
-DATA constant15<>+40(SB)/8, $0x0000001d0000001d
-DATA constant15<>+48(SB)/8, $0x0000001d0000001d
-DATA constant15<>+56(SB)/8, $0x0000001d0000001d
+DATA constant15<>+0(SB)/8, $0x1010101010101010
+DATA constant15<>+8(SB)/8, $0x1010101010101010
+DATA constant15<>+16(SB)/8, $0x1010101010101010
+DATA constant15<>+24(SB)/8, $0x1010101010101010
+DATA constant15<>+32(SB)/8, $0x1010101010101010
+DATA constant15<>+40(SB)/8, $0x1010101010101010
+DATA constant15<>+48(SB)/8, $0x1010101010101010
+DATA constant15<>+56(SB)/8, $0x1010101010101010
 GLOBL constant15<>(SB), RODATA|NOPTR, $64
+
+DATA constant16<>+0(SB)/8, $0x0000001e0000001e
+DATA constant16<>+8(SB)/8, $0x0000001e0000001e
+DATA constant16<>+16(SB)/8, $0x0000001e0000001e
+DATA constant16<>+24(SB)/8, $0x0000001e0000001e
+DATA constant16<>+32(SB)/8, $0x0000001d0000001d
+DATA constant16<>+40(SB)/8, $0x0000001d0000001d
+DATA constant16<>+48(SB)/8, $0x0000001d0000001d
+DATA constant16<>+56(SB)/8, $0x0000001d0000001d
+GLOBL constant16<>(SB), RODATA|NOPTR, $64
 
 // func q5_kPackAVX512(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX2, AVX512F, AVX512VL
@@ -650,32 +661,32 @@ tile:
 
 constants:
 	VMOVDQU32 constant6<>+0(SB), Z8
-	VMOVDQU32 constant16<>+0(SB), Z3
+	VMOVDQU32 constant17<>+0(SB), Z3
 	VMOVDQU32 constant9<>+0(SB), Z7
-	VMOVDQU32 constant17<>+0(SB), Z5
-	VMOVDQU32 constant13<>+0(SB), Z4
-	VMOVDQU32 constant14<>+0(SB), Z6
+	VMOVDQU32 constant18<>+0(SB), Z5
+	VMOVDQU32 constant14<>+0(SB), Z4
+	VMOVDQU32 constant15<>+0(SB), Z6
 	JMP       begin
 
-DATA constant16<>+0(SB)/8, $0x0000000400000000
-DATA constant16<>+8(SB)/8, $0x0000000400000000
-DATA constant16<>+16(SB)/8, $0x0000000400000000
-DATA constant16<>+24(SB)/8, $0x0000000400000000
-DATA constant16<>+32(SB)/8, $0x0000000400000000
-DATA constant16<>+40(SB)/8, $0x0000000400000000
-DATA constant16<>+48(SB)/8, $0x0000000400000000
-DATA constant16<>+56(SB)/8, $0x0000000400000000
-GLOBL constant16<>(SB), RODATA|NOPTR, $64
-
-DATA constant17<>+0(SB)/8, $0x0000000300000004
-DATA constant17<>+8(SB)/8, $0x0000000100000002
-DATA constant17<>+16(SB)/8, $0x0000001f00000000
-DATA constant17<>+24(SB)/8, $0x0000001d0000001e
-DATA constant17<>+32(SB)/8, $0x0000000300000004
-DATA constant17<>+40(SB)/8, $0x0000000100000002
-DATA constant17<>+48(SB)/8, $0x0000001f00000000
-DATA constant17<>+56(SB)/8, $0x0000001d0000001e
+DATA constant17<>+0(SB)/8, $0x0000000400000000
+DATA constant17<>+8(SB)/8, $0x0000000400000000
+DATA constant17<>+16(SB)/8, $0x0000000400000000
+DATA constant17<>+24(SB)/8, $0x0000000400000000
+DATA constant17<>+32(SB)/8, $0x0000000400000000
+DATA constant17<>+40(SB)/8, $0x0000000400000000
+DATA constant17<>+48(SB)/8, $0x0000000400000000
+DATA constant17<>+56(SB)/8, $0x0000000400000000
 GLOBL constant17<>(SB), RODATA|NOPTR, $64
+
+DATA constant18<>+0(SB)/8, $0x0000000300000004
+DATA constant18<>+8(SB)/8, $0x0000000100000002
+DATA constant18<>+16(SB)/8, $0x0000001f00000000
+DATA constant18<>+24(SB)/8, $0x0000001d0000001e
+DATA constant18<>+32(SB)/8, $0x0000000300000004
+DATA constant18<>+40(SB)/8, $0x0000000100000002
+DATA constant18<>+48(SB)/8, $0x0000001f00000000
+DATA constant18<>+56(SB)/8, $0x0000001d0000001e
+GLOBL constant18<>(SB), RODATA|NOPTR, $64
 
 // func q5_kRowAVX2(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 // Requires: AVX, AVX2, F16C, FMA3, MMX+
@@ -705,16 +716,16 @@ group:
 	PREFETCHT0     4224(R11)
 	VMOVDQU        48(R11), Y1
 	VPSRLD         $0x04, Y1, Y2
-	VPAND          constant18<>+0(SB), Y1, Y1
-	VPAND          constant18<>+0(SB), Y2, Y2
+	VPAND          constant19<>+0(SB), Y1, Y1
+	VPAND          constant19<>+0(SB), Y2, Y2
 	VMOVDQU        16(R11), Y3
-	VPSLLVD        constant19<>+0(SB), Y3, Y3
-	VPAND          constant20<>+0(SB), Y3, Y3
+	VPSLLVD        constant20<>+0(SB), Y3, Y3
+	VPAND          constant21<>+0(SB), Y3, Y3
 	VPOR           Y3, Y1, Y1
 	VPMADDUBSW     (DI)(R10*8), Y1, Y1
 	VMOVDQU        16(R11), Y3
-	VPSLLVD        constant21<>+0(SB), Y3, Y3
-	VPAND          constant20<>+0(SB), Y3, Y3
+	VPSLLVD        constant22<>+0(SB), Y3, Y3
+	VPAND          constant21<>+0(SB), Y3, Y3
 	VPOR           Y3, Y2, Y2
 	VPMADDUBSW     32(DI)(R10*8), Y2, Y2
 	VPUNPCKLWD     Y2, Y1, Y3
@@ -722,16 +733,16 @@ group:
 	VPADDW         Y3, Y1, Y1
 	VMOVDQU        80(R11), Y2
 	VPSRLD         $0x04, Y2, Y3
-	VPAND          constant18<>+0(SB), Y2, Y2
-	VPAND          constant18<>+0(SB), Y3, Y3
+	VPAND          constant19<>+0(SB), Y2, Y2
+	VPAND          constant19<>+0(SB), Y3, Y3
 	VMOVDQU        16(R11), Y4
-	VPSLLVD        constant22<>+0(SB), Y4, Y4
-	VPAND          constant20<>+0(SB), Y4, Y4
+	VPSLLVD        constant23<>+0(SB), Y4, Y4
+	VPAND          constant21<>+0(SB), Y4, Y4
 	VPOR           Y4, Y2, Y2
 	VPMADDUBSW     64(DI)(R10*8), Y2, Y2
 	VMOVDQU        16(R11), Y4
-	VPSLLVD        constant23<>+0(SB), Y4, Y4
-	VPAND          constant20<>+0(SB), Y4, Y4
+	VPSLLVD        constant24<>+0(SB), Y4, Y4
+	VPAND          constant21<>+0(SB), Y4, Y4
 	VPOR           Y4, Y3, Y3
 	VPMADDUBSW     96(DI)(R10*8), Y3, Y3
 	VPUNPCKLWD     Y3, Y2, Y4
@@ -742,16 +753,16 @@ group:
 	VPADDW         Y3, Y1, Y1
 	VMOVDQU        112(R11), Y2
 	VPSRLD         $0x04, Y2, Y3
-	VPAND          constant18<>+0(SB), Y2, Y2
-	VPAND          constant18<>+0(SB), Y3, Y3
+	VPAND          constant19<>+0(SB), Y2, Y2
+	VPAND          constant19<>+0(SB), Y3, Y3
 	VMOVDQU        16(R11), Y4
-	VPSRLVD        constant24<>+0(SB), Y4, Y4
-	VPAND          constant20<>+0(SB), Y4, Y4
+	VPSRLVD        constant25<>+0(SB), Y4, Y4
+	VPAND          constant21<>+0(SB), Y4, Y4
 	VPOR           Y4, Y2, Y2
 	VPMADDUBSW     128(DI)(R10*8), Y2, Y2
 	VMOVDQU        16(R11), Y4
-	VPSRLVD        constant23<>+0(SB), Y4, Y4
-	VPAND          constant20<>+0(SB), Y4, Y4
+	VPSRLVD        constant24<>+0(SB), Y4, Y4
+	VPAND          constant21<>+0(SB), Y4, Y4
 	VPOR           Y4, Y3, Y3
 	VPMADDUBSW     160(DI)(R10*8), Y3, Y3
 	VPUNPCKLWD     Y3, Y2, Y4
@@ -759,16 +770,16 @@ group:
 	VPADDW         Y4, Y2, Y2
 	VMOVDQU        144(R11), Y3
 	VPSRLD         $0x04, Y3, Y4
-	VPAND          constant18<>+0(SB), Y3, Y3
-	VPAND          constant18<>+0(SB), Y4, Y4
+	VPAND          constant19<>+0(SB), Y3, Y3
+	VPAND          constant19<>+0(SB), Y4, Y4
 	VMOVDQU        16(R11), Y5
-	VPSRLVD        constant22<>+0(SB), Y5, Y5
-	VPAND          constant20<>+0(SB), Y5, Y5
+	VPSRLVD        constant23<>+0(SB), Y5, Y5
+	VPAND          constant21<>+0(SB), Y5, Y5
 	VPOR           Y5, Y3, Y3
 	VPMADDUBSW     192(DI)(R10*8), Y3, Y3
 	VMOVDQU        16(R11), Y5
-	VPSRLVD        constant21<>+0(SB), Y5, Y5
-	VPAND          constant20<>+0(SB), Y5, Y5
+	VPSRLVD        constant22<>+0(SB), Y5, Y5
+	VPAND          constant21<>+0(SB), Y5, Y5
 	VPOR           Y5, Y4, Y4
 	VPMADDUBSW     224(DI)(R10*8), Y4, Y4
 	VPUNPCKLWD     Y4, Y3, Y5
@@ -835,47 +846,47 @@ rest:
 	VZEROUPPER
 	RET
 
-DATA constant18<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant18<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant18<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant18<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
-GLOBL constant18<>(SB), RODATA|NOPTR, $32
-
-DATA constant19<>+0(SB)/8, $0x0000000400000004
-DATA constant19<>+8(SB)/8, $0x0000000400000004
-DATA constant19<>+16(SB)/8, $0x0000000400000004
-DATA constant19<>+24(SB)/8, $0x0000000400000004
+DATA constant19<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant19<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant19<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant19<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
 GLOBL constant19<>(SB), RODATA|NOPTR, $32
 
-DATA constant20<>+0(SB)/8, $0x1010101010101010
-DATA constant20<>+8(SB)/8, $0x1010101010101010
-DATA constant20<>+16(SB)/8, $0x1010101010101010
-DATA constant20<>+24(SB)/8, $0x1010101010101010
+DATA constant20<>+0(SB)/8, $0x0000000400000004
+DATA constant20<>+8(SB)/8, $0x0000000400000004
+DATA constant20<>+16(SB)/8, $0x0000000400000004
+DATA constant20<>+24(SB)/8, $0x0000000400000004
 GLOBL constant20<>(SB), RODATA|NOPTR, $32
 
-DATA constant21<>+0(SB)/8, $0x0000000300000003
-DATA constant21<>+8(SB)/8, $0x0000000300000003
-DATA constant21<>+16(SB)/8, $0x0000000300000003
-DATA constant21<>+24(SB)/8, $0x0000000300000003
+DATA constant21<>+0(SB)/8, $0x1010101010101010
+DATA constant21<>+8(SB)/8, $0x1010101010101010
+DATA constant21<>+16(SB)/8, $0x1010101010101010
+DATA constant21<>+24(SB)/8, $0x1010101010101010
 GLOBL constant21<>(SB), RODATA|NOPTR, $32
 
-DATA constant22<>+0(SB)/8, $0x0000000200000002
-DATA constant22<>+8(SB)/8, $0x0000000200000002
-DATA constant22<>+16(SB)/8, $0x0000000200000002
-DATA constant22<>+24(SB)/8, $0x0000000200000002
+DATA constant22<>+0(SB)/8, $0x0000000300000003
+DATA constant22<>+8(SB)/8, $0x0000000300000003
+DATA constant22<>+16(SB)/8, $0x0000000300000003
+DATA constant22<>+24(SB)/8, $0x0000000300000003
 GLOBL constant22<>(SB), RODATA|NOPTR, $32
 
-DATA constant23<>+0(SB)/8, $0x0000000100000001
-DATA constant23<>+8(SB)/8, $0x0000000100000001
-DATA constant23<>+16(SB)/8, $0x0000000100000001
-DATA constant23<>+24(SB)/8, $0x0000000100000001
+DATA constant23<>+0(SB)/8, $0x0000000200000002
+DATA constant23<>+8(SB)/8, $0x0000000200000002
+DATA constant23<>+16(SB)/8, $0x0000000200000002
+DATA constant23<>+24(SB)/8, $0x0000000200000002
 GLOBL constant23<>(SB), RODATA|NOPTR, $32
 
-DATA constant24<>+0(SB)/8, $0x0000000000000000
-DATA constant24<>+8(SB)/8, $0x0000000000000000
-DATA constant24<>+16(SB)/8, $0x0000000000000000
-DATA constant24<>+24(SB)/8, $0x0000000000000000
+DATA constant24<>+0(SB)/8, $0x0000000100000001
+DATA constant24<>+8(SB)/8, $0x0000000100000001
+DATA constant24<>+16(SB)/8, $0x0000000100000001
+DATA constant24<>+24(SB)/8, $0x0000000100000001
 GLOBL constant24<>(SB), RODATA|NOPTR, $32
+
+DATA constant25<>+0(SB)/8, $0x0000000000000000
+DATA constant25<>+8(SB)/8, $0x0000000000000000
+DATA constant25<>+16(SB)/8, $0x0000000000000000
+DATA constant25<>+24(SB)/8, $0x0000000000000000
+GLOBL constant25<>(SB), RODATA|NOPTR, $32
 
 // func q5_kPackAVX2(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX2, F16C
@@ -907,38 +918,38 @@ tile:
 	VPUNPCKHQDQ    Y3, Y2, Y2
 	VPUNPCKLQDQ    Y1, Y0, Y3
 	VPUNPCKHQDQ    Y1, Y0, Y0
-	VPSRLVD        constant25<>+0(SB), Y4, Y1
-	VPAND          constant18<>+0(SB), Y1, Y1
+	VPSRLVD        constant26<>+0(SB), Y4, Y1
+	VPAND          constant19<>+0(SB), Y1, Y1
 	VBROADCASTI128 16(R10), Y4
 	VINSERTI128    $0x01, 16(R10), Y4, Y4
 	VPSHUFD        $0x00, Y4, Y5
-	VPSLLVD        constant26<>+0(SB), Y5, Y5
-	VPSRLVD        constant27<>+0(SB), Y5, Y5
-	VPAND          constant20<>+0(SB), Y5, Y5
+	VPSLLVD        constant27<>+0(SB), Y5, Y5
+	VPSRLVD        constant28<>+0(SB), Y5, Y5
+	VPAND          constant21<>+0(SB), Y5, Y5
 	VPOR           Y5, Y1, Y1
 	VMOVDQU        Y1, (AX)(R9*8)
-	VPSRLVD        constant25<>+0(SB), Y2, Y1
-	VPAND          constant18<>+0(SB), Y1, Y1
+	VPSRLVD        constant26<>+0(SB), Y2, Y1
+	VPAND          constant19<>+0(SB), Y1, Y1
 	VPSHUFD        $0x55, Y4, Y2
-	VPSLLVD        constant26<>+0(SB), Y2, Y2
-	VPSRLVD        constant27<>+0(SB), Y2, Y2
-	VPAND          constant20<>+0(SB), Y2, Y2
+	VPSLLVD        constant27<>+0(SB), Y2, Y2
+	VPSRLVD        constant28<>+0(SB), Y2, Y2
+	VPAND          constant21<>+0(SB), Y2, Y2
 	VPOR           Y2, Y1, Y1
 	VMOVDQU        Y1, 64(AX)(R9*8)
-	VPSRLVD        constant25<>+0(SB), Y3, Y1
-	VPAND          constant18<>+0(SB), Y1, Y1
+	VPSRLVD        constant26<>+0(SB), Y3, Y1
+	VPAND          constant19<>+0(SB), Y1, Y1
 	VPSHUFD        $0xaa, Y4, Y2
-	VPSLLVD        constant26<>+0(SB), Y2, Y2
-	VPSRLVD        constant27<>+0(SB), Y2, Y2
-	VPAND          constant20<>+0(SB), Y2, Y2
+	VPSLLVD        constant27<>+0(SB), Y2, Y2
+	VPSRLVD        constant28<>+0(SB), Y2, Y2
+	VPAND          constant21<>+0(SB), Y2, Y2
 	VPOR           Y2, Y1, Y1
 	VMOVDQU        Y1, 128(AX)(R9*8)
-	VPSRLVD        constant25<>+0(SB), Y0, Y0
-	VPAND          constant18<>+0(SB), Y0, Y0
+	VPSRLVD        constant26<>+0(SB), Y0, Y0
+	VPAND          constant19<>+0(SB), Y0, Y0
 	VPSHUFD        $0xff, Y4, Y1
-	VPSLLVD        constant26<>+0(SB), Y1, Y1
-	VPSRLVD        constant27<>+0(SB), Y1, Y1
-	VPAND          constant20<>+0(SB), Y1, Y1
+	VPSLLVD        constant27<>+0(SB), Y1, Y1
+	VPSRLVD        constant28<>+0(SB), Y1, Y1
+	VPAND          constant21<>+0(SB), Y1, Y1
 	VPOR           Y1, Y0, Y0
 	VMOVDQU        Y0, 192(AX)(R9*8)
 	VBROADCASTI128 64(R10), Y0
@@ -953,38 +964,38 @@ tile:
 	VPUNPCKHQDQ    Y3, Y2, Y2
 	VPUNPCKLQDQ    Y1, Y0, Y3
 	VPUNPCKHQDQ    Y1, Y0, Y0
-	VPSRLVD        constant25<>+0(SB), Y4, Y1
-	VPAND          constant18<>+0(SB), Y1, Y1
+	VPSRLVD        constant26<>+0(SB), Y4, Y1
+	VPAND          constant19<>+0(SB), Y1, Y1
 	VBROADCASTI128 32(R10), Y4
 	VINSERTI128    $0x01, 32(R10), Y4, Y4
 	VPSHUFD        $0x00, Y4, Y5
-	VPSLLVD        constant26<>+0(SB), Y5, Y5
-	VPSRLVD        constant27<>+0(SB), Y5, Y5
-	VPAND          constant20<>+0(SB), Y5, Y5
+	VPSLLVD        constant27<>+0(SB), Y5, Y5
+	VPSRLVD        constant28<>+0(SB), Y5, Y5
+	VPAND          constant21<>+0(SB), Y5, Y5
 	VPOR           Y5, Y1, Y1
 	VMOVDQU        Y1, 256(AX)(R9*8)
-	VPSRLVD        constant25<>+0(SB), Y2, Y1
-	VPAND          constant18<>+0(SB), Y1, Y1
+	VPSRLVD        constant26<>+0(SB), Y2, Y1
+	VPAND          constant19<>+0(SB), Y1, Y1
 	VPSHUFD        $0x55, Y4, Y2
-	VPSLLVD        constant26<>+0(SB), Y2, Y2
-	VPSRLVD        constant27<>+0(SB), Y2, Y2
-	VPAND          constant20<>+0(SB), Y2, Y2
+	VPSLLVD        constant27<>+0(SB), Y2, Y2
+	VPSRLVD        constant28<>+0(SB), Y2, Y2
+	VPAND          constant21<>+0(SB), Y2, Y2
 	VPOR           Y2, Y1, Y1
 	VMOVDQU        Y1, 320(AX)(R9*8)
-	VPSRLVD        constant25<>+0(SB), Y3, Y1
-	VPAND          constant18<>+0(SB), Y1, Y1
+	VPSRLVD        constant26<>+0(SB), Y3, Y1
+	VPAND          constant19<>+0(SB), Y1, Y1
 	VPSHUFD        $0xaa, Y4, Y2
-	VPSLLVD        constant26<>+0(SB), Y2, Y2
-	VPSRLVD        constant27<>+0(SB), Y2, Y2
-	VPAND          constant20<>+0(SB), Y2, Y2
+	VPSLLVD        constant27<>+0(SB), Y2, Y2
+	VPSRLVD        constant28<>+0(SB), Y2, Y2
+	VPAND          constant21<>+0(SB), Y2, Y2
 	VPOR           Y2, Y1, Y1
 	VMOVDQU        Y1, 384(AX)(R9*8)
-	VPSRLVD        constant25<>+0(SB), Y0, Y0
-	VPAND          constant18<>+0(SB), Y0, Y0
+	VPSRLVD        constant26<>+0(SB), Y0, Y0
+	VPAND          constant19<>+0(SB), Y0, Y0
 	VPSHUFD        $0xff, Y4, Y1
-	VPSLLVD        constant26<>+0(SB), Y1, Y1
-	VPSRLVD        constant27<>+0(SB), Y1, Y1
-	VPAND          constant20<>+0(SB), Y1, Y1
+	VPSLLVD        constant27<>+0(SB), Y1, Y1
+	VPSRLVD        constant28<>+0(SB), Y1, Y1
+	VPAND          constant21<>+0(SB), Y1, Y1
 	VPOR           Y1, Y0, Y0
 	VMOVDQU        Y0, 448(AX)(R9*8)
 	VBROADCASTI128 (R10), Y0
@@ -1022,38 +1033,38 @@ tile:
 	VPUNPCKHQDQ    Y3, Y2, Y2
 	VPUNPCKLQDQ    Y1, Y0, Y3
 	VPUNPCKHQDQ    Y1, Y0, Y0
-	VPSRLVD        constant25<>+0(SB), Y4, Y1
-	VPAND          constant18<>+0(SB), Y1, Y1
+	VPSRLVD        constant26<>+0(SB), Y4, Y1
+	VPAND          constant19<>+0(SB), Y1, Y1
 	VBROADCASTI128 16(R10), Y4
 	VINSERTI128    $0x01, 16(R10), Y4, Y4
 	VPSHUFD        $0x00, Y4, Y5
-	VPSLLVD        constant26<>+0(SB), Y5, Y5
-	VPSRLVD        constant27<>+0(SB), Y5, Y5
-	VPAND          constant20<>+0(SB), Y5, Y5
+	VPSLLVD        constant27<>+0(SB), Y5, Y5
+	VPSRLVD        constant28<>+0(SB), Y5, Y5
+	VPAND          constant21<>+0(SB), Y5, Y5
 	VPOR           Y5, Y1, Y1
 	VMOVDQU        Y1, 32(AX)(R9*8)
-	VPSRLVD        constant25<>+0(SB), Y2, Y1
-	VPAND          constant18<>+0(SB), Y1, Y1
+	VPSRLVD        constant26<>+0(SB), Y2, Y1
+	VPAND          constant19<>+0(SB), Y1, Y1
 	VPSHUFD        $0x55, Y4, Y2
-	VPSLLVD        constant26<>+0(SB), Y2, Y2
-	VPSRLVD        constant27<>+0(SB), Y2, Y2
-	VPAND          constant20<>+0(SB), Y2, Y2
+	VPSLLVD        constant27<>+0(SB), Y2, Y2
+	VPSRLVD        constant28<>+0(SB), Y2, Y2
+	VPAND          constant21<>+0(SB), Y2, Y2
 	VPOR           Y2, Y1, Y1
 	VMOVDQU        Y1, 96(AX)(R9*8)
-	VPSRLVD        constant25<>+0(SB), Y3, Y1
-	VPAND          constant18<>+0(SB), Y1, Y1
+	VPSRLVD        constant26<>+0(SB), Y3, Y1
+	VPAND          constant19<>+0(SB), Y1, Y1
 	VPSHUFD        $0xaa, Y4, Y2
-	VPSLLVD        constant26<>+0(SB), Y2, Y2
-	VPSRLVD        constant27<>+0(SB), Y2, Y2
-	VPAND          constant20<>+0(SB), Y2, Y2
+	VPSLLVD        constant27<>+0(SB), Y2, Y2
+	VPSRLVD        constant28<>+0(SB), Y2, Y2
+	VPAND          constant21<>+0(SB), Y2, Y2
 	VPOR           Y2, Y1, Y1
 	VMOVDQU        Y1, 160(AX)(R9*8)
-	VPSRLVD        constant25<>+0(SB), Y0, Y0
-	VPAND          constant18<>+0(SB), Y0, Y0
+	VPSRLVD        constant26<>+0(SB), Y0, Y0
+	VPAND          constant19<>+0(SB), Y0, Y0
 	VPSHUFD        $0xff, Y4, Y1
-	VPSLLVD        constant26<>+0(SB), Y1, Y1
-	VPSRLVD        constant27<>+0(SB), Y1, Y1
-	VPAND          constant20<>+0(SB), Y1, Y1
+	VPSLLVD        constant27<>+0(SB), Y1, Y1
+	VPSRLVD        constant28<>+0(SB), Y1, Y1
+	VPAND          constant21<>+0(SB), Y1, Y1
 	VPOR           Y1, Y0, Y0
 	VMOVDQU        Y0, 224(AX)(R9*8)
 	VBROADCASTI128 64(R10), Y0
@@ -1068,38 +1079,38 @@ tile:
 	VPUNPCKHQDQ    Y3, Y2, Y2
 	VPUNPCKLQDQ    Y1, Y0, Y3
 	VPUNPCKHQDQ    Y1, Y0, Y0
-	VPSRLVD        constant25<>+0(SB), Y4, Y1
-	VPAND          constant18<>+0(SB), Y1, Y1
+	VPSRLVD        constant26<>+0(SB), Y4, Y1
+	VPAND          constant19<>+0(SB), Y1, Y1
 	VBROADCASTI128 32(R10), Y4
 	VINSERTI128    $0x01, 32(R10), Y4, Y4
 	VPSHUFD        $0x00, Y4, Y5
-	VPSLLVD        constant26<>+0(SB), Y5, Y5
-	VPSRLVD        constant27<>+0(SB), Y5, Y5
-	VPAND          constant20<>+0(SB), Y5, Y5
+	VPSLLVD        constant27<>+0(SB), Y5, Y5
+	VPSRLVD        constant28<>+0(SB), Y5, Y5
+	VPAND          constant21<>+0(SB), Y5, Y5
 	VPOR           Y5, Y1, Y1
 	VMOVDQU        Y1, 288(AX)(R9*8)
-	VPSRLVD        constant25<>+0(SB), Y2, Y1
-	VPAND          constant18<>+0(SB), Y1, Y1
+	VPSRLVD        constant26<>+0(SB), Y2, Y1
+	VPAND          constant19<>+0(SB), Y1, Y1
 	VPSHUFD        $0x55, Y4, Y2
-	VPSLLVD        constant26<>+0(SB), Y2, Y2
-	VPSRLVD        constant27<>+0(SB), Y2, Y2
-	VPAND          constant20<>+0(SB), Y2, Y2
+	VPSLLVD        constant27<>+0(SB), Y2, Y2
+	VPSRLVD        constant28<>+0(SB), Y2, Y2
+	VPAND          constant21<>+0(SB), Y2, Y2
 	VPOR           Y2, Y1, Y1
 	VMOVDQU        Y1, 352(AX)(R9*8)
-	VPSRLVD        constant25<>+0(SB), Y3, Y1
-	VPAND          constant18<>+0(SB), Y1, Y1
+	VPSRLVD        constant26<>+0(SB), Y3, Y1
+	VPAND          constant19<>+0(SB), Y1, Y1
 	VPSHUFD        $0xaa, Y4, Y2
-	VPSLLVD        constant26<>+0(SB), Y2, Y2
-	VPSRLVD        constant27<>+0(SB), Y2, Y2
-	VPAND          constant20<>+0(SB), Y2, Y2
+	VPSLLVD        constant27<>+0(SB), Y2, Y2
+	VPSRLVD        constant28<>+0(SB), Y2, Y2
+	VPAND          constant21<>+0(SB), Y2, Y2
 	VPOR           Y2, Y1, Y1
 	VMOVDQU        Y1, 416(AX)(R9*8)
-	VPSRLVD        constant25<>+0(SB), Y0, Y0
-	VPAND          constant18<>+0(SB), Y0, Y0
+	VPSRLVD        constant26<>+0(SB), Y0, Y0
+	VPAND          constant19<>+0(SB), Y0, Y0
 	VPSHUFD        $0xff, Y4, Y1
-	VPSLLVD        constant26<>+0(SB), Y1, Y1
-	VPSRLVD        constant27<>+0(SB), Y1, Y1
-	VPAND          constant20<>+0(SB), Y1, Y1
+	VPSLLVD        constant27<>+0(SB), Y1, Y1
+	VPSRLVD        constant28<>+0(SB), Y1, Y1
+	VPAND          constant21<>+0(SB), Y1, Y1
 	VPOR           Y1, Y0, Y0
 	VMOVDQU        Y0, 480(AX)(R9*8)
 	VBROADCASTI128 (R10), Y0
@@ -1136,20 +1147,20 @@ tile:
 	VZEROUPPER
 	RET
 
-DATA constant25<>+0(SB)/8, $0x0000000400000000
-DATA constant25<>+8(SB)/8, $0x0000000400000000
-DATA constant25<>+16(SB)/8, $0x0000000400000000
-DATA constant25<>+24(SB)/8, $0x0000000400000000
-GLOBL constant25<>(SB), RODATA|NOPTR, $32
-
-DATA constant26<>+0(SB)/8, $0x0000000300000004
-DATA constant26<>+8(SB)/8, $0x0000000100000002
-DATA constant26<>+16(SB)/8, $0x0000000000000000
-DATA constant26<>+24(SB)/8, $0x0000000000000000
+DATA constant26<>+0(SB)/8, $0x0000000400000000
+DATA constant26<>+8(SB)/8, $0x0000000400000000
+DATA constant26<>+16(SB)/8, $0x0000000400000000
+DATA constant26<>+24(SB)/8, $0x0000000400000000
 GLOBL constant26<>(SB), RODATA|NOPTR, $32
 
-DATA constant27<>+0(SB)/8, $0x0000000000000000
-DATA constant27<>+8(SB)/8, $0x0000000000000000
-DATA constant27<>+16(SB)/8, $0x0000000100000000
-DATA constant27<>+24(SB)/8, $0x0000000300000002
+DATA constant27<>+0(SB)/8, $0x0000000300000004
+DATA constant27<>+8(SB)/8, $0x0000000100000002
+DATA constant27<>+16(SB)/8, $0x0000000000000000
+DATA constant27<>+24(SB)/8, $0x0000000000000000
 GLOBL constant27<>(SB), RODATA|NOPTR, $32
+
+DATA constant28<>+0(SB)/8, $0x0000000000000000
+DATA constant28<>+8(SB)/8, $0x0000000000000000
+DATA constant28<>+16(SB)/8, $0x0000000100000000
+DATA constant28<>+24(SB)/8, $0x0000000300000002
+GLOBL constant28<>(SB), RODATA|NOPTR, $32

@@ -65,105 +65,104 @@ group:
 	PREFETCHT0      4352(R12)
 	PREFETCHT0      4416(R12)
 	PREFETCHT0      4480(R12)
-	VMOVDQU32       (R12), Z8
-	VBROADCASTI64X4 128(R12), Z9
-	VPSLLVD         Z2, Z9, Z10
-	VPSRLVD         Z3, Z9, Z11
-	VPSRLD          $0x04, Z8, Z9
-	VPTERNLOGD      $0xd8, Z4, Z8, Z10
-	VPANDD          Z5, Z10, Z8
-	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        (DI)(R11*8), Z8, Z10
-	VPTERNLOGD      $0xd8, Z4, Z9, Z11
-	VPANDD          Z5, Z11, Z8
-	VPXORD          Z9, Z9, Z9
-	VPDPBUSD        64(DI)(R11*8), Z8, Z9
-	VPACKSSDW       Z9, Z10, Z8
-	VPMADDWD        Z6, Z8, Z8
-	VMOVDQU32       64(R12), Z9
-	VBROADCASTI64X4 160(R12), Z10
+	VMOVDQU32       (R12), Z9
+	VBROADCASTI64X4 128(R12), Z10
 	VPSLLVD         Z2, Z10, Z11
 	VPSRLVD         Z3, Z10, Z12
 	VPSRLD          $0x04, Z9, Z10
 	VPTERNLOGD      $0xd8, Z4, Z9, Z11
 	VPANDD          Z5, Z11, Z9
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        128(DI)(R11*8), Z9, Z11
+	VPDPBUSD        (DI)(R11*8), Z9, Z11
 	VPTERNLOGD      $0xd8, Z4, Z10, Z12
 	VPANDD          Z5, Z12, Z9
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        192(DI)(R11*8), Z9, Z10
+	VPDPBUSD        64(DI)(R11*8), Z9, Z10
 	VPACKSSDW       Z10, Z11, Z9
 	VPMADDWD        Z6, Z9, Z9
-	VSHUFPS         $0x88, Z9, Z8, Z10
-	VSHUFPS         $0xdd, Z9, Z8, Z8
-	VPADDD          Z10, Z8, Z8
-	VMOVDQU32       210(R12), Z9
-	VBROADCASTI64X4 338(R12), Z10
-	VPSLLVD         Z2, Z10, Z11
-	VPSRLVD         Z3, Z10, Z12
-	VPSRLD          $0x04, Z9, Z10
-	VPTERNLOGD      $0xd8, Z4, Z9, Z11
-	VPANDD          Z5, Z11, Z9
-	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        256(DI)(R11*8), Z9, Z11
-	VPTERNLOGD      $0xd8, Z4, Z10, Z12
-	VPANDD          Z5, Z12, Z9
-	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        320(DI)(R11*8), Z9, Z10
-	VPACKSSDW       Z10, Z11, Z9
-	VPMADDWD        Z6, Z9, Z9
-	VMOVDQU32       274(R12), Z10
-	VBROADCASTI64X4 370(R12), Z11
+	VMOVDQU32       64(R12), Z10
+	VBROADCASTI64X4 160(R12), Z11
 	VPSLLVD         Z2, Z11, Z12
 	VPSRLVD         Z3, Z11, Z13
 	VPSRLD          $0x04, Z10, Z11
 	VPTERNLOGD      $0xd8, Z4, Z10, Z12
 	VPANDD          Z5, Z12, Z10
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        384(DI)(R11*8), Z10, Z12
+	VPDPBUSD        128(DI)(R11*8), Z10, Z12
 	VPTERNLOGD      $0xd8, Z4, Z11, Z13
 	VPANDD          Z5, Z13, Z10
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        448(DI)(R11*8), Z10, Z11
+	VPDPBUSD        192(DI)(R11*8), Z10, Z11
 	VPACKSSDW       Z11, Z12, Z10
 	VPMADDWD        Z6, Z10, Z10
 	VSHUFPS         $0x88, Z10, Z9, Z11
 	VSHUFPS         $0xdd, Z10, Z9, Z9
 	VPADDD          Z11, Z9, Z9
-	VSHUFI32X4      $0x88, Z9, Z8, Z10
-	VSHUFI32X4      $0xdd, Z9, Z8, Z8
-	VPERMD          Z8, Z7, Z8
-	VPERMD          Z10, Z7, Z10
-	VMOVDQU32       (R9)(R11*1), Z9
-	VMOVDQU32       (R10)(R11*1), Z11
-	VPSUBD          Z11, Z9, Z9
-	VPSLLD          $0x05, Z11, Z11
-	VPSUBD          Z11, Z10, Z10
-	VPSLLD          $0x05, Z9, Z9
-	VPSUBD          Z9, Z8, Z8
-	VBROADCASTI32X4 192(R12), Y9
-	VINSERTI32X4    $0x01, 402(R12), Y9, Y9
-	VPBROADCASTW    208(R12), Y11
-	VPBROADCASTW    418(R12), X12
-	VINSERTI32X4    $0x01, X12, Y11, Y11
-	VCVTPH2PS       Y11, Z11
-	VPMOVZXWD       Y9, Z9
-	VPSLLD          $0x18, Z9, Z12
-	VPSLLD          $0x10, Z9, Z9
-	VPSRAD          $0x18, Z12, Z12
-	VCVTDQ2PS       Z12, Z12
-	VMULPS          Z11, Z12, Z12
-	VPSRAD          $0x18, Z9, Z9
-	VCVTDQ2PS       Z9, Z9
-	VMULPS          Z11, Z9, Z9
-	VMOVDQU32       (R8)(R11*1), Z11
+	VMOVDQU32       210(R12), Z10
+	VBROADCASTI64X4 338(R12), Z11
+	VPSLLVD         Z2, Z11, Z12
+	VPSRLVD         Z3, Z11, Z13
+	VPSRLD          $0x04, Z10, Z11
+	VPTERNLOGD      $0xd8, Z4, Z10, Z12
+	VPANDD          Z5, Z12, Z10
+	VPXORD          Z12, Z12, Z12
+	VPDPBUSD        256(DI)(R11*8), Z10, Z12
+	VPTERNLOGD      $0xd8, Z4, Z11, Z13
+	VPANDD          Z5, Z13, Z10
+	VPXORD          Z11, Z11, Z11
+	VPDPBUSD        320(DI)(R11*8), Z10, Z11
+	VPACKSSDW       Z11, Z12, Z10
+	VPMADDWD        Z6, Z10, Z10
+	VMOVDQU32       274(R12), Z11
+	VBROADCASTI64X4 370(R12), Z12
+	VPSLLVD         Z2, Z12, Z13
+	VPSRLVD         Z3, Z12, Z14
+	VPSRLD          $0x04, Z11, Z12
+	VPTERNLOGD      $0xd8, Z4, Z11, Z13
+	VPANDD          Z5, Z13, Z11
+	VPXORD          Z13, Z13, Z13
+	VPDPBUSD        384(DI)(R11*8), Z11, Z13
+	VPTERNLOGD      $0xd8, Z4, Z12, Z14
+	VPANDD          Z5, Z14, Z11
+	VPXORD          Z12, Z12, Z12
+	VPDPBUSD        448(DI)(R11*8), Z11, Z12
+	VPACKSSDW       Z12, Z13, Z11
+	VPMADDWD        Z6, Z11, Z11
+	VSHUFPS         $0x88, Z11, Z10, Z12
+	VSHUFPS         $0xdd, Z11, Z10, Z10
+	VPADDD          Z12, Z10, Z10
+	VMOVDQU32       Z9, Z11
+	VPERMT2D        Z10, Z7, Z11
+	VPERMT2D        Z10, Z8, Z9
+	VMOVDQU32       (R9)(R11*1), Z10
+	VMOVDQU32       (R10)(R11*1), Z12
+	VPSUBD          Z12, Z10, Z10
+	VPSLLD          $0x05, Z12, Z12
+	VPSUBD          Z12, Z11, Z11
+	VPSLLD          $0x05, Z10, Z10
+	VPSUBD          Z10, Z9, Z9
+	VBROADCASTI32X4 192(R12), Y10
+	VINSERTI32X4    $0x01, 402(R12), Y10, Y10
+	VPBROADCASTW    208(R12), Y12
+	VPBROADCASTW    418(R12), X13
+	VINSERTI32X4    $0x01, X13, Y12, Y12
+	VCVTPH2PS       Y12, Z12
+	VPMOVZXWD       Y10, Z10
+	VPSLLD          $0x18, Z10, Z13
+	VPSLLD          $0x10, Z10, Z10
+	VPSRAD          $0x18, Z13, Z13
+	VCVTDQ2PS       Z13, Z13
+	VMULPS          Z12, Z13, Z13
+	VPSRAD          $0x18, Z10, Z10
 	VCVTDQ2PS       Z10, Z10
-	VMULPS          Z11, Z12, Z12
-	VFMADD231PS     Z12, Z10, Z1
-	VCVTDQ2PS       Z8, Z8
-	VMULPS          Z11, Z9, Z9
-	VFMADD231PS     Z9, Z8, Z1
+	VMULPS          Z12, Z10, Z10
+	VMOVDQU32       (R8)(R11*1), Z12
+	VCVTDQ2PS       Z11, Z11
+	VMULPS          Z12, Z13, Z13
+	VFMADD231PS     Z13, Z11, Z1
+	VCVTDQ2PS       Z9, Z9
+	VMULPS          Z12, Z10, Z10
+	VFMADD231PS     Z10, Z9, Z1
 	ADDQ            $+420, R12
 	ADDQ            $+64, R11
 	JMP             group
@@ -177,32 +176,32 @@ rest:
 	LEAQ 8(SP), R15
 
 copy:
-	VMOVDQU32 (R12), Y8
-	VMOVDQU32 Y8, (R15)
+	VMOVDQU32 (R12), Y9
+	VMOVDQU32 Y9, (R15)
 	ADDQ      $+32, R12
 	ADDQ      $+32, R15
-	VMOVDQU32 (R12), Y8
-	VMOVDQU32 Y8, (R15)
+	VMOVDQU32 (R12), Y9
+	VMOVDQU32 Y9, (R15)
 	ADDQ      $+32, R12
 	ADDQ      $+32, R15
-	VMOVDQU32 (R12), Y8
-	VMOVDQU32 Y8, (R15)
+	VMOVDQU32 (R12), Y9
+	VMOVDQU32 Y9, (R15)
 	ADDQ      $+32, R12
 	ADDQ      $+32, R15
-	VMOVDQU32 (R12), Y8
-	VMOVDQU32 Y8, (R15)
+	VMOVDQU32 (R12), Y9
+	VMOVDQU32 Y9, (R15)
 	ADDQ      $+32, R12
 	ADDQ      $+32, R15
-	VMOVDQU32 (R12), Y8
-	VMOVDQU32 Y8, (R15)
+	VMOVDQU32 (R12), Y9
+	VMOVDQU32 Y9, (R15)
 	ADDQ      $+32, R12
 	ADDQ      $+32, R15
-	VMOVDQU32 (R12), Y8
-	VMOVDQU32 Y8, (R15)
+	VMOVDQU32 (R12), Y9
+	VMOVDQU32 Y9, (R15)
 	ADDQ      $+32, R12
 	ADDQ      $+32, R15
-	VMOVDQU32 (R12), X8
-	VMOVDQU32 X8, (R15)
+	VMOVDQU32 (R12), X9
+	VMOVDQU32 X9, (R15)
 	ADDQ      $+16, R12
 	ADDQ      $+16, R15
 	MOVWLZX   (R12), BP
@@ -214,118 +213,117 @@ copy:
 	LEAQ      8(SP), R12
 
 inPlace:
-	VMOVDQU32       (R12), Z8
-	VBROADCASTI64X4 128(R12), Z9
-	VPSLLVD         Z2, Z9, Z10
-	VPSRLVD         Z3, Z9, Z11
-	VPSRLD          $0x04, Z8, Z9
-	VPTERNLOGD      $0xd8, Z4, Z8, Z10
-	VPANDD          Z5, Z10, Z8
-	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        (DI)(R11*8), Z8, Z10
-	VPTERNLOGD      $0xd8, Z4, Z9, Z11
-	VPANDD          Z5, Z11, Z8
-	VPXORD          Z9, Z9, Z9
-	VPDPBUSD        64(DI)(R11*8), Z8, Z9
-	VPACKSSDW       Z9, Z10, Z8
-	VPMADDWD        Z6, Z8, Z8
-	VMOVDQU32       64(R12), Z9
-	VBROADCASTI64X4 160(R12), Z10
+	VMOVDQU32       (R12), Z9
+	VBROADCASTI64X4 128(R12), Z10
 	VPSLLVD         Z2, Z10, Z11
 	VPSRLVD         Z3, Z10, Z12
 	VPSRLD          $0x04, Z9, Z10
 	VPTERNLOGD      $0xd8, Z4, Z9, Z11
 	VPANDD          Z5, Z11, Z9
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        128(DI)(R11*8), Z9, Z11
+	VPDPBUSD        (DI)(R11*8), Z9, Z11
 	VPTERNLOGD      $0xd8, Z4, Z10, Z12
 	VPANDD          Z5, Z12, Z9
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        192(DI)(R11*8), Z9, Z10
+	VPDPBUSD        64(DI)(R11*8), Z9, Z10
 	VPACKSSDW       Z10, Z11, Z9
 	VPMADDWD        Z6, Z9, Z9
-	VSHUFPS         $0x88, Z9, Z8, Z10
-	VSHUFPS         $0xdd, Z9, Z8, Z8
-	VPADDD          Z10, Z8, Z8
-	VMOVDQU32       210(R12), Z9
-	VBROADCASTI64X4 338(R12), Z10
-	VPSLLVD         Z2, Z10, Z11
-	VPSRLVD         Z3, Z10, Z12
-	VPSRLD          $0x04, Z9, Z10
-	VPTERNLOGD      $0xd8, Z4, Z9, Z11
-	VPANDD          Z5, Z11, Z9
-	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        256(DI)(R11*8), Z9, Z11
-	VPTERNLOGD      $0xd8, Z4, Z10, Z12
-	VPANDD          Z5, Z12, Z9
-	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        320(DI)(R11*8), Z9, Z10
-	VPACKSSDW       Z10, Z11, Z9
-	VPMADDWD        Z6, Z9, Z9
-	VMOVDQU32       274(R12), Z10
-	VBROADCASTI64X4 370(R12), Z11
+	VMOVDQU32       64(R12), Z10
+	VBROADCASTI64X4 160(R12), Z11
 	VPSLLVD         Z2, Z11, Z12
 	VPSRLVD         Z3, Z11, Z13
 	VPSRLD          $0x04, Z10, Z11
 	VPTERNLOGD      $0xd8, Z4, Z10, Z12
 	VPANDD          Z5, Z12, Z10
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        384(DI)(R11*8), Z10, Z12
+	VPDPBUSD        128(DI)(R11*8), Z10, Z12
 	VPTERNLOGD      $0xd8, Z4, Z11, Z13
 	VPANDD          Z5, Z13, Z10
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        448(DI)(R11*8), Z10, Z11
+	VPDPBUSD        192(DI)(R11*8), Z10, Z11
 	VPACKSSDW       Z11, Z12, Z10
 	VPMADDWD        Z6, Z10, Z10
 	VSHUFPS         $0x88, Z10, Z9, Z11
 	VSHUFPS         $0xdd, Z10, Z9, Z9
 	VPADDD          Z11, Z9, Z9
-	VSHUFI32X4      $0x88, Z9, Z8, Z10
-	VSHUFI32X4      $0xdd, Z9, Z8, Z8
-	VPERMD          Z8, Z7, Z8
-	VPERMD          Z10, Z7, Z10
-	VMOVDQU32       (R9)(R11*1), Z9
-	VMOVDQU32       (R10)(R11*1), Z11
-	VPSUBD          Z11, Z9, Z9
-	VPSLLD          $0x05, Z11, Z11
-	VPSUBD          Z11, Z10, Z10
-	VPSLLD          $0x05, Z9, Z9
-	VPSUBD          Z9, Z8, Z8
-	VBROADCASTI32X4 192(R12), Y9
-	VINSERTI32X4    $0x01, 402(R12), Y9, Y9
-	VPBROADCASTW    208(R12), Y11
-	VPBROADCASTW    418(R12), X12
-	VINSERTI32X4    $0x01, X12, Y11, Y11
-	VCVTPH2PS       Y11, Z11
-	VPMOVZXWD       Y9, Z9
-	VPSLLD          $0x18, Z9, Z12
-	VPSLLD          $0x10, Z9, Z9
-	VPSRAD          $0x18, Z12, Z12
-	VCVTDQ2PS       Z12, Z12
-	VMULPS          Z11, Z12, Z12
-	VPSRAD          $0x18, Z9, Z9
-	VCVTDQ2PS       Z9, Z9
-	VMULPS          Z11, Z9, Z9
-	VPANDD          Z0, Z12, Z12
-	VPANDD          Z0, Z9, Z9
-	VMOVDQU32       (R8)(R11*1), Z11
+	VMOVDQU32       210(R12), Z10
+	VBROADCASTI64X4 338(R12), Z11
+	VPSLLVD         Z2, Z11, Z12
+	VPSRLVD         Z3, Z11, Z13
+	VPSRLD          $0x04, Z10, Z11
+	VPTERNLOGD      $0xd8, Z4, Z10, Z12
+	VPANDD          Z5, Z12, Z10
+	VPXORD          Z12, Z12, Z12
+	VPDPBUSD        256(DI)(R11*8), Z10, Z12
+	VPTERNLOGD      $0xd8, Z4, Z11, Z13
+	VPANDD          Z5, Z13, Z10
+	VPXORD          Z11, Z11, Z11
+	VPDPBUSD        320(DI)(R11*8), Z10, Z11
+	VPACKSSDW       Z11, Z12, Z10
+	VPMADDWD        Z6, Z10, Z10
+	VMOVDQU32       274(R12), Z11
+	VBROADCASTI64X4 370(R12), Z12
+	VPSLLVD         Z2, Z12, Z13
+	VPSRLVD         Z3, Z12, Z14
+	VPSRLD          $0x04, Z11, Z12
+	VPTERNLOGD      $0xd8, Z4, Z11, Z13
+	VPANDD          Z5, Z13, Z11
+	VPXORD          Z13, Z13, Z13
+	VPDPBUSD        384(DI)(R11*8), Z11, Z13
+	VPTERNLOGD      $0xd8, Z4, Z12, Z14
+	VPANDD          Z5, Z14, Z11
+	VPXORD          Z12, Z12, Z12
+	VPDPBUSD        448(DI)(R11*8), Z11, Z12
+	VPACKSSDW       Z12, Z13, Z11
+	VPMADDWD        Z6, Z11, Z11
+	VSHUFPS         $0x88, Z11, Z10, Z12
+	VSHUFPS         $0xdd, Z11, Z10, Z10
+	VPADDD          Z12, Z10, Z10
+	VMOVDQU32       Z9, Z11
+	VPERMT2D        Z10, Z7, Z11
+	VPERMT2D        Z10, Z8, Z9
+	VMOVDQU32       (R9)(R11*1), Z10
+	VMOVDQU32       (R10)(R11*1), Z12
+	VPSUBD          Z12, Z10, Z10
+	VPSLLD          $0x05, Z12, Z12
+	VPSUBD          Z12, Z11, Z11
+	VPSLLD          $0x05, Z10, Z10
+	VPSUBD          Z10, Z9, Z9
+	VBROADCASTI32X4 192(R12), Y10
+	VINSERTI32X4    $0x01, 402(R12), Y10, Y10
+	VPBROADCASTW    208(R12), Y12
+	VPBROADCASTW    418(R12), X13
+	VINSERTI32X4    $0x01, X13, Y12, Y12
+	VCVTPH2PS       Y12, Z12
+	VPMOVZXWD       Y10, Z10
+	VPSLLD          $0x18, Z10, Z13
+	VPSLLD          $0x10, Z10, Z10
+	VPSRAD          $0x18, Z13, Z13
+	VCVTDQ2PS       Z13, Z13
+	VMULPS          Z12, Z13, Z13
+	VPSRAD          $0x18, Z10, Z10
 	VCVTDQ2PS       Z10, Z10
-	VMULPS          Z11, Z12, Z12
-	VFMADD231PS     Z12, Z10, Z1
-	VCVTDQ2PS       Z8, Z8
-	VMULPS          Z11, Z9, Z9
-	VFMADD231PS     Z9, Z8, Z1
+	VMULPS          Z12, Z10, Z10
+	VPANDD          Z0, Z13, Z13
+	VPANDD          Z0, Z10, Z10
+	VMOVDQU32       (R8)(R11*1), Z12
+	VCVTDQ2PS       Z11, Z11
+	VMULPS          Z12, Z13, Z13
+	VFMADD231PS     Z13, Z11, Z1
+	VCVTDQ2PS       Z9, Z9
+	VMULPS          Z12, Z10, Z10
+	VFMADD231PS     Z10, Z9, Z1
 
 done:
-	VPERMILPS     $0x4e, Z1, Z8
-	VADDPS        Z1, Z8, Z8
-	VPERMILPS     $0xb1, Z8, Z1
-	VADDPS        Z1, Z8, Z8
-	VSHUFF32X4    $0xb1, Z8, Z8, Z1
-	VADDPS        Z8, Z1, Z1
-	VEXTRACTI32X4 $0x02, Z1, X8
-	VADDPS        X1, X8, X8
-	VMOVSS        X8, (AX)
+	VPERMILPS     $0x4e, Z1, Z9
+	VADDPS        Z1, Z9, Z9
+	VPERMILPS     $0xb1, Z9, Z1
+	VADDPS        Z1, Z9, Z9
+	VSHUFF32X4    $0xb1, Z9, Z9, Z1
+	VADDPS        Z9, Z1, Z1
+	VEXTRACTI32X4 $0x02, Z1, X9
+	VADDPS        X1, X9, X9
+	VMOVSS        X9, (AX)
 	ADDQ          $0x04, AX
 	ADDQ          DX, CX
 	DECQ          BX
@@ -338,8 +336,9 @@ constants:
 	VMOVDQU32 constant3<>+0(SB), Z7
 	VMOVDQU32 constant4<>+0(SB), Z6
 	VMOVDQU32 constant5<>+0(SB), Z2
-	VMOVDQU32 constant6<>+0(SB), Z4
-	VMOVDQU32 constant7<>+0(SB), Z5
+	VMOVDQU32 constant6<>+0(SB), Z8
+	VMOVDQU32 constant7<>+0(SB), Z4
+	VMOVDQU32 constant8<>+0(SB), Z5
 	JMP       begin
 
 DATA constant0<>+0(SB)/8, $0xffffffffffffffff
@@ -376,14 +375,14 @@ DATA constant2<>+48(SB)/8, $0x0000000200000002
 DATA constant2<>+56(SB)/8, $0x0000000200000002
 GLOBL constant2<>(SB), RODATA|NOPTR, $64
 
-DATA constant3<>+0(SB)/8, $0x0000000400000000
-DATA constant3<>+8(SB)/8, $0x0000000500000001
-DATA constant3<>+16(SB)/8, $0x0000000600000002
-DATA constant3<>+24(SB)/8, $0x0000000700000003
-DATA constant3<>+32(SB)/8, $0x0000000c00000008
-DATA constant3<>+40(SB)/8, $0x0000000d00000009
-DATA constant3<>+48(SB)/8, $0x0000000e0000000a
-DATA constant3<>+56(SB)/8, $0x0000000f0000000b
+DATA constant3<>+0(SB)/8, $0x0000000800000000
+DATA constant3<>+8(SB)/8, $0x0000000900000001
+DATA constant3<>+16(SB)/8, $0x0000000a00000002
+DATA constant3<>+24(SB)/8, $0x0000000b00000003
+DATA constant3<>+32(SB)/8, $0x0000001800000010
+DATA constant3<>+40(SB)/8, $0x0000001900000011
+DATA constant3<>+48(SB)/8, $0x0000001a00000012
+DATA constant3<>+56(SB)/8, $0x0000001b00000013
 GLOBL constant3<>(SB), RODATA|NOPTR, $64
 
 DATA constant4<>+0(SB)/8, $0x0001000100010001
@@ -406,25 +405,35 @@ DATA constant5<>+48(SB)/8, $0x0000000200000002
 DATA constant5<>+56(SB)/8, $0x0000000200000002
 GLOBL constant5<>(SB), RODATA|NOPTR, $64
 
-DATA constant6<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant6<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant6<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant6<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant6<>+32(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant6<>+40(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant6<>+48(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant6<>+56(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant6<>+0(SB)/8, $0x0000000c00000004
+DATA constant6<>+8(SB)/8, $0x0000000d00000005
+DATA constant6<>+16(SB)/8, $0x0000000e00000006
+DATA constant6<>+24(SB)/8, $0x0000000f00000007
+DATA constant6<>+32(SB)/8, $0x0000001c00000014
+DATA constant6<>+40(SB)/8, $0x0000001d00000015
+DATA constant6<>+48(SB)/8, $0x0000001e00000016
+DATA constant6<>+56(SB)/8, $0x0000001f00000017
 GLOBL constant6<>(SB), RODATA|NOPTR, $64
 
-DATA constant7<>+0(SB)/8, $0x3f3f3f3f3f3f3f3f
-DATA constant7<>+8(SB)/8, $0x3f3f3f3f3f3f3f3f
-DATA constant7<>+16(SB)/8, $0x3f3f3f3f3f3f3f3f
-DATA constant7<>+24(SB)/8, $0x3f3f3f3f3f3f3f3f
-DATA constant7<>+32(SB)/8, $0x3f3f3f3f3f3f3f3f
-DATA constant7<>+40(SB)/8, $0x3f3f3f3f3f3f3f3f
-DATA constant7<>+48(SB)/8, $0x3f3f3f3f3f3f3f3f
-DATA constant7<>+56(SB)/8, $0x3f3f3f3f3f3f3f3f
+DATA constant7<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant7<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant7<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant7<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant7<>+32(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant7<>+40(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant7<>+48(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant7<>+56(SB)/8, $0x0f0f0f0f0f0f0f0f
 GLOBL constant7<>(SB), RODATA|NOPTR, $64
+
+DATA constant8<>+0(SB)/8, $0x3f3f3f3f3f3f3f3f
+DATA constant8<>+8(SB)/8, $0x3f3f3f3f3f3f3f3f
+DATA constant8<>+16(SB)/8, $0x3f3f3f3f3f3f3f3f
+DATA constant8<>+24(SB)/8, $0x3f3f3f3f3f3f3f3f
+DATA constant8<>+32(SB)/8, $0x3f3f3f3f3f3f3f3f
+DATA constant8<>+40(SB)/8, $0x3f3f3f3f3f3f3f3f
+DATA constant8<>+48(SB)/8, $0x3f3f3f3f3f3f3f3f
+DATA constant8<>+56(SB)/8, $0x3f3f3f3f3f3f3f3f
+GLOBL constant8<>(SB), RODATA|NOPTR, $64
 
 // func q6_kPackAVX512(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX2, AVX512F, AVX512VL
@@ -573,42 +582,42 @@ tile:
 	RET
 
 constants:
-	VMOVDQU32 constant8<>+0(SB), Z8
-	VMOVDQU32 constant9<>+0(SB), Z6
-	VMOVDQU32 constant10<>+0(SB), Z7
-	VMOVDQU32 constant6<>+0(SB), Z9
-	VMOVDQU32 constant7<>+0(SB), Z10
+	VMOVDQU32 constant9<>+0(SB), Z8
+	VMOVDQU32 constant10<>+0(SB), Z6
+	VMOVDQU32 constant11<>+0(SB), Z7
+	VMOVDQU32 constant7<>+0(SB), Z9
+	VMOVDQU32 constant8<>+0(SB), Z10
 	JMP       begin
 
-DATA constant8<>+0(SB)/8, $0x0000000000000000
-DATA constant8<>+8(SB)/8, $0x0000000200000000
-DATA constant8<>+16(SB)/8, $0x0000000000000000
-DATA constant8<>+24(SB)/8, $0x0000000200000000
-DATA constant8<>+32(SB)/8, $0x0000000000000000
-DATA constant8<>+40(SB)/8, $0x0000000200000000
-DATA constant8<>+48(SB)/8, $0x0000000000000000
-DATA constant8<>+56(SB)/8, $0x0000000200000000
-GLOBL constant8<>(SB), RODATA|NOPTR, $64
-
 DATA constant9<>+0(SB)/8, $0x0000000000000000
-DATA constant9<>+8(SB)/8, $0x0000000400000004
+DATA constant9<>+8(SB)/8, $0x0000000200000000
 DATA constant9<>+16(SB)/8, $0x0000000000000000
-DATA constant9<>+24(SB)/8, $0x0000000400000004
+DATA constant9<>+24(SB)/8, $0x0000000200000000
 DATA constant9<>+32(SB)/8, $0x0000000000000000
-DATA constant9<>+40(SB)/8, $0x0000000400000004
+DATA constant9<>+40(SB)/8, $0x0000000200000000
 DATA constant9<>+48(SB)/8, $0x0000000000000000
-DATA constant9<>+56(SB)/8, $0x0000000400000004
+DATA constant9<>+56(SB)/8, $0x0000000200000000
 GLOBL constant9<>(SB), RODATA|NOPTR, $64
 
-DATA constant10<>+0(SB)/8, $0x0000000200000004
-DATA constant10<>+8(SB)/8, $0x0000000000000000
-DATA constant10<>+16(SB)/8, $0x0000000200000004
-DATA constant10<>+24(SB)/8, $0x0000000000000000
-DATA constant10<>+32(SB)/8, $0x0000000200000004
-DATA constant10<>+40(SB)/8, $0x0000000000000000
-DATA constant10<>+48(SB)/8, $0x0000000200000004
-DATA constant10<>+56(SB)/8, $0x0000000000000000
+DATA constant10<>+0(SB)/8, $0x0000000000000000
+DATA constant10<>+8(SB)/8, $0x0000000400000004
+DATA constant10<>+16(SB)/8, $0x0000000000000000
+DATA constant10<>+24(SB)/8, $0x0000000400000004
+DATA constant10<>+32(SB)/8, $0x0000000000000000
+DATA constant10<>+40(SB)/8, $0x0000000400000004
+DATA constant10<>+48(SB)/8, $0x0000000000000000
+DATA constant10<>+56(SB)/8, $0x0000000400000004
 GLOBL constant10<>(SB), RODATA|NOPTR, $64
+
+DATA constant11<>+0(SB)/8, $0x0000000200000004
+DATA constant11<>+8(SB)/8, $0x0000000000000000
+DATA constant11<>+16(SB)/8, $0x0000000200000004
+DATA constant11<>+24(SB)/8, $0x0000000000000000
+DATA constant11<>+32(SB)/8, $0x0000000200000004
+DATA constant11<>+40(SB)/8, $0x0000000000000000
+DATA constant11<>+48(SB)/8, $0x0000000200000004
+DATA constant11<>+56(SB)/8, $0x0000000000000000
+GLOBL constant11<>(SB), RODATA|NOPTR, $64
 
 // func q6_kRowAVX2(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 // Requires: AVX, AVX2, F16C, FMA3, MMX+
@@ -640,39 +649,39 @@ group:
 	VMOVDQU        (R12), Y1
 	VMOVDQU        128(R12), Y2
 	VPSLLD         $0x04, Y2, Y2
-	VPAND          constant11<>+0(SB), Y1, Y1
-	VPAND          constant12<>+0(SB), Y2, Y2
+	VPAND          constant12<>+0(SB), Y1, Y1
+	VPAND          constant13<>+0(SB), Y2, Y2
 	VPOR           Y1, Y2, Y1
 	VPMADDUBSW     (DI)(R11*8), Y1, Y1
-	VPMADDWD       constant13<>+0(SB), Y1, Y1
+	VPMADDWD       constant14<>+0(SB), Y1, Y1
 	VMOVDQU        32(R12), Y2
 	VMOVDQU        128(R12), Y3
 	VPSLLD         $0x02, Y3, Y3
-	VPAND          constant11<>+0(SB), Y2, Y2
-	VPAND          constant12<>+0(SB), Y3, Y3
+	VPAND          constant12<>+0(SB), Y2, Y2
+	VPAND          constant13<>+0(SB), Y3, Y3
 	VPOR           Y2, Y3, Y2
 	VPMADDUBSW     32(DI)(R11*8), Y2, Y2
-	VPMADDWD       constant13<>+0(SB), Y2, Y2
+	VPMADDWD       constant14<>+0(SB), Y2, Y2
 	VPUNPCKLDQ     Y2, Y1, Y3
 	VPUNPCKHDQ     Y2, Y1, Y1
 	VPADDD         Y3, Y1, Y1
 	VMOVDQU        (R12), Y2
 	VMOVDQU        128(R12), Y3
 	VPSRLD         $0x04, Y2, Y2
-	VPAND          constant11<>+0(SB), Y2, Y2
-	VPAND          constant12<>+0(SB), Y3, Y3
+	VPAND          constant12<>+0(SB), Y2, Y2
+	VPAND          constant13<>+0(SB), Y3, Y3
 	VPOR           Y2, Y3, Y2
 	VPMADDUBSW     64(DI)(R11*8), Y2, Y2
-	VPMADDWD       constant13<>+0(SB), Y2, Y2
+	VPMADDWD       constant14<>+0(SB), Y2, Y2
 	VMOVDQU        32(R12), Y3
 	VMOVDQU        128(R12), Y4
 	VPSRLD         $0x02, Y4, Y4
 	VPSRLD         $0x04, Y3, Y3
-	VPAND          constant11<>+0(SB), Y3, Y3
-	VPAND          constant12<>+0(SB), Y4, Y4
+	VPAND          constant12<>+0(SB), Y3, Y3
+	VPAND          constant13<>+0(SB), Y4, Y4
 	VPOR           Y3, Y4, Y3
 	VPMADDUBSW     96(DI)(R11*8), Y3, Y3
-	VPMADDWD       constant13<>+0(SB), Y3, Y3
+	VPMADDWD       constant14<>+0(SB), Y3, Y3
 	VPUNPCKLDQ     Y3, Y2, Y4
 	VPUNPCKHDQ     Y3, Y2, Y2
 	VPADDD         Y4, Y2, Y2
@@ -682,39 +691,39 @@ group:
 	VMOVDQU        64(R12), Y2
 	VMOVDQU        160(R12), Y3
 	VPSLLD         $0x04, Y3, Y3
-	VPAND          constant11<>+0(SB), Y2, Y2
-	VPAND          constant12<>+0(SB), Y3, Y3
+	VPAND          constant12<>+0(SB), Y2, Y2
+	VPAND          constant13<>+0(SB), Y3, Y3
 	VPOR           Y2, Y3, Y2
 	VPMADDUBSW     128(DI)(R11*8), Y2, Y2
-	VPMADDWD       constant13<>+0(SB), Y2, Y2
+	VPMADDWD       constant14<>+0(SB), Y2, Y2
 	VMOVDQU        96(R12), Y3
 	VMOVDQU        160(R12), Y4
 	VPSLLD         $0x02, Y4, Y4
-	VPAND          constant11<>+0(SB), Y3, Y3
-	VPAND          constant12<>+0(SB), Y4, Y4
+	VPAND          constant12<>+0(SB), Y3, Y3
+	VPAND          constant13<>+0(SB), Y4, Y4
 	VPOR           Y3, Y4, Y3
 	VPMADDUBSW     160(DI)(R11*8), Y3, Y3
-	VPMADDWD       constant13<>+0(SB), Y3, Y3
+	VPMADDWD       constant14<>+0(SB), Y3, Y3
 	VPUNPCKLDQ     Y3, Y2, Y4
 	VPUNPCKHDQ     Y3, Y2, Y2
 	VPADDD         Y4, Y2, Y2
 	VMOVDQU        64(R12), Y3
 	VMOVDQU        160(R12), Y4
 	VPSRLD         $0x04, Y3, Y3
-	VPAND          constant11<>+0(SB), Y3, Y3
-	VPAND          constant12<>+0(SB), Y4, Y4
+	VPAND          constant12<>+0(SB), Y3, Y3
+	VPAND          constant13<>+0(SB), Y4, Y4
 	VPOR           Y3, Y4, Y3
 	VPMADDUBSW     192(DI)(R11*8), Y3, Y3
-	VPMADDWD       constant13<>+0(SB), Y3, Y3
+	VPMADDWD       constant14<>+0(SB), Y3, Y3
 	VMOVDQU        96(R12), Y4
 	VMOVDQU        160(R12), Y5
 	VPSRLD         $0x02, Y5, Y5
 	VPSRLD         $0x04, Y4, Y4
-	VPAND          constant11<>+0(SB), Y4, Y4
-	VPAND          constant12<>+0(SB), Y5, Y5
+	VPAND          constant12<>+0(SB), Y4, Y4
+	VPAND          constant13<>+0(SB), Y5, Y5
 	VPOR           Y4, Y5, Y4
 	VPMADDUBSW     224(DI)(R11*8), Y4, Y4
-	VPMADDWD       constant13<>+0(SB), Y4, Y4
+	VPMADDWD       constant14<>+0(SB), Y4, Y4
 	VPUNPCKLDQ     Y4, Y3, Y5
 	VPUNPCKHDQ     Y4, Y3, Y3
 	VPADDD         Y5, Y3, Y3
@@ -768,23 +777,23 @@ rest:
 	VZEROUPPER
 	RET
 
-DATA constant11<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant11<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant11<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant11<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
-GLOBL constant11<>(SB), RODATA|NOPTR, $32
-
-DATA constant12<>+0(SB)/8, $0x3030303030303030
-DATA constant12<>+8(SB)/8, $0x3030303030303030
-DATA constant12<>+16(SB)/8, $0x3030303030303030
-DATA constant12<>+24(SB)/8, $0x3030303030303030
+DATA constant12<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant12<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant12<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant12<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
 GLOBL constant12<>(SB), RODATA|NOPTR, $32
 
-DATA constant13<>+0(SB)/8, $0x0001000100010001
-DATA constant13<>+8(SB)/8, $0x0001000100010001
-DATA constant13<>+16(SB)/8, $0x0001000100010001
-DATA constant13<>+24(SB)/8, $0x0001000100010001
+DATA constant13<>+0(SB)/8, $0x3030303030303030
+DATA constant13<>+8(SB)/8, $0x3030303030303030
+DATA constant13<>+16(SB)/8, $0x3030303030303030
+DATA constant13<>+24(SB)/8, $0x3030303030303030
 GLOBL constant13<>(SB), RODATA|NOPTR, $32
+
+DATA constant14<>+0(SB)/8, $0x0001000100010001
+DATA constant14<>+8(SB)/8, $0x0001000100010001
+DATA constant14<>+16(SB)/8, $0x0001000100010001
+DATA constant14<>+24(SB)/8, $0x0001000100010001
+GLOBL constant14<>(SB), RODATA|NOPTR, $32
 
 // func q6_kPackAVX2(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX2, F16C
@@ -818,36 +827,36 @@ tile:
 	VPUNPCKHQDQ    Y5, Y3, Y3
 	VPUNPCKLQDQ    Y0, Y4, Y5
 	VPUNPCKHQDQ    Y0, Y4, Y0
-	VPSRLVD        constant14<>+0(SB), Y1, Y1
+	VPSRLVD        constant15<>+0(SB), Y1, Y1
 	VPSHUFD        $0x00, Y2, Y4
-	VPSLLVD        constant15<>+0(SB), Y4, Y4
-	VPSRLVD        constant16<>+0(SB), Y4, Y4
-	VPAND          constant11<>+0(SB), Y1, Y1
-	VPAND          constant12<>+0(SB), Y4, Y4
+	VPSLLVD        constant16<>+0(SB), Y4, Y4
+	VPSRLVD        constant17<>+0(SB), Y4, Y4
+	VPAND          constant12<>+0(SB), Y1, Y1
+	VPAND          constant13<>+0(SB), Y4, Y4
 	VPOR           Y1, Y4, Y1
 	VMOVDQU        Y1, (AX)(R9*8)
-	VPSRLVD        constant14<>+0(SB), Y3, Y3
+	VPSRLVD        constant15<>+0(SB), Y3, Y3
 	VPSHUFD        $0x55, Y2, Y1
-	VPSLLVD        constant15<>+0(SB), Y1, Y1
-	VPSRLVD        constant16<>+0(SB), Y1, Y1
-	VPAND          constant11<>+0(SB), Y3, Y3
-	VPAND          constant12<>+0(SB), Y1, Y1
+	VPSLLVD        constant16<>+0(SB), Y1, Y1
+	VPSRLVD        constant17<>+0(SB), Y1, Y1
+	VPAND          constant12<>+0(SB), Y3, Y3
+	VPAND          constant13<>+0(SB), Y1, Y1
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 64(AX)(R9*8)
-	VPSRLVD        constant14<>+0(SB), Y5, Y5
+	VPSRLVD        constant15<>+0(SB), Y5, Y5
 	VPSHUFD        $0xaa, Y2, Y1
-	VPSLLVD        constant15<>+0(SB), Y1, Y1
-	VPSRLVD        constant16<>+0(SB), Y1, Y1
-	VPAND          constant11<>+0(SB), Y5, Y3
-	VPAND          constant12<>+0(SB), Y1, Y1
+	VPSLLVD        constant16<>+0(SB), Y1, Y1
+	VPSRLVD        constant17<>+0(SB), Y1, Y1
+	VPAND          constant12<>+0(SB), Y5, Y3
+	VPAND          constant13<>+0(SB), Y1, Y1
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 128(AX)(R9*8)
-	VPSRLVD        constant14<>+0(SB), Y0, Y0
+	VPSRLVD        constant15<>+0(SB), Y0, Y0
 	VPSHUFD        $0xff, Y2, Y1
-	VPSLLVD        constant15<>+0(SB), Y1, Y1
-	VPSRLVD        constant16<>+0(SB), Y1, Y1
-	VPAND          constant11<>+0(SB), Y0, Y0
-	VPAND          constant12<>+0(SB), Y1, Y1
+	VPSLLVD        constant16<>+0(SB), Y1, Y1
+	VPSRLVD        constant17<>+0(SB), Y1, Y1
+	VPAND          constant12<>+0(SB), Y0, Y0
+	VPAND          constant13<>+0(SB), Y1, Y1
 	VPOR           Y0, Y1, Y0
 	VMOVDQU        Y0, 192(AX)(R9*8)
 	VBROADCASTI128 16(R10), Y0
@@ -864,36 +873,36 @@ tile:
 	VPUNPCKHQDQ    Y5, Y3, Y3
 	VPUNPCKLQDQ    Y0, Y4, Y5
 	VPUNPCKHQDQ    Y0, Y4, Y0
-	VPSRLVD        constant14<>+0(SB), Y1, Y1
+	VPSRLVD        constant15<>+0(SB), Y1, Y1
 	VPSHUFD        $0x00, Y2, Y4
-	VPSLLVD        constant15<>+0(SB), Y4, Y4
-	VPSRLVD        constant16<>+0(SB), Y4, Y4
-	VPAND          constant11<>+0(SB), Y1, Y1
-	VPAND          constant12<>+0(SB), Y4, Y4
+	VPSLLVD        constant16<>+0(SB), Y4, Y4
+	VPSRLVD        constant17<>+0(SB), Y4, Y4
+	VPAND          constant12<>+0(SB), Y1, Y1
+	VPAND          constant13<>+0(SB), Y4, Y4
 	VPOR           Y1, Y4, Y1
 	VMOVDQU        Y1, 256(AX)(R9*8)
-	VPSRLVD        constant14<>+0(SB), Y3, Y3
+	VPSRLVD        constant15<>+0(SB), Y3, Y3
 	VPSHUFD        $0x55, Y2, Y1
-	VPSLLVD        constant15<>+0(SB), Y1, Y1
-	VPSRLVD        constant16<>+0(SB), Y1, Y1
-	VPAND          constant11<>+0(SB), Y3, Y3
-	VPAND          constant12<>+0(SB), Y1, Y1
+	VPSLLVD        constant16<>+0(SB), Y1, Y1
+	VPSRLVD        constant17<>+0(SB), Y1, Y1
+	VPAND          constant12<>+0(SB), Y3, Y3
+	VPAND          constant13<>+0(SB), Y1, Y1
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 320(AX)(R9*8)
-	VPSRLVD        constant14<>+0(SB), Y5, Y5
+	VPSRLVD        constant15<>+0(SB), Y5, Y5
 	VPSHUFD        $0xaa, Y2, Y1
-	VPSLLVD        constant15<>+0(SB), Y1, Y1
-	VPSRLVD        constant16<>+0(SB), Y1, Y1
-	VPAND          constant11<>+0(SB), Y5, Y3
-	VPAND          constant12<>+0(SB), Y1, Y1
+	VPSLLVD        constant16<>+0(SB), Y1, Y1
+	VPSRLVD        constant17<>+0(SB), Y1, Y1
+	VPAND          constant12<>+0(SB), Y5, Y3
+	VPAND          constant13<>+0(SB), Y1, Y1
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 384(AX)(R9*8)
-	VPSRLVD        constant14<>+0(SB), Y0, Y0
+	VPSRLVD        constant15<>+0(SB), Y0, Y0
 	VPSHUFD        $0xff, Y2, Y1
-	VPSLLVD        constant15<>+0(SB), Y1, Y1
-	VPSRLVD        constant16<>+0(SB), Y1, Y1
-	VPAND          constant11<>+0(SB), Y0, Y0
-	VPAND          constant12<>+0(SB), Y1, Y1
+	VPSLLVD        constant16<>+0(SB), Y1, Y1
+	VPSRLVD        constant17<>+0(SB), Y1, Y1
+	VPAND          constant12<>+0(SB), Y0, Y0
+	VPAND          constant13<>+0(SB), Y1, Y1
 	VPOR           Y0, Y1, Y0
 	VMOVDQU        Y0, 448(AX)(R9*8)
 	VBROADCASTI128 192(R10), Y0
@@ -925,36 +934,36 @@ tile:
 	VPUNPCKHQDQ    Y5, Y3, Y3
 	VPUNPCKLQDQ    Y0, Y4, Y5
 	VPUNPCKHQDQ    Y0, Y4, Y0
-	VPSRLVD        constant14<>+0(SB), Y1, Y1
+	VPSRLVD        constant15<>+0(SB), Y1, Y1
 	VPSHUFD        $0x00, Y2, Y4
-	VPSLLVD        constant15<>+0(SB), Y4, Y4
-	VPSRLVD        constant16<>+0(SB), Y4, Y4
-	VPAND          constant11<>+0(SB), Y1, Y1
-	VPAND          constant12<>+0(SB), Y4, Y4
+	VPSLLVD        constant16<>+0(SB), Y4, Y4
+	VPSRLVD        constant17<>+0(SB), Y4, Y4
+	VPAND          constant12<>+0(SB), Y1, Y1
+	VPAND          constant13<>+0(SB), Y4, Y4
 	VPOR           Y1, Y4, Y1
 	VMOVDQU        Y1, 32(AX)(R9*8)
-	VPSRLVD        constant14<>+0(SB), Y3, Y3
+	VPSRLVD        constant15<>+0(SB), Y3, Y3
 	VPSHUFD        $0x55, Y2, Y1
-	VPSLLVD        constant15<>+0(SB), Y1, Y1
-	VPSRLVD        constant16<>+0(SB), Y1, Y1
-	VPAND          constant11<>+0(SB), Y3, Y3
-	VPAND          constant12<>+0(SB), Y1, Y1
+	VPSLLVD        constant16<>+0(SB), Y1, Y1
+	VPSRLVD        constant17<>+0(SB), Y1, Y1
+	VPAND          constant12<>+0(SB), Y3, Y3
+	VPAND          constant13<>+0(SB), Y1, Y1
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 96(AX)(R9*8)
-	VPSRLVD        constant14<>+0(SB), Y5, Y5
+	VPSRLVD        constant15<>+0(SB), Y5, Y5
 	VPSHUFD        $0xaa, Y2, Y1
-	VPSLLVD        constant15<>+0(SB), Y1, Y1
-	VPSRLVD        constant16<>+0(SB), Y1, Y1
-	VPAND          constant11<>+0(SB), Y5, Y3
-	VPAND          constant12<>+0(SB), Y1, Y1
+	VPSLLVD        constant16<>+0(SB), Y1, Y1
+	VPSRLVD        constant17<>+0(SB), Y1, Y1
+	VPAND          constant12<>+0(SB), Y5, Y3
+	VPAND          constant13<>+0(SB), Y1, Y1
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 160(AX)(R9*8)
-	VPSRLVD        constant14<>+0(SB), Y0, Y0
+	VPSRLVD        constant15<>+0(SB), Y0, Y0
 	VPSHUFD        $0xff, Y2, Y1
-	VPSLLVD        constant15<>+0(SB), Y1, Y1
-	VPSRLVD        constant16<>+0(SB), Y1, Y1
-	VPAND          constant11<>+0(SB), Y0, Y0
-	VPAND          constant12<>+0(SB), Y1, Y1
+	VPSLLVD        constant16<>+0(SB), Y1, Y1
+	VPSRLVD        constant17<>+0(SB), Y1, Y1
+	VPAND          constant12<>+0(SB), Y0, Y0
+	VPAND          constant13<>+0(SB), Y1, Y1
 	VPOR           Y0, Y1, Y0
 	VMOVDQU        Y0, 224(AX)(R9*8)
 	VBROADCASTI128 16(R10), Y0
@@ -971,36 +980,36 @@ tile:
 	VPUNPCKHQDQ    Y5, Y3, Y3
 	VPUNPCKLQDQ    Y0, Y4, Y5
 	VPUNPCKHQDQ    Y0, Y4, Y0
-	VPSRLVD        constant14<>+0(SB), Y1, Y1
+	VPSRLVD        constant15<>+0(SB), Y1, Y1
 	VPSHUFD        $0x00, Y2, Y4
-	VPSLLVD        constant15<>+0(SB), Y4, Y4
-	VPSRLVD        constant16<>+0(SB), Y4, Y4
-	VPAND          constant11<>+0(SB), Y1, Y1
-	VPAND          constant12<>+0(SB), Y4, Y4
+	VPSLLVD        constant16<>+0(SB), Y4, Y4
+	VPSRLVD        constant17<>+0(SB), Y4, Y4
+	VPAND          constant12<>+0(SB), Y1, Y1
+	VPAND          constant13<>+0(SB), Y4, Y4
 	VPOR           Y1, Y4, Y1
 	VMOVDQU        Y1, 288(AX)(R9*8)
-	VPSRLVD        constant14<>+0(SB), Y3, Y3
+	VPSRLVD        constant15<>+0(SB), Y3, Y3
 	VPSHUFD        $0x55, Y2, Y1
-	VPSLLVD        constant15<>+0(SB), Y1, Y1
-	VPSRLVD        constant16<>+0(SB), Y1, Y1
-	VPAND          constant11<>+0(SB), Y3, Y3
-	VPAND          constant12<>+0(SB), Y1, Y1
+	VPSLLVD        constant16<>+0(SB), Y1, Y1
+	VPSRLVD        constant17<>+0(SB), Y1, Y1
+	VPAND          constant12<>+0(SB), Y3, Y3
+	VPAND          constant13<>+0(SB), Y1, Y1
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 352(AX)(R9*8)
-	VPSRLVD        constant14<>+0(SB), Y5, Y5
+	VPSRLVD        constant15<>+0(SB), Y5, Y5
 	VPSHUFD        $0xaa, Y2, Y1
-	VPSLLVD        constant15<>+0(SB), Y1, Y1
-	VPSRLVD        constant16<>+0(SB), Y1, Y1
-	VPAND          constant11<>+0(SB), Y5, Y3
-	VPAND          constant12<>+0(SB), Y1, Y1
+	VPSLLVD        constant16<>+0(SB), Y1, Y1
+	VPSRLVD        constant17<>+0(SB), Y1, Y1
+	VPAND          constant12<>+0(SB), Y5, Y3
+	VPAND          constant13<>+0(SB), Y1, Y1
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 416(AX)(R9*8)
-	VPSRLVD        constant14<>+0(SB), Y0, Y0
+	VPSRLVD        constant15<>+0(SB), Y0, Y0
 	VPSHUFD        $0xff, Y2, Y1
-	VPSLLVD        constant15<>+0(SB), Y1, Y1
-	VPSRLVD        constant16<>+0(SB), Y1, Y1
-	VPAND          constant11<>+0(SB), Y0, Y0
-	VPAND          constant12<>+0(SB), Y1, Y1
+	VPSLLVD        constant16<>+0(SB), Y1, Y1
+	VPSRLVD        constant17<>+0(SB), Y1, Y1
+	VPAND          constant12<>+0(SB), Y0, Y0
+	VPAND          constant13<>+0(SB), Y1, Y1
 	VPOR           Y0, Y1, Y0
 	VMOVDQU        Y0, 480(AX)(R9*8)
 	VBROADCASTI128 192(R10), Y0
@@ -1029,20 +1038,20 @@ tile:
 	VZEROUPPER
 	RET
 
-DATA constant14<>+0(SB)/8, $0x0000000000000000
-DATA constant14<>+8(SB)/8, $0x0000000400000004
-DATA constant14<>+16(SB)/8, $0x0000000000000000
-DATA constant14<>+24(SB)/8, $0x0000000400000004
-GLOBL constant14<>(SB), RODATA|NOPTR, $32
-
-DATA constant15<>+0(SB)/8, $0x0000000200000004
-DATA constant15<>+8(SB)/8, $0x0000000000000000
-DATA constant15<>+16(SB)/8, $0x0000000200000004
-DATA constant15<>+24(SB)/8, $0x0000000000000000
+DATA constant15<>+0(SB)/8, $0x0000000000000000
+DATA constant15<>+8(SB)/8, $0x0000000400000004
+DATA constant15<>+16(SB)/8, $0x0000000000000000
+DATA constant15<>+24(SB)/8, $0x0000000400000004
 GLOBL constant15<>(SB), RODATA|NOPTR, $32
 
-DATA constant16<>+0(SB)/8, $0x0000000000000000
-DATA constant16<>+8(SB)/8, $0x0000000200000000
-DATA constant16<>+16(SB)/8, $0x0000000000000000
-DATA constant16<>+24(SB)/8, $0x0000000200000000
+DATA constant16<>+0(SB)/8, $0x0000000200000004
+DATA constant16<>+8(SB)/8, $0x0000000000000000
+DATA constant16<>+16(SB)/8, $0x0000000200000004
+DATA constant16<>+24(SB)/8, $0x0000000000000000
 GLOBL constant16<>(SB), RODATA|NOPTR, $32
+
+DATA constant17<>+0(SB)/8, $0x0000000000000000
+DATA constant17<>+8(SB)/8, $0x0000000200000000
+DATA constant17<>+16(SB)/8, $0x0000000000000000
+DATA constant17<>+24(SB)/8, $0x0000000200000000
+GLOBL constant17<>(SB), RODATA|NOPTR, $32

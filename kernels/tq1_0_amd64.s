@@ -50,57 +50,7 @@ group:
 	JGE             rest
 	PREFETCHT0      4096(R11)
 	PREFETCHT0      4160(R11)
-	VBROADCASTI64X4 (R11), Z10
-	VPSLLW          $0x08, Z10, Z11
-	VPANDD          Z2, Z10, Z12
-	VPMULLW         Z3, Z12, Z12
-	VPMULHUW        Z4, Z12, Z12
-	VPSLLW          $0x08, Z12, Z12
-	VPMULLW         Z3, Z11, Z11
-	VPMULHUW        Z4, Z11, Z11
-	VPORD           Z11, Z12, Z11
-	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        (DI)(R10*8), Z11, Z12
-	VPSLLW          $0x08, Z10, Z11
-	VPANDD          Z2, Z10, Z10
-	VPMULLW         Z5, Z10, Z10
-	VPMULHUW        Z4, Z10, Z10
-	VPSLLW          $0x08, Z10, Z10
-	VPMULLW         Z5, Z11, Z11
-	VPMULHUW        Z4, Z11, Z11
-	VPORD           Z11, Z10, Z10
-	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        64(DI)(R10*8), Z10, Z11
-	VPACKSSDW       Z11, Z12, Z11
-	VPMADDWD        Z6, Z11, Z11
-	VBROADCASTI32X4 32(R11), Z12
-	VINSERTI64X4    $0x00, (R11), Z12, Z10
-	VPSLLW          $0x08, Z10, Z13
-	VPANDD          Z2, Z10, Z10
-	VPMULLW         Z7, Z10, Z10
-	VPMULHUW        Z4, Z10, Z10
-	VPSLLW          $0x08, Z10, Z10
-	VPMULLW         Z7, Z13, Z13
-	VPMULHUW        Z4, Z13, Z13
-	VPORD           Z13, Z10, Z10
-	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        128(DI)(R10*8), Z10, Z13
-	VPBROADCASTD    48(R11), K1, Z12
-	VPSLLW          $0x08, Z12, Z10
-	VPANDD          Z2, Z12, Z12
-	VPMULLW         Z8, Z12, Z12
-	VPMULHUW        Z4, Z12, Z12
-	VPSLLW          $0x08, Z12, Z12
-	VPMULLW         Z8, Z10, Z10
-	VPMULHUW        Z4, Z10, Z10
-	VPORD           Z10, Z12, Z10
-	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        192(DI)(R10*8), Z10, Z12
-	VPACKSSDW       Z12, Z13, Z10
-	VPMADDWD        Z6, Z10, Z10
-	VPACKSSDW       Z10, Z11, Z10
-	VPMADDWD        Z6, Z10, Z10
-	VBROADCASTI64X4 54(R11), Z11
+	VBROADCASTI64X4 (R11), Z11
 	VPSLLW          $0x08, Z11, Z12
 	VPANDD          Z2, Z11, Z13
 	VPMULLW         Z3, Z13, Z13
@@ -110,7 +60,7 @@ group:
 	VPMULHUW        Z4, Z12, Z12
 	VPORD           Z12, Z13, Z12
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        256(DI)(R10*8), Z12, Z13
+	VPDPBUSD        (DI)(R10*8), Z12, Z13
 	VPSLLW          $0x08, Z11, Z12
 	VPANDD          Z2, Z11, Z11
 	VPMULLW         Z5, Z11, Z11
@@ -120,11 +70,11 @@ group:
 	VPMULHUW        Z4, Z12, Z12
 	VPORD           Z12, Z11, Z11
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        320(DI)(R10*8), Z11, Z12
+	VPDPBUSD        64(DI)(R10*8), Z11, Z12
 	VPACKSSDW       Z12, Z13, Z12
 	VPMADDWD        Z6, Z12, Z12
-	VBROADCASTI32X4 86(R11), Z13
-	VINSERTI64X4    $0x00, 54(R11), Z13, Z11
+	VBROADCASTI32X4 32(R11), Z13
+	VINSERTI64X4    $0x00, (R11), Z13, Z11
 	VPSLLW          $0x08, Z11, Z14
 	VPANDD          Z2, Z11, Z11
 	VPMULLW         Z7, Z11, Z11
@@ -134,8 +84,8 @@ group:
 	VPMULHUW        Z4, Z14, Z14
 	VPORD           Z14, Z11, Z11
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        384(DI)(R10*8), Z11, Z14
-	VPBROADCASTD    102(R11), K1, Z13
+	VPDPBUSD        128(DI)(R10*8), Z11, Z14
+	VPBROADCASTD    48(R11), K1, Z13
 	VPSLLW          $0x08, Z13, Z11
 	VPANDD          Z2, Z13, Z13
 	VPMULLW         Z8, Z13, Z13
@@ -145,25 +95,75 @@ group:
 	VPMULHUW        Z4, Z11, Z11
 	VPORD           Z11, Z13, Z11
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        448(DI)(R10*8), Z11, Z13
+	VPDPBUSD        192(DI)(R10*8), Z11, Z13
 	VPACKSSDW       Z13, Z14, Z11
 	VPMADDWD        Z6, Z11, Z11
 	VPACKSSDW       Z11, Z12, Z11
 	VPMADDWD        Z6, Z11, Z11
-	VSHUFI32X4      $0x88, Z11, Z10, Z12
-	VSHUFI32X4      $0xdd, Z11, Z10, Z10
-	VPADDD          Z10, Z12, Z12
-	VPERMD          Z12, Z9, Z12
-	VMOVDQU32       (R9)(R10*1), Z10
-	VPSUBD          Z10, Z12, Z12
-	VPBROADCASTW    52(R11), Y10
-	VPBROADCASTW    106(R11), X11
-	VINSERTI32X4    $0x01, X11, Y10, Y10
-	VCVTPH2PS       Y10, Z10
-	VMOVDQU32       (R8)(R10*1), Z11
-	VCVTDQ2PS       Z12, Z12
-	VMULPS          Z11, Z10, Z10
-	VFMADD231PS     Z10, Z12, Z1
+	VBROADCASTI64X4 54(R11), Z12
+	VPSLLW          $0x08, Z12, Z13
+	VPANDD          Z2, Z12, Z14
+	VPMULLW         Z3, Z14, Z14
+	VPMULHUW        Z4, Z14, Z14
+	VPSLLW          $0x08, Z14, Z14
+	VPMULLW         Z3, Z13, Z13
+	VPMULHUW        Z4, Z13, Z13
+	VPORD           Z13, Z14, Z13
+	VPXORD          Z14, Z14, Z14
+	VPDPBUSD        256(DI)(R10*8), Z13, Z14
+	VPSLLW          $0x08, Z12, Z13
+	VPANDD          Z2, Z12, Z12
+	VPMULLW         Z5, Z12, Z12
+	VPMULHUW        Z4, Z12, Z12
+	VPSLLW          $0x08, Z12, Z12
+	VPMULLW         Z5, Z13, Z13
+	VPMULHUW        Z4, Z13, Z13
+	VPORD           Z13, Z12, Z12
+	VPXORD          Z13, Z13, Z13
+	VPDPBUSD        320(DI)(R10*8), Z12, Z13
+	VPACKSSDW       Z13, Z14, Z13
+	VPMADDWD        Z6, Z13, Z13
+	VBROADCASTI32X4 86(R11), Z14
+	VINSERTI64X4    $0x00, 54(R11), Z14, Z12
+	VPSLLW          $0x08, Z12, Z15
+	VPANDD          Z2, Z12, Z12
+	VPMULLW         Z7, Z12, Z12
+	VPMULHUW        Z4, Z12, Z12
+	VPSLLW          $0x08, Z12, Z12
+	VPMULLW         Z7, Z15, Z15
+	VPMULHUW        Z4, Z15, Z15
+	VPORD           Z15, Z12, Z12
+	VPXORD          Z15, Z15, Z15
+	VPDPBUSD        384(DI)(R10*8), Z12, Z15
+	VPBROADCASTD    102(R11), K1, Z14
+	VPSLLW          $0x08, Z14, Z12
+	VPANDD          Z2, Z14, Z14
+	VPMULLW         Z8, Z14, Z14
+	VPMULHUW        Z4, Z14, Z14
+	VPSLLW          $0x08, Z14, Z14
+	VPMULLW         Z8, Z12, Z12
+	VPMULHUW        Z4, Z12, Z12
+	VPORD           Z12, Z14, Z12
+	VPXORD          Z14, Z14, Z14
+	VPDPBUSD        448(DI)(R10*8), Z12, Z14
+	VPACKSSDW       Z14, Z15, Z12
+	VPMADDWD        Z6, Z12, Z12
+	VPACKSSDW       Z12, Z13, Z12
+	VPMADDWD        Z6, Z12, Z12
+	VMOVDQU32       Z11, Z13
+	VPERMT2D        Z12, Z9, Z13
+	VPERMT2D        Z12, Z10, Z11
+	VPADDD          Z11, Z13, Z13
+	VMOVDQU32       (R9)(R10*1), Z11
+	VPSUBD          Z11, Z13, Z13
+	VPBROADCASTW    52(R11), Y11
+	VPBROADCASTW    106(R11), X12
+	VINSERTI32X4    $0x01, X12, Y11, Y11
+	VCVTPH2PS       Y11, Z11
+	VMOVDQU32       (R8)(R10*1), Z12
+	VCVTDQ2PS       Z13, Z13
+	VMULPS          Z12, Z11, Z11
+	VFMADD231PS     Z11, Z13, Z1
 	ADDQ            $+108, R11
 	ADDQ            $+64, R10
 	JMP             group
@@ -177,12 +177,12 @@ rest:
 	LEAQ 8(SP), R14
 
 copy:
-	VMOVDQU32 (R11), Y10
-	VMOVDQU32 Y10, (R14)
+	VMOVDQU32 (R11), Y11
+	VMOVDQU32 Y11, (R14)
 	ADDQ      $+32, R11
 	ADDQ      $+32, R14
-	VMOVDQU32 (R11), X10
-	VMOVDQU32 X10, (R14)
+	VMOVDQU32 (R11), X11
+	VMOVDQU32 X11, (R14)
 	ADDQ      $+16, R11
 	ADDQ      $+16, R14
 	MOVL      (R11), R15
@@ -198,57 +198,7 @@ copy:
 	LEAQ      8(SP), R11
 
 inPlace:
-	VBROADCASTI64X4 (R11), Z10
-	VPSLLW          $0x08, Z10, Z11
-	VPANDD          Z2, Z10, Z12
-	VPMULLW         Z3, Z12, Z12
-	VPMULHUW        Z4, Z12, Z12
-	VPSLLW          $0x08, Z12, Z12
-	VPMULLW         Z3, Z11, Z11
-	VPMULHUW        Z4, Z11, Z11
-	VPORD           Z11, Z12, Z11
-	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        (DI)(R10*8), Z11, Z12
-	VPSLLW          $0x08, Z10, Z11
-	VPANDD          Z2, Z10, Z10
-	VPMULLW         Z5, Z10, Z10
-	VPMULHUW        Z4, Z10, Z10
-	VPSLLW          $0x08, Z10, Z10
-	VPMULLW         Z5, Z11, Z11
-	VPMULHUW        Z4, Z11, Z11
-	VPORD           Z11, Z10, Z10
-	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        64(DI)(R10*8), Z10, Z11
-	VPACKSSDW       Z11, Z12, Z11
-	VPMADDWD        Z6, Z11, Z11
-	VBROADCASTI32X4 32(R11), Z12
-	VINSERTI64X4    $0x00, (R11), Z12, Z10
-	VPSLLW          $0x08, Z10, Z13
-	VPANDD          Z2, Z10, Z10
-	VPMULLW         Z7, Z10, Z10
-	VPMULHUW        Z4, Z10, Z10
-	VPSLLW          $0x08, Z10, Z10
-	VPMULLW         Z7, Z13, Z13
-	VPMULHUW        Z4, Z13, Z13
-	VPORD           Z13, Z10, Z10
-	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        128(DI)(R10*8), Z10, Z13
-	VPBROADCASTD    48(R11), K1, Z12
-	VPSLLW          $0x08, Z12, Z10
-	VPANDD          Z2, Z12, Z12
-	VPMULLW         Z8, Z12, Z12
-	VPMULHUW        Z4, Z12, Z12
-	VPSLLW          $0x08, Z12, Z12
-	VPMULLW         Z8, Z10, Z10
-	VPMULHUW        Z4, Z10, Z10
-	VPORD           Z10, Z12, Z10
-	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        192(DI)(R10*8), Z10, Z12
-	VPACKSSDW       Z12, Z13, Z10
-	VPMADDWD        Z6, Z10, Z10
-	VPACKSSDW       Z10, Z11, Z10
-	VPMADDWD        Z6, Z10, Z10
-	VBROADCASTI64X4 54(R11), Z11
+	VBROADCASTI64X4 (R11), Z11
 	VPSLLW          $0x08, Z11, Z12
 	VPANDD          Z2, Z11, Z13
 	VPMULLW         Z3, Z13, Z13
@@ -258,7 +208,7 @@ inPlace:
 	VPMULHUW        Z4, Z12, Z12
 	VPORD           Z12, Z13, Z12
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        256(DI)(R10*8), Z12, Z13
+	VPDPBUSD        (DI)(R10*8), Z12, Z13
 	VPSLLW          $0x08, Z11, Z12
 	VPANDD          Z2, Z11, Z11
 	VPMULLW         Z5, Z11, Z11
@@ -268,11 +218,11 @@ inPlace:
 	VPMULHUW        Z4, Z12, Z12
 	VPORD           Z12, Z11, Z11
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        320(DI)(R10*8), Z11, Z12
+	VPDPBUSD        64(DI)(R10*8), Z11, Z12
 	VPACKSSDW       Z12, Z13, Z12
 	VPMADDWD        Z6, Z12, Z12
-	VBROADCASTI32X4 86(R11), Z13
-	VINSERTI64X4    $0x00, 54(R11), Z13, Z11
+	VBROADCASTI32X4 32(R11), Z13
+	VINSERTI64X4    $0x00, (R11), Z13, Z11
 	VPSLLW          $0x08, Z11, Z14
 	VPANDD          Z2, Z11, Z11
 	VPMULLW         Z7, Z11, Z11
@@ -282,8 +232,8 @@ inPlace:
 	VPMULHUW        Z4, Z14, Z14
 	VPORD           Z14, Z11, Z11
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        384(DI)(R10*8), Z11, Z14
-	VPBROADCASTD    102(R11), K1, Z13
+	VPDPBUSD        128(DI)(R10*8), Z11, Z14
+	VPBROADCASTD    48(R11), K1, Z13
 	VPSLLW          $0x08, Z13, Z11
 	VPANDD          Z2, Z13, Z13
 	VPMULLW         Z8, Z13, Z13
@@ -293,37 +243,87 @@ inPlace:
 	VPMULHUW        Z4, Z11, Z11
 	VPORD           Z11, Z13, Z11
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        448(DI)(R10*8), Z11, Z13
+	VPDPBUSD        192(DI)(R10*8), Z11, Z13
 	VPACKSSDW       Z13, Z14, Z11
 	VPMADDWD        Z6, Z11, Z11
 	VPACKSSDW       Z11, Z12, Z11
 	VPMADDWD        Z6, Z11, Z11
-	VSHUFI32X4      $0x88, Z11, Z10, Z12
-	VSHUFI32X4      $0xdd, Z11, Z10, Z10
-	VPADDD          Z10, Z12, Z12
-	VPERMD          Z12, Z9, Z12
-	VMOVDQU32       (R9)(R10*1), Z10
-	VPSUBD          Z10, Z12, Z12
-	VPBROADCASTW    52(R11), Y10
-	VPBROADCASTW    106(R11), X11
-	VINSERTI32X4    $0x01, X11, Y10, Y10
-	VCVTPH2PS       Y10, Z10
-	VPANDD          Z0, Z10, Z10
-	VMOVDQU32       (R8)(R10*1), Z11
-	VCVTDQ2PS       Z12, Z12
-	VMULPS          Z11, Z10, Z10
-	VFMADD231PS     Z10, Z12, Z1
+	VBROADCASTI64X4 54(R11), Z12
+	VPSLLW          $0x08, Z12, Z13
+	VPANDD          Z2, Z12, Z14
+	VPMULLW         Z3, Z14, Z14
+	VPMULHUW        Z4, Z14, Z14
+	VPSLLW          $0x08, Z14, Z14
+	VPMULLW         Z3, Z13, Z13
+	VPMULHUW        Z4, Z13, Z13
+	VPORD           Z13, Z14, Z13
+	VPXORD          Z14, Z14, Z14
+	VPDPBUSD        256(DI)(R10*8), Z13, Z14
+	VPSLLW          $0x08, Z12, Z13
+	VPANDD          Z2, Z12, Z12
+	VPMULLW         Z5, Z12, Z12
+	VPMULHUW        Z4, Z12, Z12
+	VPSLLW          $0x08, Z12, Z12
+	VPMULLW         Z5, Z13, Z13
+	VPMULHUW        Z4, Z13, Z13
+	VPORD           Z13, Z12, Z12
+	VPXORD          Z13, Z13, Z13
+	VPDPBUSD        320(DI)(R10*8), Z12, Z13
+	VPACKSSDW       Z13, Z14, Z13
+	VPMADDWD        Z6, Z13, Z13
+	VBROADCASTI32X4 86(R11), Z14
+	VINSERTI64X4    $0x00, 54(R11), Z14, Z12
+	VPSLLW          $0x08, Z12, Z15
+	VPANDD          Z2, Z12, Z12
+	VPMULLW         Z7, Z12, Z12
+	VPMULHUW        Z4, Z12, Z12
+	VPSLLW          $0x08, Z12, Z12
+	VPMULLW         Z7, Z15, Z15
+	VPMULHUW        Z4, Z15, Z15
+	VPORD           Z15, Z12, Z12
+	VPXORD          Z15, Z15, Z15
+	VPDPBUSD        384(DI)(R10*8), Z12, Z15
+	VPBROADCASTD    102(R11), K1, Z14
+	VPSLLW          $0x08, Z14, Z12
+	VPANDD          Z2, Z14, Z14
+	VPMULLW         Z8, Z14, Z14
+	VPMULHUW        Z4, Z14, Z14
+	VPSLLW          $0x08, Z14, Z14
+	VPMULLW         Z8, Z12, Z12
+	VPMULHUW        Z4, Z12, Z12
+	VPORD           Z12, Z14, Z12
+	VPXORD          Z14, Z14, Z14
+	VPDPBUSD        448(DI)(R10*8), Z12, Z14
+	VPACKSSDW       Z14, Z15, Z12
+	VPMADDWD        Z6, Z12, Z12
+	VPACKSSDW       Z12, Z13, Z12
+	VPMADDWD        Z6, Z12, Z12
+	VMOVDQU32       Z11, Z13
+	VPERMT2D        Z12, Z9, Z13
+	VPERMT2D        Z12, Z10, Z11
+	VPADDD          Z11, Z13, Z13
+	VMOVDQU32       (R9)(R10*1), Z11
+	VPSUBD          Z11, Z13, Z13
+	VPBROADCASTW    52(R11), Y11
+	VPBROADCASTW    106(R11), X12
+	VINSERTI32X4    $0x01, X12, Y11, Y11
+	VCVTPH2PS       Y11, Z11
+	VPANDD          Z0, Z11, Z11
+	VMOVDQU32       (R8)(R10*1), Z12
+	VCVTDQ2PS       Z13, Z13
+	VMULPS          Z12, Z11, Z11
+	VFMADD231PS     Z11, Z13, Z1
 
 done:
-	VPERMILPS     $0x4e, Z1, Z10
-	VADDPS        Z1, Z10, Z10
-	VPERMILPS     $0xb1, Z10, Z1
-	VADDPS        Z1, Z10, Z10
-	VSHUFF32X4    $0xb1, Z10, Z10, Z1
-	VADDPS        Z10, Z1, Z1
-	VEXTRACTI32X4 $0x02, Z1, X10
-	VADDPS        X1, X10, X10
-	VMOVSS        X10, (AX)
+	VPERMILPS     $0x4e, Z1, Z11
+	VADDPS        Z1, Z11, Z11
+	VPERMILPS     $0xb1, Z11, Z1
+	VADDPS        Z1, Z11, Z11
+	VSHUFF32X4    $0xb1, Z11, Z11, Z1
+	VADDPS        Z11, Z1, Z1
+	VEXTRACTI32X4 $0x02, Z1, X11
+	VADDPS        X1, X11, X11
+	VMOVSS        X11, (AX)
 	ADDQ          $0x04, AX
 	ADDQ          DX, CX
 	DECQ          BX
@@ -337,9 +337,10 @@ constants:
 	VMOVDQU32 constant4<>+0(SB), Z6
 	VMOVDQU32 constant5<>+0(SB), Z3
 	VMOVDQU32 constant6<>+0(SB), Z4
-	VMOVDQU32 constant7<>+0(SB), Z5
-	VMOVDQU32 constant8<>+0(SB), Z8
-	VMOVDQU32 constant9<>+0(SB), Z7
+	VMOVDQU32 constant7<>+0(SB), Z10
+	VMOVDQU32 constant8<>+0(SB), Z5
+	VMOVDQU32 constant9<>+0(SB), Z8
+	VMOVDQU32 constant10<>+0(SB), Z7
 	MOVL      $0x0000f000, R10
 	KMOVD     R10, K1
 	JMP       begin
@@ -368,14 +369,14 @@ DATA constant1<>+16(SB)/8, $0x4040404040404040
 DATA constant1<>+24(SB)/8, $0x4040404040404040
 GLOBL constant1<>(SB), RODATA|NOPTR, $32
 
-DATA constant2<>+0(SB)/8, $0x0000000400000000
-DATA constant2<>+8(SB)/8, $0x0000000500000001
-DATA constant2<>+16(SB)/8, $0x0000000600000002
-DATA constant2<>+24(SB)/8, $0x0000000700000003
-DATA constant2<>+32(SB)/8, $0x0000000c00000008
-DATA constant2<>+40(SB)/8, $0x0000000d00000009
-DATA constant2<>+48(SB)/8, $0x0000000e0000000a
-DATA constant2<>+56(SB)/8, $0x0000000f0000000b
+DATA constant2<>+0(SB)/8, $0x0000000800000000
+DATA constant2<>+8(SB)/8, $0x0000000900000001
+DATA constant2<>+16(SB)/8, $0x0000000a00000002
+DATA constant2<>+24(SB)/8, $0x0000000b00000003
+DATA constant2<>+32(SB)/8, $0x0000001800000010
+DATA constant2<>+40(SB)/8, $0x0000001900000011
+DATA constant2<>+48(SB)/8, $0x0000001a00000012
+DATA constant2<>+56(SB)/8, $0x0000001b00000013
 GLOBL constant2<>(SB), RODATA|NOPTR, $64
 
 DATA constant3<>+0(SB)/8, $0xff00ff00ff00ff00
@@ -418,35 +419,45 @@ DATA constant6<>+48(SB)/8, $0x0003000300030003
 DATA constant6<>+56(SB)/8, $0x0003000300030003
 GLOBL constant6<>(SB), RODATA|NOPTR, $64
 
-DATA constant7<>+0(SB)/8, $0x0009000900090009
-DATA constant7<>+8(SB)/8, $0x0009000900090009
-DATA constant7<>+16(SB)/8, $0x0009000900090009
-DATA constant7<>+24(SB)/8, $0x0009000900090009
-DATA constant7<>+32(SB)/8, $0x001b001b001b001b
-DATA constant7<>+40(SB)/8, $0x001b001b001b001b
-DATA constant7<>+48(SB)/8, $0x001b001b001b001b
-DATA constant7<>+56(SB)/8, $0x001b001b001b001b
+DATA constant7<>+0(SB)/8, $0x0000000c00000004
+DATA constant7<>+8(SB)/8, $0x0000000d00000005
+DATA constant7<>+16(SB)/8, $0x0000000e00000006
+DATA constant7<>+24(SB)/8, $0x0000000f00000007
+DATA constant7<>+32(SB)/8, $0x0000001c00000014
+DATA constant7<>+40(SB)/8, $0x0000001d00000015
+DATA constant7<>+48(SB)/8, $0x0000001e00000016
+DATA constant7<>+56(SB)/8, $0x0000001f00000017
 GLOBL constant7<>(SB), RODATA|NOPTR, $64
 
 DATA constant8<>+0(SB)/8, $0x0009000900090009
 DATA constant8<>+8(SB)/8, $0x0009000900090009
-DATA constant8<>+16(SB)/8, $0x001b001b001b001b
-DATA constant8<>+24(SB)/8, $0x001b001b001b001b
-DATA constant8<>+32(SB)/8, $0x0051005100510051
-DATA constant8<>+40(SB)/8, $0x0051005100510051
-DATA constant8<>+48(SB)/8, $0x0003000300010001
-DATA constant8<>+56(SB)/8, $0x001b001b00090009
+DATA constant8<>+16(SB)/8, $0x0009000900090009
+DATA constant8<>+24(SB)/8, $0x0009000900090009
+DATA constant8<>+32(SB)/8, $0x001b001b001b001b
+DATA constant8<>+40(SB)/8, $0x001b001b001b001b
+DATA constant8<>+48(SB)/8, $0x001b001b001b001b
+DATA constant8<>+56(SB)/8, $0x001b001b001b001b
 GLOBL constant8<>(SB), RODATA|NOPTR, $64
 
-DATA constant9<>+0(SB)/8, $0x0051005100510051
-DATA constant9<>+8(SB)/8, $0x0051005100510051
-DATA constant9<>+16(SB)/8, $0x0051005100510051
-DATA constant9<>+24(SB)/8, $0x0051005100510051
-DATA constant9<>+32(SB)/8, $0x0001000100010001
-DATA constant9<>+40(SB)/8, $0x0001000100010001
-DATA constant9<>+48(SB)/8, $0x0003000300030003
-DATA constant9<>+56(SB)/8, $0x0003000300030003
+DATA constant9<>+0(SB)/8, $0x0009000900090009
+DATA constant9<>+8(SB)/8, $0x0009000900090009
+DATA constant9<>+16(SB)/8, $0x001b001b001b001b
+DATA constant9<>+24(SB)/8, $0x001b001b001b001b
+DATA constant9<>+32(SB)/8, $0x0051005100510051
+DATA constant9<>+40(SB)/8, $0x0051005100510051
+DATA constant9<>+48(SB)/8, $0x0003000300010001
+DATA constant9<>+56(SB)/8, $0x001b001b00090009
 GLOBL constant9<>(SB), RODATA|NOPTR, $64
+
+DATA constant10<>+0(SB)/8, $0x0051005100510051
+DATA constant10<>+8(SB)/8, $0x0051005100510051
+DATA constant10<>+16(SB)/8, $0x0051005100510051
+DATA constant10<>+24(SB)/8, $0x0051005100510051
+DATA constant10<>+32(SB)/8, $0x0001000100010001
+DATA constant10<>+40(SB)/8, $0x0001000100010001
+DATA constant10<>+48(SB)/8, $0x0003000300030003
+DATA constant10<>+56(SB)/8, $0x0003000300030003
+GLOBL constant10<>(SB), RODATA|NOPTR, $64
 
 // func tq1_0PackAVX512(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VL
@@ -608,11 +619,11 @@ tile:
 
 constants:
 	VMOVDQU32 constant3<>+0(SB), Z4
-	VMOVDQU32 constant10<>+0(SB), Z5
-	VMOVDQU32 constant11<>+0(SB), Z7
-	VMOVDQU32 constant12<>+0(SB), Z8
-	VMOVDQU32 constant13<>+0(SB), Z9
-	VMOVDQU32 constant14<>+0(SB), Z10
+	VMOVDQU32 constant11<>+0(SB), Z5
+	VMOVDQU32 constant12<>+0(SB), Z7
+	VMOVDQU32 constant13<>+0(SB), Z8
+	VMOVDQU32 constant14<>+0(SB), Z9
+	VMOVDQU32 constant15<>+0(SB), Z10
 	VMOVDQU32 constant6<>+0(SB), Z6
 	MOVL      $0x00000080, R9
 	KMOVD     R9, K2
@@ -622,55 +633,55 @@ constants:
 	KMOVD     R9, K1
 	JMP       begin
 
-DATA constant10<>+0(SB)/8, $0x0003000300010001
-DATA constant10<>+8(SB)/8, $0x001b001b00090009
-DATA constant10<>+16(SB)/8, $0x0001000100510051
-DATA constant10<>+24(SB)/8, $0x0051005100090009
-DATA constant10<>+32(SB)/8, $0x0003000300010001
-DATA constant10<>+40(SB)/8, $0x001b001b00090009
-DATA constant10<>+48(SB)/8, $0x0001000100510051
-DATA constant10<>+56(SB)/8, $0x0051005100090009
-GLOBL constant10<>(SB), RODATA|NOPTR, $64
-
 DATA constant11<>+0(SB)/8, $0x0003000300010001
 DATA constant11<>+8(SB)/8, $0x001b001b00090009
-DATA constant11<>+16(SB)/8, $0x0003000300510051
-DATA constant11<>+24(SB)/8, $0x00010001001b001b
+DATA constant11<>+16(SB)/8, $0x0001000100510051
+DATA constant11<>+24(SB)/8, $0x0051005100090009
 DATA constant11<>+32(SB)/8, $0x0003000300010001
 DATA constant11<>+40(SB)/8, $0x001b001b00090009
-DATA constant11<>+48(SB)/8, $0x0003000300510051
-DATA constant11<>+56(SB)/8, $0x00010001001b001b
+DATA constant11<>+48(SB)/8, $0x0001000100510051
+DATA constant11<>+56(SB)/8, $0x0051005100090009
 GLOBL constant11<>(SB), RODATA|NOPTR, $64
 
 DATA constant12<>+0(SB)/8, $0x0003000300010001
 DATA constant12<>+8(SB)/8, $0x001b001b00090009
 DATA constant12<>+16(SB)/8, $0x0003000300510051
-DATA constant12<>+24(SB)/8, $0x00030003001b001b
+DATA constant12<>+24(SB)/8, $0x00010001001b001b
 DATA constant12<>+32(SB)/8, $0x0003000300010001
 DATA constant12<>+40(SB)/8, $0x001b001b00090009
 DATA constant12<>+48(SB)/8, $0x0003000300510051
-DATA constant12<>+56(SB)/8, $0x00030003001b001b
+DATA constant12<>+56(SB)/8, $0x00010001001b001b
 GLOBL constant12<>(SB), RODATA|NOPTR, $64
 
 DATA constant13<>+0(SB)/8, $0x0003000300010001
 DATA constant13<>+8(SB)/8, $0x001b001b00090009
 DATA constant13<>+16(SB)/8, $0x0003000300510051
-DATA constant13<>+24(SB)/8, $0x00090009001b001b
+DATA constant13<>+24(SB)/8, $0x00030003001b001b
 DATA constant13<>+32(SB)/8, $0x0003000300010001
 DATA constant13<>+40(SB)/8, $0x001b001b00090009
 DATA constant13<>+48(SB)/8, $0x0003000300510051
-DATA constant13<>+56(SB)/8, $0x00090009001b001b
+DATA constant13<>+56(SB)/8, $0x00030003001b001b
 GLOBL constant13<>(SB), RODATA|NOPTR, $64
 
 DATA constant14<>+0(SB)/8, $0x0003000300010001
 DATA constant14<>+8(SB)/8, $0x001b001b00090009
 DATA constant14<>+16(SB)/8, $0x0003000300510051
-DATA constant14<>+24(SB)/8, $0x001b001b001b001b
+DATA constant14<>+24(SB)/8, $0x00090009001b001b
 DATA constant14<>+32(SB)/8, $0x0003000300010001
 DATA constant14<>+40(SB)/8, $0x001b001b00090009
 DATA constant14<>+48(SB)/8, $0x0003000300510051
-DATA constant14<>+56(SB)/8, $0x001b001b001b001b
+DATA constant14<>+56(SB)/8, $0x00090009001b001b
 GLOBL constant14<>(SB), RODATA|NOPTR, $64
+
+DATA constant15<>+0(SB)/8, $0x0003000300010001
+DATA constant15<>+8(SB)/8, $0x001b001b00090009
+DATA constant15<>+16(SB)/8, $0x0003000300510051
+DATA constant15<>+24(SB)/8, $0x001b001b001b001b
+DATA constant15<>+32(SB)/8, $0x0003000300010001
+DATA constant15<>+40(SB)/8, $0x001b001b00090009
+DATA constant15<>+48(SB)/8, $0x0003000300510051
+DATA constant15<>+56(SB)/8, $0x001b001b001b001b
+GLOBL constant15<>(SB), RODATA|NOPTR, $64
 
 // func tq1_0RowAVX2(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 // Requires: AVX, AVX2, F16C, FMA3, MMX+
@@ -698,42 +709,42 @@ group:
 	PREFETCHT0     4096(R11)
 	VMOVDQU        (R11), Y1
 	VPSLLW         $0x08, Y1, Y2
-	VPAND          constant15<>+0(SB), Y1, Y3
-	VPMULLW        constant16<>+0(SB), Y3, Y3
-	VPMULHUW       constant17<>+0(SB), Y3, Y3
+	VPAND          constant16<>+0(SB), Y1, Y3
+	VPMULLW        constant17<>+0(SB), Y3, Y3
+	VPMULHUW       constant18<>+0(SB), Y3, Y3
 	VPSLLW         $0x08, Y3, Y3
-	VPMULLW        constant16<>+0(SB), Y2, Y2
-	VPMULHUW       constant17<>+0(SB), Y2, Y2
+	VPMULLW        constant17<>+0(SB), Y2, Y2
+	VPMULHUW       constant18<>+0(SB), Y2, Y2
 	VPOR           Y2, Y3, Y2
 	VPMADDUBSW     (DI)(R10*8), Y2, Y2
 	VPSLLW         $0x08, Y1, Y3
-	VPAND          constant15<>+0(SB), Y1, Y4
-	VPMULLW        constant17<>+0(SB), Y4, Y4
-	VPMULHUW       constant17<>+0(SB), Y4, Y4
+	VPAND          constant16<>+0(SB), Y1, Y4
+	VPMULLW        constant18<>+0(SB), Y4, Y4
+	VPMULHUW       constant18<>+0(SB), Y4, Y4
 	VPSLLW         $0x08, Y4, Y4
-	VPMULLW        constant17<>+0(SB), Y3, Y3
-	VPMULHUW       constant17<>+0(SB), Y3, Y3
+	VPMULLW        constant18<>+0(SB), Y3, Y3
+	VPMULHUW       constant18<>+0(SB), Y3, Y3
 	VPOR           Y3, Y4, Y3
 	VPMADDUBSW     32(DI)(R10*8), Y3, Y3
 	VPUNPCKLWD     Y3, Y2, Y4
 	VPUNPCKHWD     Y3, Y2, Y2
 	VPADDW         Y4, Y2, Y2
 	VPSLLW         $0x08, Y1, Y3
-	VPAND          constant15<>+0(SB), Y1, Y4
-	VPMULLW        constant18<>+0(SB), Y4, Y4
-	VPMULHUW       constant17<>+0(SB), Y4, Y4
+	VPAND          constant16<>+0(SB), Y1, Y4
+	VPMULLW        constant19<>+0(SB), Y4, Y4
+	VPMULHUW       constant18<>+0(SB), Y4, Y4
 	VPSLLW         $0x08, Y4, Y4
-	VPMULLW        constant18<>+0(SB), Y3, Y3
-	VPMULHUW       constant17<>+0(SB), Y3, Y3
+	VPMULLW        constant19<>+0(SB), Y3, Y3
+	VPMULHUW       constant18<>+0(SB), Y3, Y3
 	VPOR           Y3, Y4, Y3
 	VPMADDUBSW     64(DI)(R10*8), Y3, Y3
 	VPSLLW         $0x08, Y1, Y4
-	VPAND          constant15<>+0(SB), Y1, Y5
-	VPMULLW        constant19<>+0(SB), Y5, Y5
-	VPMULHUW       constant17<>+0(SB), Y5, Y5
+	VPAND          constant16<>+0(SB), Y1, Y5
+	VPMULLW        constant20<>+0(SB), Y5, Y5
+	VPMULHUW       constant18<>+0(SB), Y5, Y5
 	VPSLLW         $0x08, Y5, Y5
-	VPMULLW        constant19<>+0(SB), Y4, Y4
-	VPMULHUW       constant17<>+0(SB), Y4, Y4
+	VPMULLW        constant20<>+0(SB), Y4, Y4
+	VPMULHUW       constant18<>+0(SB), Y4, Y4
 	VPOR           Y4, Y5, Y4
 	VPMADDUBSW     96(DI)(R10*8), Y4, Y4
 	VPUNPCKLWD     Y4, Y3, Y5
@@ -743,45 +754,45 @@ group:
 	VPUNPCKHDQ     Y3, Y2, Y2
 	VPADDW         Y4, Y2, Y2
 	VPSLLW         $0x08, Y1, Y3
-	VPAND          constant15<>+0(SB), Y1, Y1
-	VPMULLW        constant20<>+0(SB), Y1, Y1
-	VPMULHUW       constant17<>+0(SB), Y1, Y1
+	VPAND          constant16<>+0(SB), Y1, Y1
+	VPMULLW        constant21<>+0(SB), Y1, Y1
+	VPMULHUW       constant18<>+0(SB), Y1, Y1
 	VPSLLW         $0x08, Y1, Y1
-	VPMULLW        constant20<>+0(SB), Y3, Y3
-	VPMULHUW       constant17<>+0(SB), Y3, Y3
+	VPMULLW        constant21<>+0(SB), Y3, Y3
+	VPMULHUW       constant18<>+0(SB), Y3, Y3
 	VPOR           Y3, Y1, Y1
 	VPMADDUBSW     128(DI)(R10*8), Y1, Y1
 	VBROADCASTI128 32(R11), Y3
 	VPSLLW         $0x08, Y3, Y4
-	VPAND          constant15<>+0(SB), Y3, Y5
-	VPMULLW        constant21<>+0(SB), Y5, Y5
-	VPMULHUW       constant17<>+0(SB), Y5, Y5
+	VPAND          constant16<>+0(SB), Y3, Y5
+	VPMULLW        constant22<>+0(SB), Y5, Y5
+	VPMULHUW       constant18<>+0(SB), Y5, Y5
 	VPSLLW         $0x08, Y5, Y5
-	VPMULLW        constant21<>+0(SB), Y4, Y4
-	VPMULHUW       constant17<>+0(SB), Y4, Y4
+	VPMULLW        constant22<>+0(SB), Y4, Y4
+	VPMULHUW       constant18<>+0(SB), Y4, Y4
 	VPOR           Y4, Y5, Y4
 	VPMADDUBSW     160(DI)(R10*8), Y4, Y4
 	VPUNPCKLWD     Y4, Y1, Y5
 	VPUNPCKHWD     Y4, Y1, Y1
 	VPADDW         Y5, Y1, Y1
 	VPSLLW         $0x08, Y3, Y4
-	VPAND          constant15<>+0(SB), Y3, Y5
-	VPMULLW        constant22<>+0(SB), Y5, Y5
-	VPMULHUW       constant17<>+0(SB), Y5, Y5
+	VPAND          constant16<>+0(SB), Y3, Y5
+	VPMULLW        constant23<>+0(SB), Y5, Y5
+	VPMULHUW       constant18<>+0(SB), Y5, Y5
 	VPSLLW         $0x08, Y5, Y5
-	VPMULLW        constant22<>+0(SB), Y4, Y4
-	VPMULHUW       constant17<>+0(SB), Y4, Y4
+	VPMULLW        constant23<>+0(SB), Y4, Y4
+	VPMULHUW       constant18<>+0(SB), Y4, Y4
 	VPOR           Y4, Y5, Y4
 	VPMADDUBSW     192(DI)(R10*8), Y4, Y5
 	VPBROADCASTD   48(R11), Y4
 	VPBLENDD       $0xf0, Y4, Y3, Y3
 	VPSLLW         $0x08, Y3, Y4
-	VPAND          constant15<>+0(SB), Y3, Y3
-	VPMULLW        constant23<>+0(SB), Y3, Y3
-	VPMULHUW       constant17<>+0(SB), Y3, Y3
+	VPAND          constant16<>+0(SB), Y3, Y3
+	VPMULLW        constant24<>+0(SB), Y3, Y3
+	VPMULHUW       constant18<>+0(SB), Y3, Y3
 	VPSLLW         $0x08, Y3, Y3
-	VPMULLW        constant23<>+0(SB), Y4, Y4
-	VPMULHUW       constant17<>+0(SB), Y4, Y4
+	VPMULLW        constant24<>+0(SB), Y4, Y4
+	VPMULHUW       constant18<>+0(SB), Y4, Y4
 	VPOR           Y4, Y3, Y3
 	VPMADDUBSW     224(DI)(R10*8), Y3, Y3
 	VPUNPCKLWD     Y3, Y5, Y4
@@ -824,59 +835,59 @@ rest:
 	VZEROUPPER
 	RET
 
-DATA constant15<>+0(SB)/8, $0xff00ff00ff00ff00
-DATA constant15<>+8(SB)/8, $0xff00ff00ff00ff00
-DATA constant15<>+16(SB)/8, $0xff00ff00ff00ff00
-DATA constant15<>+24(SB)/8, $0xff00ff00ff00ff00
-GLOBL constant15<>(SB), RODATA|NOPTR, $32
-
-DATA constant16<>+0(SB)/8, $0x0001000100010001
-DATA constant16<>+8(SB)/8, $0x0001000100010001
-DATA constant16<>+16(SB)/8, $0x0001000100010001
-DATA constant16<>+24(SB)/8, $0x0001000100010001
+DATA constant16<>+0(SB)/8, $0xff00ff00ff00ff00
+DATA constant16<>+8(SB)/8, $0xff00ff00ff00ff00
+DATA constant16<>+16(SB)/8, $0xff00ff00ff00ff00
+DATA constant16<>+24(SB)/8, $0xff00ff00ff00ff00
 GLOBL constant16<>(SB), RODATA|NOPTR, $32
 
-DATA constant17<>+0(SB)/8, $0x0003000300030003
-DATA constant17<>+8(SB)/8, $0x0003000300030003
-DATA constant17<>+16(SB)/8, $0x0003000300030003
-DATA constant17<>+24(SB)/8, $0x0003000300030003
+DATA constant17<>+0(SB)/8, $0x0001000100010001
+DATA constant17<>+8(SB)/8, $0x0001000100010001
+DATA constant17<>+16(SB)/8, $0x0001000100010001
+DATA constant17<>+24(SB)/8, $0x0001000100010001
 GLOBL constant17<>(SB), RODATA|NOPTR, $32
 
-DATA constant18<>+0(SB)/8, $0x0009000900090009
-DATA constant18<>+8(SB)/8, $0x0009000900090009
-DATA constant18<>+16(SB)/8, $0x0009000900090009
-DATA constant18<>+24(SB)/8, $0x0009000900090009
+DATA constant18<>+0(SB)/8, $0x0003000300030003
+DATA constant18<>+8(SB)/8, $0x0003000300030003
+DATA constant18<>+16(SB)/8, $0x0003000300030003
+DATA constant18<>+24(SB)/8, $0x0003000300030003
 GLOBL constant18<>(SB), RODATA|NOPTR, $32
 
-DATA constant19<>+0(SB)/8, $0x001b001b001b001b
-DATA constant19<>+8(SB)/8, $0x001b001b001b001b
-DATA constant19<>+16(SB)/8, $0x001b001b001b001b
-DATA constant19<>+24(SB)/8, $0x001b001b001b001b
+DATA constant19<>+0(SB)/8, $0x0009000900090009
+DATA constant19<>+8(SB)/8, $0x0009000900090009
+DATA constant19<>+16(SB)/8, $0x0009000900090009
+DATA constant19<>+24(SB)/8, $0x0009000900090009
 GLOBL constant19<>(SB), RODATA|NOPTR, $32
 
-DATA constant20<>+0(SB)/8, $0x0051005100510051
-DATA constant20<>+8(SB)/8, $0x0051005100510051
-DATA constant20<>+16(SB)/8, $0x0051005100510051
-DATA constant20<>+24(SB)/8, $0x0051005100510051
+DATA constant20<>+0(SB)/8, $0x001b001b001b001b
+DATA constant20<>+8(SB)/8, $0x001b001b001b001b
+DATA constant20<>+16(SB)/8, $0x001b001b001b001b
+DATA constant20<>+24(SB)/8, $0x001b001b001b001b
 GLOBL constant20<>(SB), RODATA|NOPTR, $32
 
-DATA constant21<>+0(SB)/8, $0x0001000100010001
-DATA constant21<>+8(SB)/8, $0x0001000100010001
-DATA constant21<>+16(SB)/8, $0x0003000300030003
-DATA constant21<>+24(SB)/8, $0x0003000300030003
+DATA constant21<>+0(SB)/8, $0x0051005100510051
+DATA constant21<>+8(SB)/8, $0x0051005100510051
+DATA constant21<>+16(SB)/8, $0x0051005100510051
+DATA constant21<>+24(SB)/8, $0x0051005100510051
 GLOBL constant21<>(SB), RODATA|NOPTR, $32
 
-DATA constant22<>+0(SB)/8, $0x0009000900090009
-DATA constant22<>+8(SB)/8, $0x0009000900090009
-DATA constant22<>+16(SB)/8, $0x001b001b001b001b
-DATA constant22<>+24(SB)/8, $0x001b001b001b001b
+DATA constant22<>+0(SB)/8, $0x0001000100010001
+DATA constant22<>+8(SB)/8, $0x0001000100010001
+DATA constant22<>+16(SB)/8, $0x0003000300030003
+DATA constant22<>+24(SB)/8, $0x0003000300030003
 GLOBL constant22<>(SB), RODATA|NOPTR, $32
 
-DATA constant23<>+0(SB)/8, $0x0051005100510051
-DATA constant23<>+8(SB)/8, $0x0051005100510051
-DATA constant23<>+16(SB)/8, $0x0003000300010001
-DATA constant23<>+24(SB)/8, $0x001b001b00090009
+DATA constant23<>+0(SB)/8, $0x0009000900090009
+DATA constant23<>+8(SB)/8, $0x0009000900090009
+DATA constant23<>+16(SB)/8, $0x001b001b001b001b
+DATA constant23<>+24(SB)/8, $0x001b001b001b001b
 GLOBL constant23<>(SB), RODATA|NOPTR, $32
+
+DATA constant24<>+0(SB)/8, $0x0051005100510051
+DATA constant24<>+8(SB)/8, $0x0051005100510051
+DATA constant24<>+16(SB)/8, $0x0003000300010001
+DATA constant24<>+24(SB)/8, $0x001b001b00090009
+GLOBL constant24<>(SB), RODATA|NOPTR, $32
 
 // func tq1_0PackAVX2(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX2, F16C
@@ -904,48 +915,48 @@ tile:
 	VPSHUFD        $0x00, Y1, Y3
 	VPBLENDD       $0xe0, Y3, Y2, Y2
 	VPSLLW         $0x08, Y2, Y3
-	VPAND          constant15<>+0(SB), Y2, Y2
-	VPMULLW        constant24<>+0(SB), Y2, Y2
-	VPMULHUW       constant17<>+0(SB), Y2, Y2
+	VPAND          constant16<>+0(SB), Y2, Y2
+	VPMULLW        constant25<>+0(SB), Y2, Y2
+	VPMULHUW       constant18<>+0(SB), Y2, Y2
 	VPSLLW         $0x08, Y2, Y2
-	VPMULLW        constant24<>+0(SB), Y3, Y3
-	VPMULHUW       constant17<>+0(SB), Y3, Y3
+	VPMULLW        constant25<>+0(SB), Y3, Y3
+	VPMULHUW       constant18<>+0(SB), Y3, Y3
 	VPOR           Y3, Y2, Y2
 	VMOVDQU        Y2, (AX)(R9*8)
 	VPSHUFD        $0x55, Y0, Y2
 	VPSHUFD        $0x55, Y1, Y3
 	VPBLENDD       $0xe0, Y3, Y2, Y2
 	VPSLLW         $0x08, Y2, Y3
-	VPAND          constant15<>+0(SB), Y2, Y2
-	VPMULLW        constant24<>+0(SB), Y2, Y2
-	VPMULHUW       constant17<>+0(SB), Y2, Y2
+	VPAND          constant16<>+0(SB), Y2, Y2
+	VPMULLW        constant25<>+0(SB), Y2, Y2
+	VPMULHUW       constant18<>+0(SB), Y2, Y2
 	VPSLLW         $0x08, Y2, Y2
-	VPMULLW        constant24<>+0(SB), Y3, Y3
-	VPMULHUW       constant17<>+0(SB), Y3, Y3
+	VPMULLW        constant25<>+0(SB), Y3, Y3
+	VPMULHUW       constant18<>+0(SB), Y3, Y3
 	VPOR           Y3, Y2, Y2
 	VMOVDQU        Y2, 64(AX)(R9*8)
 	VPSHUFD        $0xaa, Y0, Y2
 	VPSHUFD        $0xaa, Y1, Y3
 	VPBLENDD       $0xe0, Y3, Y2, Y2
 	VPSLLW         $0x08, Y2, Y3
-	VPAND          constant15<>+0(SB), Y2, Y2
-	VPMULLW        constant24<>+0(SB), Y2, Y2
-	VPMULHUW       constant17<>+0(SB), Y2, Y2
+	VPAND          constant16<>+0(SB), Y2, Y2
+	VPMULLW        constant25<>+0(SB), Y2, Y2
+	VPMULHUW       constant18<>+0(SB), Y2, Y2
 	VPSLLW         $0x08, Y2, Y2
-	VPMULLW        constant24<>+0(SB), Y3, Y3
-	VPMULHUW       constant17<>+0(SB), Y3, Y3
+	VPMULLW        constant25<>+0(SB), Y3, Y3
+	VPMULHUW       constant18<>+0(SB), Y3, Y3
 	VPOR           Y3, Y2, Y2
 	VMOVDQU        Y2, 128(AX)(R9*8)
 	VPSHUFD        $0xff, Y0, Y0
 	VPSHUFD        $0xff, Y1, Y1
 	VPBLENDD       $0xe0, Y1, Y0, Y0
 	VPSLLW         $0x08, Y0, Y1
-	VPAND          constant15<>+0(SB), Y0, Y0
-	VPMULLW        constant24<>+0(SB), Y0, Y0
-	VPMULHUW       constant17<>+0(SB), Y0, Y0
+	VPAND          constant16<>+0(SB), Y0, Y0
+	VPMULLW        constant25<>+0(SB), Y0, Y0
+	VPMULHUW       constant18<>+0(SB), Y0, Y0
 	VPSLLW         $0x08, Y0, Y0
-	VPMULLW        constant24<>+0(SB), Y1, Y1
-	VPMULHUW       constant17<>+0(SB), Y1, Y1
+	VPMULLW        constant25<>+0(SB), Y1, Y1
+	VPMULHUW       constant18<>+0(SB), Y1, Y1
 	VPOR           Y1, Y0, Y0
 	VMOVDQU        Y0, 192(AX)(R9*8)
 	VBROADCASTI128 16(R10), Y0
@@ -958,12 +969,12 @@ tile:
 	VPBROADCASTD   48(R10), Y3
 	VPBLENDD       $0x80, Y3, Y2, Y2
 	VPSLLW         $0x08, Y2, Y3
-	VPAND          constant15<>+0(SB), Y2, Y2
-	VPMULLW        constant25<>+0(SB), Y2, Y2
-	VPMULHUW       constant17<>+0(SB), Y2, Y2
+	VPAND          constant16<>+0(SB), Y2, Y2
+	VPMULLW        constant26<>+0(SB), Y2, Y2
+	VPMULHUW       constant18<>+0(SB), Y2, Y2
 	VPSLLW         $0x08, Y2, Y2
-	VPMULLW        constant25<>+0(SB), Y3, Y3
-	VPMULHUW       constant17<>+0(SB), Y3, Y3
+	VPMULLW        constant26<>+0(SB), Y3, Y3
+	VPMULHUW       constant18<>+0(SB), Y3, Y3
 	VPOR           Y3, Y2, Y2
 	VMOVDQU        Y2, 256(AX)(R9*8)
 	VPSHUFD        $0x55, Y0, Y2
@@ -972,12 +983,12 @@ tile:
 	VPBROADCASTD   48(R10), Y3
 	VPBLENDD       $0x80, Y3, Y2, Y2
 	VPSLLW         $0x08, Y2, Y3
-	VPAND          constant15<>+0(SB), Y2, Y2
-	VPMULLW        constant26<>+0(SB), Y2, Y2
-	VPMULHUW       constant17<>+0(SB), Y2, Y2
+	VPAND          constant16<>+0(SB), Y2, Y2
+	VPMULLW        constant27<>+0(SB), Y2, Y2
+	VPMULHUW       constant18<>+0(SB), Y2, Y2
 	VPSLLW         $0x08, Y2, Y2
-	VPMULLW        constant26<>+0(SB), Y3, Y3
-	VPMULHUW       constant17<>+0(SB), Y3, Y3
+	VPMULLW        constant27<>+0(SB), Y3, Y3
+	VPMULHUW       constant18<>+0(SB), Y3, Y3
 	VPOR           Y3, Y2, Y2
 	VMOVDQU        Y2, 320(AX)(R9*8)
 	VPSHUFD        $0xaa, Y0, Y2
@@ -986,12 +997,12 @@ tile:
 	VPBROADCASTD   48(R10), Y3
 	VPBLENDD       $0x80, Y3, Y2, Y2
 	VPSLLW         $0x08, Y2, Y3
-	VPAND          constant15<>+0(SB), Y2, Y2
-	VPMULLW        constant27<>+0(SB), Y2, Y2
-	VPMULHUW       constant17<>+0(SB), Y2, Y2
+	VPAND          constant16<>+0(SB), Y2, Y2
+	VPMULLW        constant28<>+0(SB), Y2, Y2
+	VPMULHUW       constant18<>+0(SB), Y2, Y2
 	VPSLLW         $0x08, Y2, Y2
-	VPMULLW        constant27<>+0(SB), Y3, Y3
-	VPMULHUW       constant17<>+0(SB), Y3, Y3
+	VPMULLW        constant28<>+0(SB), Y3, Y3
+	VPMULHUW       constant18<>+0(SB), Y3, Y3
 	VPOR           Y3, Y2, Y2
 	VMOVDQU        Y2, 384(AX)(R9*8)
 	VPSHUFD        $0xff, Y0, Y0
@@ -1000,12 +1011,12 @@ tile:
 	VPBROADCASTD   48(R10), Y1
 	VPBLENDD       $0x80, Y1, Y0, Y0
 	VPSLLW         $0x08, Y0, Y1
-	VPAND          constant15<>+0(SB), Y0, Y0
-	VPMULLW        constant28<>+0(SB), Y0, Y0
-	VPMULHUW       constant17<>+0(SB), Y0, Y0
+	VPAND          constant16<>+0(SB), Y0, Y0
+	VPMULLW        constant29<>+0(SB), Y0, Y0
+	VPMULHUW       constant18<>+0(SB), Y0, Y0
 	VPSLLW         $0x08, Y0, Y0
-	VPMULLW        constant28<>+0(SB), Y1, Y1
-	VPMULHUW       constant17<>+0(SB), Y1, Y1
+	VPMULLW        constant29<>+0(SB), Y1, Y1
+	VPMULHUW       constant18<>+0(SB), Y1, Y1
 	VPOR           Y1, Y0, Y0
 	VMOVDQU        Y0, 448(AX)(R9*8)
 	VPBROADCASTW   52(R10), Y0
@@ -1020,48 +1031,48 @@ tile:
 	VPSHUFD        $0x00, Y1, Y3
 	VPBLENDD       $0xe0, Y3, Y2, Y2
 	VPSLLW         $0x08, Y2, Y3
-	VPAND          constant15<>+0(SB), Y2, Y2
-	VPMULLW        constant24<>+0(SB), Y2, Y2
-	VPMULHUW       constant17<>+0(SB), Y2, Y2
+	VPAND          constant16<>+0(SB), Y2, Y2
+	VPMULLW        constant25<>+0(SB), Y2, Y2
+	VPMULHUW       constant18<>+0(SB), Y2, Y2
 	VPSLLW         $0x08, Y2, Y2
-	VPMULLW        constant24<>+0(SB), Y3, Y3
-	VPMULHUW       constant17<>+0(SB), Y3, Y3
+	VPMULLW        constant25<>+0(SB), Y3, Y3
+	VPMULHUW       constant18<>+0(SB), Y3, Y3
 	VPOR           Y3, Y2, Y2
 	VMOVDQU        Y2, 32(AX)(R9*8)
 	VPSHUFD        $0x55, Y0, Y2
 	VPSHUFD        $0x55, Y1, Y3
 	VPBLENDD       $0xe0, Y3, Y2, Y2
 	VPSLLW         $0x08, Y2, Y3
-	VPAND          constant15<>+0(SB), Y2, Y2
-	VPMULLW        constant24<>+0(SB), Y2, Y2
-	VPMULHUW       constant17<>+0(SB), Y2, Y2
+	VPAND          constant16<>+0(SB), Y2, Y2
+	VPMULLW        constant25<>+0(SB), Y2, Y2
+	VPMULHUW       constant18<>+0(SB), Y2, Y2
 	VPSLLW         $0x08, Y2, Y2
-	VPMULLW        constant24<>+0(SB), Y3, Y3
-	VPMULHUW       constant17<>+0(SB), Y3, Y3
+	VPMULLW        constant25<>+0(SB), Y3, Y3
+	VPMULHUW       constant18<>+0(SB), Y3, Y3
 	VPOR           Y3, Y2, Y2
 	VMOVDQU        Y2, 96(AX)(R9*8)
 	VPSHUFD        $0xaa, Y0, Y2
 	VPSHUFD        $0xaa, Y1, Y3
 	VPBLENDD       $0xe0, Y3, Y2, Y2
 	VPSLLW         $0x08, Y2, Y3
-	VPAND          constant15<>+0(SB), Y2, Y2
-	VPMULLW        constant24<>+0(SB), Y2, Y2
-	VPMULHUW       constant17<>+0(SB), Y2, Y2
+	VPAND          constant16<>+0(SB), Y2, Y2
+	VPMULLW        constant25<>+0(SB), Y2, Y2
+	VPMULHUW       constant18<>+0(SB), Y2, Y2
 	VPSLLW         $0x08, Y2, Y2
-	VPMULLW        constant24<>+0(SB), Y3, Y3
-	VPMULHUW       constant17<>+0(SB), Y3, Y3
+	VPMULLW        constant25<>+0(SB), Y3, Y3
+	VPMULHUW       constant18<>+0(SB), Y3, Y3
 	VPOR           Y3, Y2, Y2
 	VMOVDQU        Y2, 160(AX)(R9*8)
 	VPSHUFD        $0xff, Y0, Y0
 	VPSHUFD        $0xff, Y1, Y1
 	VPBLENDD       $0xe0, Y1, Y0, Y0
 	VPSLLW         $0x08, Y0, Y1
-	VPAND          constant15<>+0(SB), Y0, Y0
-	VPMULLW        constant24<>+0(SB), Y0, Y0
-	VPMULHUW       constant17<>+0(SB), Y0, Y0
+	VPAND          constant16<>+0(SB), Y0, Y0
+	VPMULLW        constant25<>+0(SB), Y0, Y0
+	VPMULHUW       constant18<>+0(SB), Y0, Y0
 	VPSLLW         $0x08, Y0, Y0
-	VPMULLW        constant24<>+0(SB), Y1, Y1
-	VPMULHUW       constant17<>+0(SB), Y1, Y1
+	VPMULLW        constant25<>+0(SB), Y1, Y1
+	VPMULHUW       constant18<>+0(SB), Y1, Y1
 	VPOR           Y1, Y0, Y0
 	VMOVDQU        Y0, 224(AX)(R9*8)
 	VBROADCASTI128 16(R10), Y0
@@ -1074,12 +1085,12 @@ tile:
 	VPBROADCASTD   48(R10), Y3
 	VPBLENDD       $0x80, Y3, Y2, Y2
 	VPSLLW         $0x08, Y2, Y3
-	VPAND          constant15<>+0(SB), Y2, Y2
-	VPMULLW        constant25<>+0(SB), Y2, Y2
-	VPMULHUW       constant17<>+0(SB), Y2, Y2
+	VPAND          constant16<>+0(SB), Y2, Y2
+	VPMULLW        constant26<>+0(SB), Y2, Y2
+	VPMULHUW       constant18<>+0(SB), Y2, Y2
 	VPSLLW         $0x08, Y2, Y2
-	VPMULLW        constant25<>+0(SB), Y3, Y3
-	VPMULHUW       constant17<>+0(SB), Y3, Y3
+	VPMULLW        constant26<>+0(SB), Y3, Y3
+	VPMULHUW       constant18<>+0(SB), Y3, Y3
 	VPOR           Y3, Y2, Y2
 	VMOVDQU        Y2, 288(AX)(R9*8)
 	VPSHUFD        $0x55, Y0, Y2
@@ -1088,12 +1099,12 @@ tile:
 	VPBROADCASTD   48(R10), Y3
 	VPBLENDD       $0x80, Y3, Y2, Y2
 	VPSLLW         $0x08, Y2, Y3
-	VPAND          constant15<>+0(SB), Y2, Y2
-	VPMULLW        constant26<>+0(SB), Y2, Y2
-	VPMULHUW       constant17<>+0(SB), Y2, Y2
+	VPAND          constant16<>+0(SB), Y2, Y2
+	VPMULLW        constant27<>+0(SB), Y2, Y2
+	VPMULHUW       constant18<>+0(SB), Y2, Y2
 	VPSLLW         $0x08, Y2, Y2
-	VPMULLW        constant26<>+0(SB), Y3, Y3
-	VPMULHUW       constant17<>+0(SB), Y3, Y3
+	VPMULLW        constant27<>+0(SB), Y3, Y3
+	VPMULHUW       constant18<>+0(SB), Y3, Y3
 	VPOR           Y3, Y2, Y2
 	VMOVDQU        Y2, 352(AX)(R9*8)
 	VPSHUFD        $0xaa, Y0, Y2
@@ -1102,12 +1113,12 @@ tile:
 	VPBROADCASTD   48(R10), Y3
 	VPBLENDD       $0x80, Y3, Y2, Y2
 	VPSLLW         $0x08, Y2, Y3
-	VPAND          constant15<>+0(SB), Y2, Y2
-	VPMULLW        constant27<>+0(SB), Y2, Y2
-	VPMULHUW       constant17<>+0(SB), Y2, Y2
+	VPAND          constant16<>+0(SB), Y2, Y2
+	VPMULLW        constant28<>+0(SB), Y2, Y2
+	VPMULHUW       constant18<>+0(SB), Y2, Y2
 	VPSLLW         $0x08, Y2, Y2
-	VPMULLW        constant27<>+0(SB), Y3, Y3
-	VPMULHUW       constant17<>+0(SB), Y3, Y3
+	VPMULLW        constant28<>+0(SB), Y3, Y3
+	VPMULHUW       constant18<>+0(SB), Y3, Y3
 	VPOR           Y3, Y2, Y2
 	VMOVDQU        Y2, 416(AX)(R9*8)
 	VPSHUFD        $0xff, Y0, Y0
@@ -1116,12 +1127,12 @@ tile:
 	VPBROADCASTD   48(R10), Y1
 	VPBLENDD       $0x80, Y1, Y0, Y0
 	VPSLLW         $0x08, Y0, Y1
-	VPAND          constant15<>+0(SB), Y0, Y0
-	VPMULLW        constant28<>+0(SB), Y0, Y0
-	VPMULHUW       constant17<>+0(SB), Y0, Y0
+	VPAND          constant16<>+0(SB), Y0, Y0
+	VPMULLW        constant29<>+0(SB), Y0, Y0
+	VPMULHUW       constant18<>+0(SB), Y0, Y0
 	VPSLLW         $0x08, Y0, Y0
-	VPMULLW        constant28<>+0(SB), Y1, Y1
-	VPMULHUW       constant17<>+0(SB), Y1, Y1
+	VPMULLW        constant29<>+0(SB), Y1, Y1
+	VPMULHUW       constant18<>+0(SB), Y1, Y1
 	VPOR           Y1, Y0, Y0
 	VMOVDQU        Y0, 480(AX)(R9*8)
 	VPBROADCASTW   52(R10), Y0
@@ -1139,32 +1150,32 @@ tile:
 	VZEROUPPER
 	RET
 
-DATA constant24<>+0(SB)/8, $0x0003000300010001
-DATA constant24<>+8(SB)/8, $0x001b001b00090009
-DATA constant24<>+16(SB)/8, $0x0001000100510051
-DATA constant24<>+24(SB)/8, $0x0051005100090009
-GLOBL constant24<>(SB), RODATA|NOPTR, $32
-
 DATA constant25<>+0(SB)/8, $0x0003000300010001
 DATA constant25<>+8(SB)/8, $0x001b001b00090009
-DATA constant25<>+16(SB)/8, $0x0003000300510051
-DATA constant25<>+24(SB)/8, $0x00010001001b001b
+DATA constant25<>+16(SB)/8, $0x0001000100510051
+DATA constant25<>+24(SB)/8, $0x0051005100090009
 GLOBL constant25<>(SB), RODATA|NOPTR, $32
 
 DATA constant26<>+0(SB)/8, $0x0003000300010001
 DATA constant26<>+8(SB)/8, $0x001b001b00090009
 DATA constant26<>+16(SB)/8, $0x0003000300510051
-DATA constant26<>+24(SB)/8, $0x00030003001b001b
+DATA constant26<>+24(SB)/8, $0x00010001001b001b
 GLOBL constant26<>(SB), RODATA|NOPTR, $32
 
 DATA constant27<>+0(SB)/8, $0x0003000300010001
 DATA constant27<>+8(SB)/8, $0x001b001b00090009
 DATA constant27<>+16(SB)/8, $0x0003000300510051
-DATA constant27<>+24(SB)/8, $0x00090009001b001b
+DATA constant27<>+24(SB)/8, $0x00030003001b001b
 GLOBL constant27<>(SB), RODATA|NOPTR, $32
 
 DATA constant28<>+0(SB)/8, $0x0003000300010001
 DATA constant28<>+8(SB)/8, $0x001b001b00090009
 DATA constant28<>+16(SB)/8, $0x0003000300510051
-DATA constant28<>+24(SB)/8, $0x001b001b001b001b
+DATA constant28<>+24(SB)/8, $0x00090009001b001b
 GLOBL constant28<>(SB), RODATA|NOPTR, $32
+
+DATA constant29<>+0(SB)/8, $0x0003000300010001
+DATA constant29<>+8(SB)/8, $0x001b001b00090009
+DATA constant29<>+16(SB)/8, $0x0003000300510051
+DATA constant29<>+24(SB)/8, $0x001b001b001b001b
+GLOBL constant29<>(SB), RODATA|NOPTR, $32

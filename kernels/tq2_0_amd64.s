@@ -52,72 +52,72 @@ group:
 	PREFETCHT0      4096(R11)
 	PREFETCHT0      4160(R11)
 	PREFETCHT0      4224(R11)
-	VBROADCASTI64X4 (R11), Z7
-	VPSRLVD         Z2, Z7, Z7
-	VPANDD          Z3, Z7, Z7
-	VPXORD          Z8, Z8, Z8
-	VPDPBUSD        (DI)(R10*8), Z7, Z8
-	VBROADCASTI64X4 (R11), Z7
-	VPSRLVD         Z4, Z7, Z7
-	VPANDD          Z3, Z7, Z7
-	VPXORD          Z9, Z9, Z9
-	VPDPBUSD        64(DI)(R10*8), Z7, Z9
-	VPACKSSDW       Z9, Z8, Z7
-	VPMADDWD        Z5, Z7, Z7
-	VBROADCASTI64X4 32(R11), Z8
+	VBROADCASTI64X4 (R11), Z8
 	VPSRLVD         Z2, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPXORD          Z9, Z9, Z9
-	VPDPBUSD        128(DI)(R10*8), Z8, Z9
-	VBROADCASTI64X4 32(R11), Z8
+	VPDPBUSD        (DI)(R10*8), Z8, Z9
+	VBROADCASTI64X4 (R11), Z8
 	VPSRLVD         Z4, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        192(DI)(R10*8), Z8, Z10
+	VPDPBUSD        64(DI)(R10*8), Z8, Z10
 	VPACKSSDW       Z10, Z9, Z8
 	VPMADDWD        Z5, Z8, Z8
-	VPACKSSDW       Z8, Z7, Z7
-	VPMADDWD        Z5, Z7, Z7
-	VBROADCASTI64X4 66(R11), Z8
-	VPSRLVD         Z2, Z8, Z8
-	VPANDD          Z3, Z8, Z8
-	VPXORD          Z9, Z9, Z9
-	VPDPBUSD        256(DI)(R10*8), Z8, Z9
-	VBROADCASTI64X4 66(R11), Z8
-	VPSRLVD         Z4, Z8, Z8
-	VPANDD          Z3, Z8, Z8
-	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        320(DI)(R10*8), Z8, Z10
-	VPACKSSDW       Z10, Z9, Z8
-	VPMADDWD        Z5, Z8, Z8
-	VBROADCASTI64X4 98(R11), Z9
+	VBROADCASTI64X4 32(R11), Z9
 	VPSRLVD         Z2, Z9, Z9
 	VPANDD          Z3, Z9, Z9
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        384(DI)(R10*8), Z9, Z10
-	VBROADCASTI64X4 98(R11), Z9
+	VPDPBUSD        128(DI)(R10*8), Z9, Z10
+	VBROADCASTI64X4 32(R11), Z9
 	VPSRLVD         Z4, Z9, Z9
 	VPANDD          Z3, Z9, Z9
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        448(DI)(R10*8), Z9, Z11
+	VPDPBUSD        192(DI)(R10*8), Z9, Z11
 	VPACKSSDW       Z11, Z10, Z9
 	VPMADDWD        Z5, Z9, Z9
 	VPACKSSDW       Z9, Z8, Z8
 	VPMADDWD        Z5, Z8, Z8
-	VSHUFI32X4      $0x88, Z8, Z7, Z9
-	VSHUFI32X4      $0xdd, Z8, Z7, Z7
-	VPADDD          Z7, Z9, Z9
-	VPERMD          Z9, Z6, Z9
-	VMOVDQU32       (R9)(R10*1), Z7
-	VPSUBD          Z7, Z9, Z9
-	VPBROADCASTW    64(R11), Y7
-	VPBROADCASTW    130(R11), X8
-	VINSERTI32X4    $0x01, X8, Y7, Y7
-	VCVTPH2PS       Y7, Z7
-	VMOVDQU32       (R8)(R10*1), Z8
-	VCVTDQ2PS       Z9, Z9
-	VMULPS          Z8, Z7, Z7
-	VFMADD231PS     Z7, Z9, Z1
+	VBROADCASTI64X4 66(R11), Z9
+	VPSRLVD         Z2, Z9, Z9
+	VPANDD          Z3, Z9, Z9
+	VPXORD          Z10, Z10, Z10
+	VPDPBUSD        256(DI)(R10*8), Z9, Z10
+	VBROADCASTI64X4 66(R11), Z9
+	VPSRLVD         Z4, Z9, Z9
+	VPANDD          Z3, Z9, Z9
+	VPXORD          Z11, Z11, Z11
+	VPDPBUSD        320(DI)(R10*8), Z9, Z11
+	VPACKSSDW       Z11, Z10, Z9
+	VPMADDWD        Z5, Z9, Z9
+	VBROADCASTI64X4 98(R11), Z10
+	VPSRLVD         Z2, Z10, Z10
+	VPANDD          Z3, Z10, Z10
+	VPXORD          Z11, Z11, Z11
+	VPDPBUSD        384(DI)(R10*8), Z10, Z11
+	VBROADCASTI64X4 98(R11), Z10
+	VPSRLVD         Z4, Z10, Z10
+	VPANDD          Z3, Z10, Z10
+	VPXORD          Z12, Z12, Z12
+	VPDPBUSD        448(DI)(R10*8), Z10, Z12
+	VPACKSSDW       Z12, Z11, Z10
+	VPMADDWD        Z5, Z10, Z10
+	VPACKSSDW       Z10, Z9, Z9
+	VPMADDWD        Z5, Z9, Z9
+	VMOVDQU32       Z8, Z10
+	VPERMT2D        Z9, Z6, Z10
+	VPERMT2D        Z9, Z7, Z8
+	VPADDD          Z8, Z10, Z10
+	VMOVDQU32       (R9)(R10*1), Z8
+	VPSUBD          Z8, Z10, Z10
+	VPBROADCASTW    64(R11), Y8
+	VPBROADCASTW    130(R11), X9
+	VINSERTI32X4    $0x01, X9, Y8, Y8
+	VCVTPH2PS       Y8, Z8
+	VMOVDQU32       (R8)(R10*1), Z9
+	VCVTDQ2PS       Z10, Z10
+	VMULPS          Z9, Z8, Z8
+	VFMADD231PS     Z8, Z10, Z1
 	ADDQ            $+132, R11
 	ADDQ            $+64, R10
 	JMP             group
@@ -131,12 +131,12 @@ rest:
 	LEAQ 8(SP), R14
 
 copy:
-	VMOVDQU32 (R11), Y7
-	VMOVDQU32 Y7, (R14)
+	VMOVDQU32 (R11), Y8
+	VMOVDQU32 Y8, (R14)
 	ADDQ      $+32, R11
 	ADDQ      $+32, R14
-	VMOVDQU32 (R11), Y7
-	VMOVDQU32 Y7, (R14)
+	VMOVDQU32 (R11), Y8
+	VMOVDQU32 Y8, (R14)
 	ADDQ      $+32, R11
 	ADDQ      $+32, R14
 	MOVWLZX   (R11), R15
@@ -148,84 +148,84 @@ copy:
 	LEAQ      8(SP), R11
 
 inPlace:
-	VBROADCASTI64X4 (R11), Z7
-	VPSRLVD         Z2, Z7, Z7
-	VPANDD          Z3, Z7, Z7
-	VPXORD          Z8, Z8, Z8
-	VPDPBUSD        (DI)(R10*8), Z7, Z8
-	VBROADCASTI64X4 (R11), Z7
-	VPSRLVD         Z4, Z7, Z7
-	VPANDD          Z3, Z7, Z7
-	VPXORD          Z9, Z9, Z9
-	VPDPBUSD        64(DI)(R10*8), Z7, Z9
-	VPACKSSDW       Z9, Z8, Z7
-	VPMADDWD        Z5, Z7, Z7
-	VBROADCASTI64X4 32(R11), Z8
+	VBROADCASTI64X4 (R11), Z8
 	VPSRLVD         Z2, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPXORD          Z9, Z9, Z9
-	VPDPBUSD        128(DI)(R10*8), Z8, Z9
-	VBROADCASTI64X4 32(R11), Z8
+	VPDPBUSD        (DI)(R10*8), Z8, Z9
+	VBROADCASTI64X4 (R11), Z8
 	VPSRLVD         Z4, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        192(DI)(R10*8), Z8, Z10
+	VPDPBUSD        64(DI)(R10*8), Z8, Z10
 	VPACKSSDW       Z10, Z9, Z8
 	VPMADDWD        Z5, Z8, Z8
-	VPACKSSDW       Z8, Z7, Z7
-	VPMADDWD        Z5, Z7, Z7
-	VBROADCASTI64X4 66(R11), Z8
-	VPSRLVD         Z2, Z8, Z8
-	VPANDD          Z3, Z8, Z8
-	VPXORD          Z9, Z9, Z9
-	VPDPBUSD        256(DI)(R10*8), Z8, Z9
-	VBROADCASTI64X4 66(R11), Z8
-	VPSRLVD         Z4, Z8, Z8
-	VPANDD          Z3, Z8, Z8
-	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        320(DI)(R10*8), Z8, Z10
-	VPACKSSDW       Z10, Z9, Z8
-	VPMADDWD        Z5, Z8, Z8
-	VBROADCASTI64X4 98(R11), Z9
+	VBROADCASTI64X4 32(R11), Z9
 	VPSRLVD         Z2, Z9, Z9
 	VPANDD          Z3, Z9, Z9
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        384(DI)(R10*8), Z9, Z10
-	VBROADCASTI64X4 98(R11), Z9
+	VPDPBUSD        128(DI)(R10*8), Z9, Z10
+	VBROADCASTI64X4 32(R11), Z9
 	VPSRLVD         Z4, Z9, Z9
 	VPANDD          Z3, Z9, Z9
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        448(DI)(R10*8), Z9, Z11
+	VPDPBUSD        192(DI)(R10*8), Z9, Z11
 	VPACKSSDW       Z11, Z10, Z9
 	VPMADDWD        Z5, Z9, Z9
 	VPACKSSDW       Z9, Z8, Z8
 	VPMADDWD        Z5, Z8, Z8
-	VSHUFI32X4      $0x88, Z8, Z7, Z9
-	VSHUFI32X4      $0xdd, Z8, Z7, Z7
-	VPADDD          Z7, Z9, Z9
-	VPERMD          Z9, Z6, Z9
-	VMOVDQU32       (R9)(R10*1), Z7
-	VPSUBD          Z7, Z9, Z9
-	VPBROADCASTW    64(R11), Y7
-	VPBROADCASTW    130(R11), X8
-	VINSERTI32X4    $0x01, X8, Y7, Y7
-	VCVTPH2PS       Y7, Z7
-	VPANDD          Z0, Z7, Z7
-	VMOVDQU32       (R8)(R10*1), Z8
-	VCVTDQ2PS       Z9, Z9
-	VMULPS          Z8, Z7, Z7
-	VFMADD231PS     Z7, Z9, Z1
+	VBROADCASTI64X4 66(R11), Z9
+	VPSRLVD         Z2, Z9, Z9
+	VPANDD          Z3, Z9, Z9
+	VPXORD          Z10, Z10, Z10
+	VPDPBUSD        256(DI)(R10*8), Z9, Z10
+	VBROADCASTI64X4 66(R11), Z9
+	VPSRLVD         Z4, Z9, Z9
+	VPANDD          Z3, Z9, Z9
+	VPXORD          Z11, Z11, Z11
+	VPDPBUSD        320(DI)(R10*8), Z9, Z11
+	VPACKSSDW       Z11, Z10, Z9
+	VPMADDWD        Z5, Z9, Z9
+	VBROADCASTI64X4 98(R11), Z10
+	VPSRLVD         Z2, Z10, Z10
+	VPANDD          Z3, Z10, Z10
+	VPXORD          Z11, Z11, Z11
+	VPDPBUSD        384(DI)(R10*8), Z10, Z11
+	VBROADCASTI64X4 98(R11), Z10
+	VPSRLVD         Z4, Z10, Z10
+	VPANDD          Z3, Z10, Z10
+	VPXORD          Z12, Z12, Z12
+	VPDPBUSD        448(DI)(R10*8), Z10, Z12
+	VPACKSSDW       Z12, Z11, Z10
+	VPMADDWD        Z5, Z10, Z10
+	VPACKSSDW       Z10, Z9, Z9
+	VPMADDWD        Z5, Z9, Z9
+	VMOVDQU32       Z8, Z10
+	VPERMT2D        Z9, Z6, Z10
+	VPERMT2D        Z9, Z7, Z8
+	VPADDD          Z8, Z10, Z10
+	VMOVDQU32       (R9)(R10*1), Z8
+	VPSUBD          Z8, Z10, Z10
+	VPBROADCASTW    64(R11), Y8
+	VPBROADCASTW    130(R11), X9
+	VINSERTI32X4    $0x01, X9, Y8, Y8
+	VCVTPH2PS       Y8, Z8
+	VPANDD          Z0, Z8, Z8
+	VMOVDQU32       (R8)(R10*1), Z9
+	VCVTDQ2PS       Z10, Z10
+	VMULPS          Z9, Z8, Z8
+	VFMADD231PS     Z8, Z10, Z1
 
 done:
-	VPERMILPS     $0x4e, Z1, Z7
-	VADDPS        Z1, Z7, Z7
-	VPERMILPS     $0xb1, Z7, Z1
-	VADDPS        Z1, Z7, Z7
-	VSHUFF32X4    $0xb1, Z7, Z7, Z1
-	VADDPS        Z7, Z1, Z1
-	VEXTRACTI32X4 $0x02, Z1, X7
-	VADDPS        X1, X7, X7
-	VMOVSS        X7, (AX)
+	VPERMILPS     $0x4e, Z1, Z8
+	VADDPS        Z1, Z8, Z8
+	VPERMILPS     $0xb1, Z8, Z1
+	VADDPS        Z1, Z8, Z8
+	VSHUFF32X4    $0xb1, Z8, Z8, Z1
+	VADDPS        Z8, Z1, Z1
+	VEXTRACTI32X4 $0x02, Z1, X8
+	VADDPS        X1, X8, X8
+	VMOVSS        X8, (AX)
 	ADDQ          $0x04, AX
 	ADDQ          DX, CX
 	DECQ          BX
@@ -239,6 +239,7 @@ constants:
 	VMOVDQU32 constant4<>+0(SB), Z5
 	VMOVDQU32 constant5<>+0(SB), Z3
 	VMOVDQU32 constant6<>+0(SB), Z4
+	VMOVDQU32 constant7<>+0(SB), Z7
 	JMP       begin
 
 DATA constant0<>+0(SB)/8, $0xffffffffffffffff
@@ -275,14 +276,14 @@ DATA constant2<>+48(SB)/8, $0x0000000200000002
 DATA constant2<>+56(SB)/8, $0x0000000200000002
 GLOBL constant2<>(SB), RODATA|NOPTR, $64
 
-DATA constant3<>+0(SB)/8, $0x0000000400000000
-DATA constant3<>+8(SB)/8, $0x0000000500000001
-DATA constant3<>+16(SB)/8, $0x0000000600000002
-DATA constant3<>+24(SB)/8, $0x0000000700000003
-DATA constant3<>+32(SB)/8, $0x0000000c00000008
-DATA constant3<>+40(SB)/8, $0x0000000d00000009
-DATA constant3<>+48(SB)/8, $0x0000000e0000000a
-DATA constant3<>+56(SB)/8, $0x0000000f0000000b
+DATA constant3<>+0(SB)/8, $0x0000000800000000
+DATA constant3<>+8(SB)/8, $0x0000000900000001
+DATA constant3<>+16(SB)/8, $0x0000000a00000002
+DATA constant3<>+24(SB)/8, $0x0000000b00000003
+DATA constant3<>+32(SB)/8, $0x0000001800000010
+DATA constant3<>+40(SB)/8, $0x0000001900000011
+DATA constant3<>+48(SB)/8, $0x0000001a00000012
+DATA constant3<>+56(SB)/8, $0x0000001b00000013
 GLOBL constant3<>(SB), RODATA|NOPTR, $64
 
 DATA constant4<>+0(SB)/8, $0x0001000100010001
@@ -314,6 +315,16 @@ DATA constant6<>+40(SB)/8, $0x0000000600000006
 DATA constant6<>+48(SB)/8, $0x0000000600000006
 DATA constant6<>+56(SB)/8, $0x0000000600000006
 GLOBL constant6<>(SB), RODATA|NOPTR, $64
+
+DATA constant7<>+0(SB)/8, $0x0000000c00000004
+DATA constant7<>+8(SB)/8, $0x0000000d00000005
+DATA constant7<>+16(SB)/8, $0x0000000e00000006
+DATA constant7<>+24(SB)/8, $0x0000000f00000007
+DATA constant7<>+32(SB)/8, $0x0000001c00000014
+DATA constant7<>+40(SB)/8, $0x0000001d00000015
+DATA constant7<>+48(SB)/8, $0x0000001e00000016
+DATA constant7<>+56(SB)/8, $0x0000001f00000017
+GLOBL constant7<>(SB), RODATA|NOPTR, $64
 
 // func tq2_0PackAVX512(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX2, AVX512F, AVX512VL
@@ -394,19 +405,19 @@ tile:
 	RET
 
 constants:
-	VMOVDQU32 constant7<>+0(SB), Z2
+	VMOVDQU32 constant8<>+0(SB), Z2
 	VMOVDQU32 constant5<>+0(SB), Z3
 	JMP       begin
 
-DATA constant7<>+0(SB)/8, $0x0000000200000000
-DATA constant7<>+8(SB)/8, $0x0000000600000004
-DATA constant7<>+16(SB)/8, $0x0000000200000000
-DATA constant7<>+24(SB)/8, $0x0000000600000004
-DATA constant7<>+32(SB)/8, $0x0000000200000000
-DATA constant7<>+40(SB)/8, $0x0000000600000004
-DATA constant7<>+48(SB)/8, $0x0000000200000000
-DATA constant7<>+56(SB)/8, $0x0000000600000004
-GLOBL constant7<>(SB), RODATA|NOPTR, $64
+DATA constant8<>+0(SB)/8, $0x0000000200000000
+DATA constant8<>+8(SB)/8, $0x0000000600000004
+DATA constant8<>+16(SB)/8, $0x0000000200000000
+DATA constant8<>+24(SB)/8, $0x0000000600000004
+DATA constant8<>+32(SB)/8, $0x0000000200000000
+DATA constant8<>+40(SB)/8, $0x0000000600000004
+DATA constant8<>+48(SB)/8, $0x0000000200000000
+DATA constant8<>+56(SB)/8, $0x0000000600000004
+GLOBL constant8<>(SB), RODATA|NOPTR, $64
 
 // func tq2_0RowAVX2(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 // Requires: AVX, AVX2, F16C, FMA3, MMX+
@@ -435,22 +446,22 @@ group:
 	PREFETCHT0   4160(R11)
 	VMOVDQU      (R11), Y1
 	VPSRLD       $0x00, Y1, Y1
-	VPAND        constant8<>+0(SB), Y1, Y1
+	VPAND        constant9<>+0(SB), Y1, Y1
 	VPMADDUBSW   (DI)(R10*8), Y1, Y1
 	VMOVDQU      (R11), Y2
 	VPSRLD       $0x02, Y2, Y2
-	VPAND        constant8<>+0(SB), Y2, Y2
+	VPAND        constant9<>+0(SB), Y2, Y2
 	VPMADDUBSW   32(DI)(R10*8), Y2, Y2
 	VPUNPCKLWD   Y2, Y1, Y3
 	VPUNPCKHWD   Y2, Y1, Y1
 	VPADDW       Y3, Y1, Y1
 	VMOVDQU      (R11), Y2
 	VPSRLD       $0x04, Y2, Y2
-	VPAND        constant8<>+0(SB), Y2, Y2
+	VPAND        constant9<>+0(SB), Y2, Y2
 	VPMADDUBSW   64(DI)(R10*8), Y2, Y2
 	VMOVDQU      (R11), Y3
 	VPSRLD       $0x06, Y3, Y3
-	VPAND        constant8<>+0(SB), Y3, Y3
+	VPAND        constant9<>+0(SB), Y3, Y3
 	VPMADDUBSW   96(DI)(R10*8), Y3, Y3
 	VPUNPCKLWD   Y3, Y2, Y4
 	VPUNPCKHWD   Y3, Y2, Y2
@@ -460,22 +471,22 @@ group:
 	VPADDW       Y3, Y1, Y1
 	VMOVDQU      32(R11), Y2
 	VPSRLD       $0x00, Y2, Y2
-	VPAND        constant8<>+0(SB), Y2, Y2
+	VPAND        constant9<>+0(SB), Y2, Y2
 	VPMADDUBSW   128(DI)(R10*8), Y2, Y2
 	VMOVDQU      32(R11), Y3
 	VPSRLD       $0x02, Y3, Y3
-	VPAND        constant8<>+0(SB), Y3, Y3
+	VPAND        constant9<>+0(SB), Y3, Y3
 	VPMADDUBSW   160(DI)(R10*8), Y3, Y3
 	VPUNPCKLWD   Y3, Y2, Y4
 	VPUNPCKHWD   Y3, Y2, Y2
 	VPADDW       Y4, Y2, Y2
 	VMOVDQU      32(R11), Y3
 	VPSRLD       $0x04, Y3, Y3
-	VPAND        constant8<>+0(SB), Y3, Y3
+	VPAND        constant9<>+0(SB), Y3, Y3
 	VPMADDUBSW   192(DI)(R10*8), Y3, Y3
 	VMOVDQU      32(R11), Y4
 	VPSRLD       $0x06, Y4, Y4
-	VPAND        constant8<>+0(SB), Y4, Y4
+	VPAND        constant9<>+0(SB), Y4, Y4
 	VPMADDUBSW   224(DI)(R10*8), Y4, Y4
 	VPUNPCKLWD   Y4, Y3, Y5
 	VPUNPCKHWD   Y4, Y3, Y3
@@ -517,11 +528,11 @@ rest:
 	VZEROUPPER
 	RET
 
-DATA constant8<>+0(SB)/8, $0x0303030303030303
-DATA constant8<>+8(SB)/8, $0x0303030303030303
-DATA constant8<>+16(SB)/8, $0x0303030303030303
-DATA constant8<>+24(SB)/8, $0x0303030303030303
-GLOBL constant8<>(SB), RODATA|NOPTR, $32
+DATA constant9<>+0(SB)/8, $0x0303030303030303
+DATA constant9<>+8(SB)/8, $0x0303030303030303
+DATA constant9<>+16(SB)/8, $0x0303030303030303
+DATA constant9<>+24(SB)/8, $0x0303030303030303
+GLOBL constant9<>(SB), RODATA|NOPTR, $32
 
 // func tq2_0PackAVX2(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX2, F16C
@@ -544,38 +555,38 @@ tile:
 	VBROADCASTI128 (R10), Y0
 	VINSERTI128    $0x01, 32(R10), Y0, Y0
 	VPSHUFD        $0x00, Y0, Y1
-	VPSRLVD        constant9<>+0(SB), Y1, Y1
-	VPAND          constant8<>+0(SB), Y1, Y1
+	VPSRLVD        constant10<>+0(SB), Y1, Y1
+	VPAND          constant9<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, (AX)(R9*8)
 	VPSHUFD        $0x55, Y0, Y1
-	VPSRLVD        constant9<>+0(SB), Y1, Y1
-	VPAND          constant8<>+0(SB), Y1, Y1
+	VPSRLVD        constant10<>+0(SB), Y1, Y1
+	VPAND          constant9<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 64(AX)(R9*8)
 	VPSHUFD        $0xaa, Y0, Y1
-	VPSRLVD        constant9<>+0(SB), Y1, Y1
-	VPAND          constant8<>+0(SB), Y1, Y1
+	VPSRLVD        constant10<>+0(SB), Y1, Y1
+	VPAND          constant9<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 128(AX)(R9*8)
 	VPSHUFD        $0xff, Y0, Y0
-	VPSRLVD        constant9<>+0(SB), Y0, Y0
-	VPAND          constant8<>+0(SB), Y0, Y0
+	VPSRLVD        constant10<>+0(SB), Y0, Y0
+	VPAND          constant9<>+0(SB), Y0, Y0
 	VMOVDQU        Y0, 192(AX)(R9*8)
 	VBROADCASTI128 16(R10), Y0
 	VINSERTI128    $0x01, 48(R10), Y0, Y0
 	VPSHUFD        $0x00, Y0, Y1
-	VPSRLVD        constant9<>+0(SB), Y1, Y1
-	VPAND          constant8<>+0(SB), Y1, Y1
+	VPSRLVD        constant10<>+0(SB), Y1, Y1
+	VPAND          constant9<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 256(AX)(R9*8)
 	VPSHUFD        $0x55, Y0, Y1
-	VPSRLVD        constant9<>+0(SB), Y1, Y1
-	VPAND          constant8<>+0(SB), Y1, Y1
+	VPSRLVD        constant10<>+0(SB), Y1, Y1
+	VPAND          constant9<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 320(AX)(R9*8)
 	VPSHUFD        $0xaa, Y0, Y1
-	VPSRLVD        constant9<>+0(SB), Y1, Y1
-	VPAND          constant8<>+0(SB), Y1, Y1
+	VPSRLVD        constant10<>+0(SB), Y1, Y1
+	VPAND          constant9<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 384(AX)(R9*8)
 	VPSHUFD        $0xff, Y0, Y0
-	VPSRLVD        constant9<>+0(SB), Y0, Y0
-	VPAND          constant8<>+0(SB), Y0, Y0
+	VPSRLVD        constant10<>+0(SB), Y0, Y0
+	VPAND          constant9<>+0(SB), Y0, Y0
 	VMOVDQU        Y0, 448(AX)(R9*8)
 	VPBROADCASTW   64(R10), Y0
 	VCVTPH2PS      X0, Y0
@@ -584,38 +595,38 @@ tile:
 	VBROADCASTI128 (R10), Y0
 	VINSERTI128    $0x01, 32(R10), Y0, Y0
 	VPSHUFD        $0x00, Y0, Y1
-	VPSRLVD        constant9<>+0(SB), Y1, Y1
-	VPAND          constant8<>+0(SB), Y1, Y1
+	VPSRLVD        constant10<>+0(SB), Y1, Y1
+	VPAND          constant9<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 32(AX)(R9*8)
 	VPSHUFD        $0x55, Y0, Y1
-	VPSRLVD        constant9<>+0(SB), Y1, Y1
-	VPAND          constant8<>+0(SB), Y1, Y1
+	VPSRLVD        constant10<>+0(SB), Y1, Y1
+	VPAND          constant9<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 96(AX)(R9*8)
 	VPSHUFD        $0xaa, Y0, Y1
-	VPSRLVD        constant9<>+0(SB), Y1, Y1
-	VPAND          constant8<>+0(SB), Y1, Y1
+	VPSRLVD        constant10<>+0(SB), Y1, Y1
+	VPAND          constant9<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 160(AX)(R9*8)
 	VPSHUFD        $0xff, Y0, Y0
-	VPSRLVD        constant9<>+0(SB), Y0, Y0
-	VPAND          constant8<>+0(SB), Y0, Y0
+	VPSRLVD        constant10<>+0(SB), Y0, Y0
+	VPAND          constant9<>+0(SB), Y0, Y0
 	VMOVDQU        Y0, 224(AX)(R9*8)
 	VBROADCASTI128 16(R10), Y0
 	VINSERTI128    $0x01, 48(R10), Y0, Y0
 	VPSHUFD        $0x00, Y0, Y1
-	VPSRLVD        constant9<>+0(SB), Y1, Y1
-	VPAND          constant8<>+0(SB), Y1, Y1
+	VPSRLVD        constant10<>+0(SB), Y1, Y1
+	VPAND          constant9<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 288(AX)(R9*8)
 	VPSHUFD        $0x55, Y0, Y1
-	VPSRLVD        constant9<>+0(SB), Y1, Y1
-	VPAND          constant8<>+0(SB), Y1, Y1
+	VPSRLVD        constant10<>+0(SB), Y1, Y1
+	VPAND          constant9<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 352(AX)(R9*8)
 	VPSHUFD        $0xaa, Y0, Y1
-	VPSRLVD        constant9<>+0(SB), Y1, Y1
-	VPAND          constant8<>+0(SB), Y1, Y1
+	VPSRLVD        constant10<>+0(SB), Y1, Y1
+	VPAND          constant9<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 416(AX)(R9*8)
 	VPSHUFD        $0xff, Y0, Y0
-	VPSRLVD        constant9<>+0(SB), Y0, Y0
-	VPAND          constant8<>+0(SB), Y0, Y0
+	VPSRLVD        constant10<>+0(SB), Y0, Y0
+	VPAND          constant9<>+0(SB), Y0, Y0
 	VMOVDQU        Y0, 480(AX)(R9*8)
 	VPBROADCASTW   64(R10), Y0
 	VCVTPH2PS      X0, Y0
@@ -632,8 +643,8 @@ tile:
 	VZEROUPPER
 	RET
 
-DATA constant9<>+0(SB)/8, $0x0000000200000000
-DATA constant9<>+8(SB)/8, $0x0000000600000004
-DATA constant9<>+16(SB)/8, $0x0000000200000000
-DATA constant9<>+24(SB)/8, $0x0000000600000004
-GLOBL constant9<>(SB), RODATA|NOPTR, $32
+DATA constant10<>+0(SB)/8, $0x0000000200000000
+DATA constant10<>+8(SB)/8, $0x0000000600000004
+DATA constant10<>+16(SB)/8, $0x0000000200000000
+DATA constant10<>+24(SB)/8, $0x0000000600000004
+GLOBL constant10<>(SB), RODATA|NOPTR, $32

@@ -74,8 +74,11 @@ func q2_k() *unitFormat {
 			nibbles := v.blockWords(v.units128(w, 84, 0))
 			var s []reg.VecVirtual
 			for _, shift := range []uint64{0, 8, 4, 12} {
-				x, factor := v.new(), d
-				VPSRLD(Imm(shift), nibbles, x)
+				x, factor := nibbles, d
+				if shift > 0 {
+					x = v.new()
+					VPSRLD(Imm(shift), nibbles, x)
+				}
 				if shift < 12 {
 					x = v.and(v.dwords(15), x)
 				}

@@ -505,17 +505,14 @@ func (f *unitFormat) dots(v *simd, w, q, o reg.Register) (i0, i1 reg.VecVirtual)
 	switch {
 	case v.wide():
 		// a has the blocks 0 2 4 6 and, from bit 256 on, 1 3 5 7, each in halves of 128 bits; b has the others.
-		i0, i1 = v.new(), v.new()
-		VSHUFI32X4(Imm(0x88), b, a, i0)
-		VSHUFI32X4(Imm(0xdd), b, a, i1)
-		natural := v.inRegister(v.dwords(0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15))
-		if f.halves {
-			VPERMD(i1, natural, i1)
-		} else {
+		i0, i1 = v.new(), a
+		load(a, i0)
+		VPERMT2D(b, v.inRegister(v.dwords(0, 8, 1, 9, 2, 10, 3, 11, 16, 24, 17, 25, 18, 26, 19, 27)), i0)
+		VPERMT2D(b, v.inRegister(v.dwords(4, 12, 5, 13, 6, 14, 7, 15, 20, 28, 21, 29, 22, 30, 23, 31)), i1)
+		if !f.halves {
 			VPADDD(i1, i0, i0)
 			i1 = nil
 		}
-		VPERMD(i0, natural, i0)
 		return i0, i1
 	case !short:
 		i0, i1 = YMM(), YMM()
