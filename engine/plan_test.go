@@ -1,7 +1,9 @@
 package engine
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"math"
 	"math/rand/v2"
 	"os"
@@ -9,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/coli-moe/coli/convert"
 	"github.com/coli-moe/coli/internal/sharedtest"
@@ -41,7 +44,7 @@ func container(t *testing.T, name string) string {
 // TestPlanAgrees: what a plan grants is what a run has taken of each kind of memory, on the device too, once a conversation has filled its
 // context: pages that were paged in, slots, caches, buffers.
 func TestPlanAgrees(t *testing.T) {
-	const context = 200 // three chunks and a bit
+	const size = 200 // tokens: three chunks and a bit
 	models := map[string]string{
 		"gguf": storyFile, "safetensors": sharedtest.Testdata("oracles", "olmoe"), "container": container(t, "qwen3_moe"),
 	}
@@ -57,7 +60,7 @@ func TestPlanAgrees(t *testing.T) {
 	} {
 		for format, path := range models {
 			t.Run(tt.name+"/"+format, func(t *testing.T) {
-				opt := Options{Threads: 1, Context: context, Chunk: 64}
+				opt := Options{Threads: 1, Context: size, Chunk: 64}
 				if tt.share > 0 {
 					opt.RAM = planned(t, path, opt).ExpertBytes * int64(tt.share) / 10
 				}
@@ -67,8 +70,8 @@ func TestPlanAgrees(t *testing.T) {
 				}
 				p := planned(t, path, opt)
 				m := load(t, path, opt)
-				s := session(t, m, context)
-				if _, err := s.Forward(t.Context(), prompt(context-3)); err != nil {
+				s := session(t, m, size)
+				if _, err := s.Forward(t.Context(), prompt(size-3)); err != nil {
 					t.Fatal(err)
 				}
 				for range 3 {
@@ -265,6 +268,18 @@ func TestExpectedIsBest(t *testing.T) {
 		if hit, pairs := expected(counts, experts, here, slots); pairs != all || all > 0 && math.Abs(hit-float64(best)/float64(all)) > 1e-12 {
 			t.Errorf("%v, %d slots: %.4f of %d pairs, want %d of %d", counts, slots, hit, pairs, best, all)
 		}
+	}
+}
+
+// TestMemoryRate: a rate, unless there is too little memory for it, and none when nobody waits for it.
+func TestMemoryRate(t *testing.T) {
+	if rate, err := MemoryRate(t.Context(), 1, time.Millisecond); err == nil && (rate < 1e6 || rate > 1e13) || err != nil && !errors.Is(err, ledger.ErrNoRoom) {
+		t.Errorf("%g bytes per second, %v", rate, err)
+	}
+	stopped, cancel := context.WithCancel(t.Context())
+	cancel()
+	if rate, err := MemoryRate(stopped, 1, time.Hour); rate != 0 || !errors.Is(err, context.Canceled) && !errors.Is(err, ledger.ErrNoRoom) {
+		t.Errorf("when it was stopped: %g bytes per second, %v", rate, err)
 	}
 }
 
