@@ -26,7 +26,7 @@ func evenSigns(seven uint32) byte {
 	return s | byte(bits.OnesCount8(s)&1)<<7
 }
 
-// nibbleScale is a scale of four bits, i of the packed ones, as IQ2 and IQ3_XXS count it.
+// nibbleScale is what a scale of four bits stands for in IQ2 and IQ3_XXS.
 func nibbleScale(d float32, nibble byte, unit float32) float32 {
 	return d * (0.5 + float32(nibble)) * unit
 }
