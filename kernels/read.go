@@ -77,7 +77,7 @@ func sumCaches(fsys fs.FS) (bytes int64) {
 const readChunk = 1 << 20
 
 // ReadRate measures what the processor loads from memory, in bytes per second: so many threads go through one piece each of a block of
-// so many bytes (0: BeyondCaches), of huge pages where the system soon has them, for d. It is 0 if the memory cannot be had or ctx ends.
+// so many bytes (0: BeyondCaches), of huge pages where the system has them, for d. It is 0 if the memory cannot be had or ctx ends.
 func ReadRate(ctx context.Context, threads int, bytes int64, d time.Duration) (bytesPerSecond float64) {
 	if bytes <= 0 {
 		bytes = BeyondCaches()
@@ -87,19 +87,12 @@ func ReadRate(ctx context.Context, threads int, bytes int64, d time.Duration) (b
 		return 0
 	}
 	defer block.Close()
-	start := time.Now()
 	return readRate(ctx, block.Data, threads, d, func(part []byte) {
 		for i := 0; i < len(part); i += 4096 {
-			if i%hugemem.HugePage == 0 && time.Since(start) > patience {
-				hugemem.Small(part[i:])
-			}
 			part[i] = 1 // pages that were never written are all one page of zeros
 		}
 	})
 }
-
-// patience is how long huge pages are waited for: the kernel may have to make them of small ones, for seconds.
-const patience = 300 * time.Millisecond
 
 // ReadRateOf is ReadRate over memory of the caller's, which has been written to and is not empty.
 func ReadRateOf(ctx context.Context, b []byte, threads int, d time.Duration) (bytesPerSecond float64) {

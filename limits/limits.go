@@ -71,8 +71,8 @@ type Bound struct {
 
 // Decode is the bound of one token at a time, with rates in bytes a second; a rate of 0 is unknown.
 //
-//	serial:     t ≥ Σ found/rate
 //	overlapped: t ≥ max over the tiers of read/rate
+//	serial:     t ≥ Σ found/rate, and no less than overlapped: where RAM is slower than the disk, passing through it takes longest
 func Decode(w Work, rates PerTier) Bound {
 	var b Bound
 	found, read := w.Found(), w.Read()
@@ -92,7 +92,7 @@ func Decode(w Work, rates PerTier) Bound {
 		}
 	}
 	if known {
-		b.Serial, b.Overlapped = 1/serial, 1/b.Seconds[b.Limit]
+		b.Serial, b.Overlapped = 1/max(serial, b.Seconds[b.Limit]), 1/b.Seconds[b.Limit]
 	}
 	return b
 }

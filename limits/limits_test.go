@@ -31,10 +31,14 @@ func TestDecode(t *testing.T) {
 			PerTier{500e9, 50e9, 5e9},
 			1 / (10e9/500e9 + 3e9/50e9 + 2e9/5e9), 1 / (2e9 / 5e9), Disk,
 		},
+		{"memory slower than the drive", glm(0), PerTier{RAM: 1e9, Disk: 7e9}, 1 / 21.3, 1 / 21.3, RAM},
 		{"a drive of unknown rate", glm(0.5), PerTier{RAM: 80e9}, 0, 0, RAM},
 		{"nothing to read", Work{}, PerTier{1, 1, 1}, math.Inf(1), math.Inf(1), VRAM},
 	} {
 		b := Decode(tt.work, tt.rates)
+		if b.Serial > b.Overlapped {
+			t.Errorf("%s: reads one after another end before those at the same time: %+v", tt.name, b)
+		}
 		if !(b.Serial == tt.serial || near(b.Serial, tt.serial, 0.01)) || !(b.Overlapped == tt.overlapped || near(b.Overlapped, tt.overlapped, 0.01)) || b.Limit != tt.limit {
 			t.Errorf("%s: %.3f and %.3f tok/s, %v limits; want %.3f and %.3f, %v", tt.name, b.Serial, b.Overlapped, b.Limit, tt.serial, tt.overlapped, tt.limit)
 		}

@@ -3,7 +3,6 @@ package hugemem
 import (
 	"fmt"
 	"math"
-	"os"
 
 	"golang.org/x/sys/unix"
 )
@@ -25,16 +24,6 @@ func mapBlock(size int64) (*Block, error) {
 
 // Populate takes the pages of b, part of a block, now; kernels before 5.14 refuse.
 func Populate(b []byte) bool { return unix.Madvise(b, unix.MADV_POPULATE_WRITE) == nil }
-
-// Small has the pages of b, part of a block, that are not taken yet be small ones: huge ones may be slow to be found where memory is in
-// pieces.
-func Small(b []byte) {
-	page := os.Getpagesize()
-	skip := int(-address(b) & uintptr(page-1))
-	if n := (len(b) - skip) / page * page; n > 0 {
-		_ = unix.Madvise(b[skip:][:n], unix.MADV_NOHUGEPAGE) // without it they are slower to come
-	}
-}
 
 // Close gives the memory back; no slice of it must be used any more.
 func (b *Block) Close() error {

@@ -22,9 +22,6 @@ func mapBlock(size int64) (*Block, error) {
 // Populate leaves the pages to the first write.
 func Populate([]byte) bool { return false }
 
-// Small does nothing: pages are as the system makes them.
-func Small([]byte) {}
-
 // Close gives the memory back; no slice of it must be used any more.
 func (b *Block) Close() error {
 	b.Data, b.mapped = nil, nil
