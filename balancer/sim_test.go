@@ -37,8 +37,9 @@ type sim struct {
 	reads                   [][]*simRead  // of the token, by layer and rank; behind the ranks those of experts that are not routed to
 	ahead                   int           // of these, of layers to come
 	readers                 int
-	busy, sum, ended, bytes float64 // of the step
-	used                    []simRead
+	busy, sum, ended, bytes float64    // of the step
+	used, usedBefore        []simRead  // what the pointers above point into, by turns
+	wait                    []*simRead // scratch of experts
 }
 
 // simRead is a read on its way, or landed and not used.
@@ -106,7 +107,7 @@ func (s *sim) begin() {
 	for p := range s.queued {
 		for len(s.queued[p]) > 0 && len(s.inFlight) < s.readers {
 			r := s.queued[p][0]
-			s.queued[p] = s.queued[p][1:]
+			s.queued[p] = slices.Delete(s.queued[p], 0, 1)
 			r.begun, r.at = true, s.now
 			s.inFlight = append(s.inFlight, r)
 		}
@@ -164,11 +165,15 @@ func (s *sim) compute(ms float64) {
 	}
 }
 
-// step decodes a token under a policy.
-func (s *sim) step(p messages.Policy) messages.Took {
-	if s.change != nil {
+// skip goes on to the next token.
+func (s *sim) skip() {
+	if s.token++; s.change != nil {
 		s.change(s.token, s)
 	}
+}
+
+// step decodes a token under a policy.
+func (s *sim) step(p messages.Policy) messages.Took {
 	if s.reads == nil {
 		for range s.layers {
 			s.reads = append(s.reads, make([]*simRead, 3*s.topK))
@@ -177,7 +182,14 @@ func (s *sim) step(p messages.Policy) messages.Took {
 	for _, layer := range s.reads {
 		clear(layer)
 	}
-	s.ahead, s.used = 0, make([]simRead, 0, 3*s.topK*s.layers)
+	s.ahead, s.used, s.usedBefore = 0, s.usedBefore[:0], s.used
+	if most := 3*s.topK*s.layers + len(s.inFlight); cap(s.used) < most {
+		s.used = make([]simRead, 0, 2*most)
+	}
+	for i, r := range s.inFlight { // wrong guesses of the last token; nothing else is left of it
+		s.used = append(s.used, *r)
+		s.inFlight[i] = &s.used[i]
+	}
 	s.readers = p.Readers
 	s.begin()
 	began, waited := s.now, 0.0
@@ -192,8 +204,8 @@ func (s *sim) step(p messages.Policy) messages.Took {
 		}
 		waited += s.experts(layer)
 	}
-	s.token++
 	took := s.now - began
+	s.skip()
 	extra := took * s.noise * (2*chance(4, s.token) - 1)
 	if chance(5, s.token) < s.hiccup {
 		extra += s.stall
@@ -207,7 +219,7 @@ func (s *sim) step(p messages.Policy) messages.Took {
 
 // experts computes a layer's experts as they come, and returns how long it waited.
 func (s *sim) experts(layer int) (waited float64) {
-	var wait []*simRead
+	wait := s.wait[:0]
 	ready := 0
 	for _, r := range s.reads[layer] {
 		if r != nil {
@@ -241,5 +253,6 @@ func (s *sim) experts(layer int) (waited float64) {
 		took, _ := s.advance(math.Inf(1))
 		waited += took
 	}
+	s.wait = wait
 	return waited
 }
