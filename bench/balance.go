@@ -201,7 +201,7 @@ func versus(kind string, records []*Record, named bool) string {
 	for _, r := range records {
 		mine, its := r.Metrics[tokensPerSecond].Samples, best.Metrics[tokensPerSecond].Samples
 		var ratios []float64
-		for i := range min(len(mine), len(its)) { // the n-th of each were made one after the other
+		for i := range min(len(mine), len(its)) { // the n-th of each are of the same round of arms, and of the same tokens
 			ratios = append(ratios, mine[i]/its[i])
 		}
 		r.Metrics[versusBest] = summarize(vsBest, ratios)

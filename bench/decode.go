@@ -98,7 +98,7 @@ func decodeMetrics() []Metric {
 		{Name: "limit tok/s", Unit: "tok/s", Help: "what they allow", Digits: 2},
 		{Name: memoryGBs, Unit: "GB/s", Help: "rate of a plain read of memory, which the limit is of", Digits: 2},
 		{Name: "cache %", Unit: "%", Help: "experts that have room in memory", Digits: 1},
-		{Name: "hit %", Unit: "%", Help: "(token, expert) pairs found in memory", Better: 1, Digits: 1},
+		{Name: "hit %", Unit: "%", Help: "(token, expert) pairs found in memory, also because they were read ahead", Better: 1, Digits: 1},
 		{Name: "in flight %", Unit: "%", Help: "pairs whose expert was on its way from disk", Digits: 1},
 		{Name: "disk MB/token", Unit: "MB", Help: "read from disk, in 10⁶ bytes", Better: -1, Digits: 1},
 		{Name: "read GB/s", Unit: "GB/s", Help: "rate of these reads, while there are any", Better: 1, Digits: 2},

@@ -172,6 +172,9 @@ func (x *execution) run(ctx context.Context) (err error) {
 			}
 		}
 	}
+	if !slices.Contains(x.skipped, nil) {
+		return errors.New("nothing of it can be measured here")
+	}
 	return nil
 }
 

@@ -218,6 +218,16 @@ func TestEvents(t *testing.T) {
 	}
 }
 
+// Without a single arm that can be measured there is an error, and the records say why of each.
+func TestNothingCanBeMeasured(t *testing.T) {
+	f := newFake(1, "A", "B")
+	f.fail["open A"], f.fail["open B"] = fmt.Errorf("%w: no such drive", ErrSkip), ErrSkip
+	records, err := Execute(t.Context(), f, Options{Reps: 2, Memory: 9})
+	if err == nil || len(records) != 2 || records[0].Skipped != "skipped: no such drive" {
+		t.Errorf("%v, %+v", err, records)
+	}
+}
+
 // A failure ends the run, closes what is open, and loses nothing that was measured.
 func TestFailures(t *testing.T) {
 	boom := errors.New("boom")

@@ -671,7 +671,8 @@ func (g *group) latencies() (all []*figure) {
 	if !ok {
 		return nil
 	}
-	if len(arms) > most*pages {
+	count := len(arms)
+	if count > most*pages {
 		if g.name == "io" { // which has a picture of them over the size of requests
 			return nil
 		}
@@ -679,9 +680,9 @@ func (g *group) latencies() (all []*figure) {
 	}
 	for page, part := range slices.Collect(slices.Chunk(arms, most)) {
 		f := g.newFigure("-latency", "how long requests took")
-		if len(arms) > most {
+		if count > most {
 			f.file += fmt.Sprintf("-%d", page+1)
-			f.title += fmt.Sprintf(" (arms %d to %d of %d)", page*most+1, page*most+len(part), len(g.records))
+			f.title += fmt.Sprintf(" (arms %d to %d of %d)", page*most+1, page*most+len(part), count)
 		}
 		for i, name := range names {
 			f.legend = append(f.legend, swatch(histogramName(name), colour(i)))

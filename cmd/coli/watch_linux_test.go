@@ -86,7 +86,7 @@ func redirected(t *testing.T, cmd *exec.Cmd, file string) *exec.Cmd {
 
 // The result goes to standard output without a trace of the view.
 func TestWatchLeavesStdoutAlone(t *testing.T) {
-	cmd := coli(t, "bench", "decode", "-n", "16", "--n-warmup", "0", "-r", "100", "--watch", "-o", "jsonl")
+	cmd := coli(t, "bench", "decode", "-n", "16", "--n-warmup", "0", "-r", "200", "--watch", "-o", "jsonl")
 	out := filepath.Join(t.TempDir(), "out")
 	p := inTerminal(t, redirected(t, cmd, out))
 	p.expect("/s decoded")
