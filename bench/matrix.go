@@ -15,9 +15,24 @@ const maxList = 1000
 // ParseInts reads a list of the matrix, as llama-bench has it: comma-separated numbers and ranges first-last, which go up by one, by a step
 // (512-2048+512) or by a factor (1-8*2). The last value of a range is part of it where the step meets it. Values are 0 or more, and one
 // that is there twice counts once.
-func ParseInts(text string) (list []int, err error) {
+func ParseInts(text string) ([]int, error) { return parseList(text, parseRange) }
+
+// ParseList reads a comma-separated list of words, none of them empty; one that is there twice counts once.
+func ParseList(text string) ([]string, error) {
+	return parseList(text, func(word string) ([]string, error) { return []string{word}, nil })
+}
+
+// ParseSizes reads a list of sizes and percentages: 4GiB,8GiB or 25%,50% or a range of either, 10%-50%+10% or 1MiB-16MiB*2. Values stay as
+// text, for ledger.ParseSize.
+func ParseSizes(text string) ([]string, error) { return parseList(text, sizeRange) }
+
+// parseList reads a comma-separated list whose items may stand for several values each.
+func parseList[T comparable](text string, parse func(item string) ([]T, error)) (list []T, err error) {
 	for item := range strings.SplitSeq(text, ",") {
-		values, err := parseRange(strings.TrimSpace(item))
+		if item = strings.TrimSpace(item); item == "" {
+			return nil, fmt.Errorf("%q has an empty place", text)
+		}
+		values, err := parse(item)
 		if err != nil {
 			return nil, err
 		}
@@ -77,47 +92,6 @@ func parseInt(s string) (int, error) {
 		return 0, fmt.Errorf("%q is no whole number of 0 or more; a list is 1,2,4 or a range 512-2048+512 or 1-8*2", s)
 	}
 	return int(n), nil
-}
-
-// ParseList reads a comma-separated list of words, none of them empty; one that is there twice counts once.
-func ParseList(text string) (list []string, err error) {
-	for item := range strings.SplitSeq(text, ",") {
-		item = strings.TrimSpace(item)
-		if item == "" {
-			return nil, fmt.Errorf("%q has an empty place", text)
-		}
-		if !slices.Contains(list, item) {
-			list = append(list, item)
-		}
-	}
-	if len(list) > maxList {
-		return nil, fmt.Errorf("%q has more than %d values", text, maxList)
-	}
-	return list, nil
-}
-
-// ParseSizes reads a list of sizes and percentages: 4GiB,8GiB or 25%,50% or a range of either, 10%-50%+10% or 1MiB-16MiB*2. Values stay as
-// text, for ledger.ParseSize.
-func ParseSizes(text string) (list []string, err error) {
-	items, err := ParseList(text)
-	if err != nil {
-		return nil, err
-	}
-	for _, item := range items {
-		values, err := sizeRange(item)
-		if err != nil {
-			return nil, err
-		}
-		for _, v := range values {
-			if !slices.Contains(list, v) {
-				list = append(list, v)
-			}
-		}
-	}
-	if len(list) > maxList {
-		return nil, fmt.Errorf("%q has more than %d values", text, maxList)
-	}
-	return list, nil
 }
 
 // sizeRange expands a range of sizes with one unit.

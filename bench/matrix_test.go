@@ -34,8 +34,8 @@ func TestParseInts(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]string{
-		"":                    `"" is no whole number`,
-		"1,,2":                `"" is no whole number`,
+		"":                    "empty place",
+		"1,,2":                "empty place",
 		"many":                `"many" is no whole number`,
 		"-1":                  `"" is no whole number`,
 		"1-":                  `"" is no whole number`,
