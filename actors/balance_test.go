@@ -77,7 +77,7 @@ func TestBalancer(t *testing.T) {
 	}
 }
 
-// TestBalancerPanics: the last policy stands, and the run goes on. So it does without the probe.
+// TestBalancerPanics: the last decision stands, not the trial that was on, and the run goes on. So it does without the probe.
 func TestBalancerPanics(t *testing.T) {
 	want := want(t)
 	r := balanced(t, false)
@@ -87,17 +87,17 @@ func TestBalancerPanics(t *testing.T) {
 		ref.Send(&notice{})
 		<-ref.Dead()
 	}
-	before := r.sys.Policy()
-	r.sys.Decoded(r.sys.Begin())
+	before := r.sys.LastDecision().Policy
+	r.sys.Decoded(r.sys.Begin(before))
 	if !slices.Equal(r.run(), want) || len(r.failed) > 0 {
 		t.Errorf("the logits differ, or steps failed of %v", r.failed)
 	}
 	if got := r.sys.Policy(); got != before {
-		t.Errorf("policy %+v, before the panic %+v", got, before)
+		t.Errorf("policy %+v, decided before the panic %+v", got, before)
 	}
 	lines := r.notes.all()
 	if len(lines) != 2 || !strings.HasPrefix(lines[1], "actor balancer (how experts are read) stopped: panicked on notice: ") ||
-		!strings.HasSuffix(lines[1], "; coli goes on without it, and experts are read as they are now") {
+		!strings.HasSuffix(lines[1], "; coli goes on without it, and experts are read as was decided last") {
 		t.Errorf("lines %q", lines)
 	}
 }
@@ -105,7 +105,7 @@ func TestBalancerPanics(t *testing.T) {
 // TestFixedPolicy: where nothing is left to decide nobody decides, and it says so.
 func TestFixedPolicy(t *testing.T) {
 	r := newRig(t, 2, tightSlots, nil)
-	r.sys.Decoded(r.sys.Begin())
+	r.sys.Decoded(r.sys.Begin(r.sys.Policy()))
 	d := r.sys.Decisions()
 	if r.sys.balance != nil || len(d) != 1 || d[0].Reason != "nothing to balance, all is fixed: reads at a time: 2, predicted: 8 experts of the next layer" {
 		t.Errorf("%+v", d)
@@ -122,7 +122,7 @@ func TestDecodedAllocatesNothing(t *testing.T) {
 		c.Balance.Horizon.Max = 2 // of no use to steps that wait for nothing
 	})
 	step := func() {
-		r.sys.Decoded(r.sys.Begin())
+		r.sys.Decoded(r.sys.Begin(r.sys.Policy()))
 		time.Sleep(100 * time.Microsecond) // a token takes longer than the balancer
 	}
 	for range 100 {

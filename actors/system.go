@@ -168,7 +168,7 @@ func (s *System) stream(config *tier.ActorConfig) (err error) {
 }
 
 // startBalancer puts the first policy in force, and starts the balancer if there is more to decide. It and the probe may fail: then the
-// last policy stands.
+// last decision stands.
 func (s *System) startBalancer() error {
 	s.decisionTrack = s.rt.Track("balancer: decisions", "readers", "depth", "horizon")
 	config := balancer.ActorConfig{Config: s.cfg.Balance, Apply: s.SetPolicy, Log: &s.chosen, Decide: s.decide}
@@ -183,7 +183,8 @@ func (s *System) startBalancer() error {
 	config.Self = self
 	if s.cfg.Probe != nil {
 		asked, err := s.rt.Spawn(Spec{
-			Name: "probe", Resource: "figures of the drive", Policy: GiveUp, OnEvent: s.lost,
+			Name: "probe", Resource: "figures of the drive", Policy: GiveUp,
+			OnEvent: func(e Event) { s.say(e.String() + ", and how experts are read is decided from the times of steps alone") },
 			New: func() (Receiver, error) { return probe.NewActor(s.cfg.Probe), nil },
 		})
 		if err != nil {
@@ -192,16 +193,19 @@ func (s *System) startBalancer() error {
 		config.Probe = asked
 	}
 	s.balance, err = s.rt.Spawn(Spec{
-		Name: "balancer", Resource: "how experts are read", Policy: GiveUp, OnEvent: s.lost,
+		Name: "balancer", Resource: "how experts are read", Policy: GiveUp,
 		New: func() (Receiver, error) { return balancer.NewActor(config), nil },
+		OnEvent: func(e Event) {
+			s.SetPolicy(s.chosen.Last().Policy) // not what it was trying
+			s.say(e.String() + ", and experts are read as was decided last")
+		},
 	})
 	return err
 }
 
-// lost says what happened to an actor that only makes a run faster.
-func (s *System) lost(e Event) {
+func (s *System) say(line string) {
 	if s.cfg.Note != nil {
-		s.cfg.Note(e.String() + ", and experts are read as they are now")
+		s.cfg.Note(line)
 	}
 }
 
@@ -242,9 +246,9 @@ type Beginning struct {
 	policy uint64
 }
 
-// Begin is called before a step of a model that streams.
-func (s *System) Begin() Beginning {
-	return Beginning{time.Now(), s.waited.Load(), s.reads.Stats(), s.Policy().ID}
+// Begin is called before a step of a model that streams, with the policy that it is made under.
+func (s *System) Begin(p messages.Policy) Beginning {
+	return Beginning{time.Now(), s.waited.Load(), s.reads.Stats(), p.ID}
 }
 
 // Decoded tells the balancer what a decode step took.
@@ -283,9 +287,7 @@ func (s *System) event(e Event) {
 		line += ": experts are computed from the mapped file from now on"
 		defer s.goneOnce.Do(func() { close(s.gone) })
 	}
-	if s.cfg.Note != nil {
-		s.cfg.Note(line)
-	}
+	s.say(line)
 }
 
 // Streams says whether experts are read from disk; otherwise all are in memory.

@@ -8,8 +8,8 @@ import (
 	"github.com/coli-moe/coli/messages"
 )
 
-// sampleEvery bounds how often the probe is asked.
-const sampleEvery = 100 * time.Millisecond
+// sampleEvery bounds how often the probe is asked: so that an answer covers a turn's half at most, and one between two trials is of neither.
+const sampleEvery = turnTime / 2
 
 // remembered is how many decisions a Log keeps.
 const remembered = 64

@@ -19,6 +19,7 @@ const (
 	firstQuiet = 256                    // steps after an alarm in which another one is noise; doubled by each that comes soon after,
 	lastQuiet  = 4096                   // up to here
 	forget     = 128                    // steps by which what is expected lags behind
+	farOff     = 4                      // times what is expected that a step counts for, or reads, at most
 	maxKnown   = 32                     // changes of which the evidence is kept
 	noWait     = 0.02                   // of the time: waiting for the disk that is not worth a trial
 )
@@ -76,7 +77,8 @@ type Machine struct {
 	rest      int        // how long the next pause is at least
 	said      bool       // that there is nothing to gain
 
-	block messages.BlockIO // the last one with anything in it
+	block messages.BlockIO // the last one with anything in it, of the setting in force
+	mixed bool             // the next one is of a trial, too
 	last  Decision
 }
 
@@ -125,9 +127,13 @@ func (m *Machine) Last() Decision { return m.last }
 // Wants says whether figures of the drive would help now: a round is under way, or near.
 func (m *Machine) Wants() bool { return !m.cfg.Fixed() && !m.trying && m.pause < 2*minTurn }
 
-// BlockIO takes what the drive has done.
+// BlockIO takes what the drive has done since the last one. What it did in a trial it did for two settings: that says nothing of either.
 func (m *Machine) BlockIO(b *messages.BlockIO) {
-	if b.Known && b.Device.Count > 0 {
+	switch {
+	case m.trying:
+	case m.mixed:
+		m.mixed = false
+	case b.Known && b.Device.Count > 0:
 		m.block = *b
 	}
 }
@@ -137,12 +143,15 @@ func (m *Machine) queueing() bool {
 	return m.block.Known && m.block.Queue.Mean() > 2*m.block.Device.Mean()
 }
 
-// Took takes what a step took, and says whether there is a new decision. The policy may have changed without one: a trial is on.
+// Took takes what a step took, and says whether there is a new decision. The policy may have changed without one: a trial is on. Figures
+// that no clock gives are brought into their bounds, in t.
 func (m *Machine) Took(t *messages.Took) (decided bool) {
 	m.tokens++
 	if m.cfg.Fixed() || t.Policy != m.policy.ID {
 		return false
 	}
+	t.Nanos = max(t.Nanos, 1)
+	t.Waited = max(0, min(t.Waited, t.Nanos))
 	if m.skip {
 		m.skip = false
 		return false
@@ -157,7 +166,11 @@ func (m *Machine) Took(t *messages.Took) (decided bool) {
 		}
 	}
 	m.recent.add(t)
-	if off := m.expect.add(t); off != 0 && m.alarmed() {
+	if m.expect.n == 0 {
+		if m.recent.n >= minTurn {
+			m.expect.begin(&m.recent)
+		}
+	} else if off := m.expect.add(t); off != 0 && m.alarmed() {
 		m.expect, m.tried, m.known = expectation{}, m.tried[:0], m.known[:0]
 		m.round(home, fewerReaders)
 		if off < 1 {
@@ -358,7 +371,7 @@ func (m *Machine) begin(mv move, to setting) {
 	if cheaper(to, m.kept) {
 		m.trial.need = 0
 	}
-	m.trying = true
+	m.trying, m.mixed = true, true
 	i := slices.IndexFunc(m.tried, func(a attempt) bool { return a.setting == to })
 	if i < 0 {
 		i, m.tried = len(m.tried), append(m.tried, attempt{setting: to})
@@ -444,7 +457,7 @@ func (m *Machine) try(t *messages.Took) (decided bool) {
 
 // sleep begins a pause, long enough for the loss, in steps, to be a small share of it.
 func (m *Machine) sleep(loss float64) {
-	m.pause = max(m.rest, min(int(loss/lossShare), 4*lastPause))
+	m.pause = max(m.rest, int(min(loss/lossShare, 4*lastPause)))
 	m.recent.reset()
 }
 

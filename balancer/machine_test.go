@@ -2,6 +2,7 @@ package balancer
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -98,6 +99,26 @@ func TestRestlessMachine(t *testing.T) {
 	}
 }
 
+// TestHang: a drive, or a machine, that stops once is no reason to search anew.
+func TestHang(t *testing.T) {
+	for _, at := range []int{3, 12, 300, 1500} {
+		m := New(auto(8))
+		step := 0
+		_, reasons := m.run(3000, func(p messages.Policy) messages.Took {
+			took := messages.Took{Nanos: 20 * ms, Waited: 10 * ms, Reading: 18 * ms, ReadNanos: 18 * ms, Bytes: 1e6}
+			if step++; step == at {
+				took.Nanos, took.Waited, took.Reading = 60_000*ms, 60_000*ms, 60_000*ms
+			}
+			return took
+		})
+		for _, r := range reasons {
+			if strings.Contains(r, "begins anew") {
+				t.Errorf("a hang in step %d: %s", at, r)
+			}
+		}
+	}
+}
+
 // TestQueueing: where requests wait longer for the drive than it works on them, fewer readers come first and more are not tried.
 func TestQueueing(t *testing.T) {
 	for _, known := range []bool{false, true} {
@@ -119,6 +140,30 @@ func TestQueueing(t *testing.T) {
 		if len(reasons) == 0 || !strings.HasPrefix(reasons[0], want) {
 			t.Errorf("queue known: %v: %q", known, reasons)
 		}
+	}
+}
+
+// TestDriveInTrials: what the drive does in a trial says nothing of the setting in force.
+func TestDriveInTrials(t *testing.T) {
+	m := New(auto(8))
+	slow := func(messages.Policy) messages.Took {
+		return messages.Took{Nanos: 100 * ms, Waited: 80 * ms, Reading: 100 * ms, ReadNanos: 100 * ms, Bytes: 1e6}
+	}
+	busy := messages.BlockIO{Known: true}
+	busy.Queue.Add(10 * time.Millisecond)
+	busy.Device.Add(time.Millisecond)
+	for !m.trying {
+		m.run(1, slow)
+	}
+	m.BlockIO(&busy)
+	for m.trying {
+		m.run(1, slow)
+	}
+	if m.BlockIO(&busy); m.queueing() {
+		t.Error("the drive's queue of a trial counts")
+	}
+	if m.BlockIO(&busy); !m.queueing() {
+		t.Error("the drive's queue after a trial does not count")
 	}
 }
 
@@ -161,7 +206,7 @@ func TestFixed(t *testing.T) {
 
 // FuzzMachine: whatever steps take and the probe says, policies stay in their ranges, change only with their number, and trials end.
 func FuzzMachine(f *testing.F) {
-	for seed := range uint64(8) {
+	for seed := range uint64(32) {
 		f.Add(seed, uint8(seed*3), uint8(seed))
 	}
 	f.Fuzz(func(t *testing.T, seed uint64, topK, shape uint8) {
@@ -200,6 +245,11 @@ func FuzzMachine(f *testing.F) {
 				took.Nanos = 50*ms + rng.Int64N(ms)
 			}
 			took.Waited, took.Reading = rng.Int64N(took.Nanos+1), rng.Int64N(took.Nanos+1)
+			if shape&16 != 0 && rng.IntN(30) == 0 { // what no clock gives
+				for _, x := range []*int64{&took.Nanos, &took.Waited, &took.Reading, &took.Bytes} {
+					*x = [...]int64{0, -1, math.MinInt64, math.MaxInt64}[rng.IntN(4)]
+				}
+			}
 			took.ReadNanos = took.Reading * rng.Int64N(9)
 			if rng.IntN(20) == 0 {
 				b := messages.BlockIO{Known: rng.IntN(4) > 0}

@@ -35,9 +35,9 @@ func (a *arm) add(t *messages.Took) {
 	if a.n == maxSteps {
 		return
 	}
-	a.nanos[a.n] = float64(max(t.Nanos, 1))
+	a.nanos[a.n] = float64(t.Nanos)
 	a.n++
-	a.total += float64(max(t.Nanos, 1))
+	a.total += float64(t.Nanos)
 	a.waited += float64(t.Waited)
 	a.reading += float64(t.Reading)
 	a.readNanos += float64(t.ReadNanos)

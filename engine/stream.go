@@ -15,15 +15,16 @@ import (
 // balance says how experts are read: what is asked for stands, the rest is the balancer's.
 func (m *Model) balance(opt Options, p place) balancer.Config {
 	topK := m.Config.NumExpertsPerTok
-	layers, experts := m.expertLayers()
+	_, experts := m.expertLayers()
+	farthest := max(len(m.cpuLayers())-1, 1)
 	c := balancer.Config{
 		Start: messages.Policy{Readers: p.readers, Depth: topK, Horizon: 1}, Why: "to begin with", TopK: topK,
 		Readers: balancer.Range{Min: 1, Max: prefetcher.MaxReaders},
 		Depth:   balancer.Range{Max: min(2*topK, experts)},
-		Horizon: balancer.Range{Min: 1, Max: max(min(maxHorizon, len(layers)-1), 1)},
+		Horizon: balancer.Range{Min: 1, Max: min(maxHorizon, farthest)},
 	}
 	switch {
-	case opt.Prefetch == PrefetchOff || opt.Deterministic && opt.Prefetch != PrefetchOn:
+	case opt.Prefetch == PrefetchOff || opt.Deterministic && opt.Prefetch != PrefetchOn && opt.Depth == 0 && opt.Horizon == 0:
 		c.Depth = balancer.Range{}
 	case opt.Depth > 0:
 		d := min(opt.Depth, experts)
@@ -34,7 +35,7 @@ func (m *Model) balance(opt Options, p place) balancer.Config {
 		c.Depth.Min = 1
 	}
 	if h := opt.Horizon; h > 0 || opt.Deterministic {
-		h = max(h, 1)
+		h = max(min(h, farthest), 1)
 		c.Horizon = balancer.Range{Min: h, Max: h}
 	}
 	if opt.Readers > 0 || opt.Deterministic {
@@ -65,7 +66,7 @@ func (m *Model) begin(ctx context.Context, n int) (b actors.Beginning) {
 	if p.Depth > 0 {
 		m.predict = m.system.Predict
 	}
-	return m.system.Begin()
+	return m.system.Begin(p)
 }
 
 // end counts a step of n rows. Steps of one row, decoding, tell the balancer what they took.
@@ -105,13 +106,13 @@ func (m *Model) Experts() (s ExpertStats, ok bool, err error) {
 	return s, true, err
 }
 
-// howRead says how experts are read, and why.
+// howRead says how experts are read, trials aside, and what the last decision was made for.
 func (m *Model) howRead() string {
-	now, last := balancer.Describe(m.system.Policy()), m.system.LastDecision()
+	last := m.system.LastDecision()
 	if last.Token == 0 { // its reason is the policy
 		return last.Reason
 	}
-	return now + "; " + last.Reason
+	return balancer.Describe(last.Policy) + "; " + last.Reason
 }
 
 // Policy is how experts are read from disk now; zero for a model whose experts are all in memory. Any goroutine may call it.

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coli-moe/coli/internal/sharedtest"
+	"github.com/coli-moe/coli/messages"
 	"github.com/coli-moe/coli/prefetcher"
 	"github.com/coli-moe/coli/weights"
 )
@@ -202,6 +203,42 @@ func TestFaultyReads(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestFaultyReadsUnderAnyPolicy: so it is while the way to read changes with each step, up and down, and while the balancer tries what it likes.
+func TestFaultyReadsUnderAnyPolicy(t *testing.T) {
+	dir := sharedtest.Testdata("oracles", "olmoe")
+	want := inMemory(t, dir)
+	for _, who := range []string{"any", "the balancer's"} {
+		t.Run(who, func(t *testing.T) {
+			sharedtest.Leaks(t)
+			opt := Options{Threads: 2}
+			rng := rand.New(rand.NewPCG(5, 6))
+			if who == "any" {
+				opt.choose = func() messages.Policy {
+					return messages.Policy{Readers: 1 + rng.IntN(prefetcher.MaxReaders), Depth: rng.IntN(5), Horizon: 1 + rng.IntN(4)}
+				}
+			}
+			m, _ := streaming(t, dir, &faults{read: func(n int64, p []byte, off int64, real func([]byte, int64) (int, error)) (int, error) {
+				time.Sleep(time.Duration(n%4) * time.Millisecond / 4)
+				switch {
+				case n%7 < 2:
+					return 0, unix.EIO
+				case n%31 == 0:
+					panic("in the file system")
+				}
+				return real(p, off)
+			}}, opt)
+			for range 3 {
+				if !slices.Equal(greedyRun(t, m, prompt(21), 8), want) {
+					t.Error("the logits differ from the run in memory")
+				}
+			}
+			if st := m.system.Reads(); st.Failed == 0 || st.Retried == 0 {
+				t.Errorf("no read failed: %+v", st)
+			}
+		})
 	}
 }
 

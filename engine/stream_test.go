@@ -2,12 +2,14 @@ package engine
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"testing"
 
+	"github.com/coli-moe/coli/balancer"
 	"github.com/coli-moe/coli/device"
 	"github.com/coli-moe/coli/internal/sharedtest"
 	"github.com/coli-moe/coli/messages"
@@ -138,6 +140,39 @@ func metamorphic(t *testing.T, path string, runs int) {
 		}
 		if st.PairsOnDisk == 0 && opt.History == nil || st.Read == 0 {
 			t.Errorf("%s: nothing was read: %+v", name, st)
+		}
+	}
+}
+
+// TestWhatIsBalanced: what is asked for stands, within what the model has; --deterministic leaves nothing to be decided.
+func TestWhatIsBalanced(t *testing.T) {
+	path := sharedtest.Testdata("oracles", "olmoe")
+	m := load(t, path, Options{Threads: 1})
+	layers, experts := m.expertLayers()
+	topK := m.Config.NumExpertsPerTok
+	fixed := func(n int) balancer.Range { return balancer.Range{Min: n, Max: n} }
+	all, far := balancer.Range{Min: 1, Max: prefetcher.MaxReaders}, balancer.Range{Min: 1, Max: min(3, len(layers)-1)}
+	most := min(2*topK, experts)
+	for _, tt := range []struct {
+		name                    string
+		opt                     Options
+		readers, depth, horizon balancer.Range
+	}{
+		{"nothing", Options{}, all, balancer.Range{Max: most}, far},
+		{"readers", Options{Readers: 5}, fixed(5), balancer.Range{Max: most}, far},
+		{"prefetch on", Options{Prefetch: PrefetchOn}, all, balancer.Range{Min: 1, Max: most}, far},
+		{"prefetch off", Options{Prefetch: PrefetchOff, Depth: 3}, all, fixed(0), far},
+		{"depth", Options{Depth: 3}, all, fixed(3), far},
+		{"more than there are", Options{Depth: 1000, Horizon: math.MaxInt}, all, fixed(experts), fixed(len(layers) - 1)},
+		{"deterministic", Options{Deterministic: true}, fixed(1), fixed(0), fixed(1)},
+		{"deterministic, prefetch on", Options{Deterministic: true, Prefetch: PrefetchOn}, fixed(1), fixed(topK), fixed(1)},
+		{"deterministic, depth", Options{Deterministic: true, Depth: 3}, fixed(1), fixed(3), fixed(1)},
+		{"deterministic, horizon", Options{Deterministic: true, Horizon: 2}, fixed(1), fixed(topK), fixed(2)},
+	} {
+		p := place{readers: max(tt.opt.Readers, 1)}
+		c := m.balance(tt.opt, p)
+		if c.Readers != tt.readers || c.Depth != tt.depth || c.Horizon != tt.horizon || c.Fixed() != tt.opt.Deterministic {
+			t.Errorf("%s: %+v", tt.name, c)
 		}
 	}
 }

@@ -5,7 +5,7 @@ import "github.com/coli-moe/coli/internal/loghist"
 // The conversation about how experts are read.
 //
 //	engine ── Took ─────▶ balancer    after each decode step of a model that streams
-//	balancer ── Sample ─▶ probe       what has the disk done? asked while a search is on, at most every 100 ms
+//	balancer ── Sample ─▶ probe       what has the disk done? asked while a search is on, at most every 40 ms
 //	balancer ◀─ BlockIO ─ probe       the answer
 //	balancer ── Policy ─▶ prefetcher  how many reads at a time; the engine looks at the same policy before each step
 //
@@ -48,5 +48,5 @@ type Policy struct {
 	ID      uint64 // rises with each
 	Readers int    // reads at a time
 	Depth   int    // experts predicted for a layer and row; 0: none
-	Horizon int    // layers ahead that are predicted, 1: the next
+	Horizon int    // layers with experts ahead that are predicted, 1: the next
 }

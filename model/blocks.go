@@ -303,8 +303,11 @@ func (d *decoder) Layer(e ops.Executor, st *Step, il int, in Stream) Stream {
 	e.Add(x, l.attention.forward(e, st, il, st.emit(e, "attn_norm", il, n)))
 	st.emit(e, "attn_residual", il, x)
 	if st.Predict != nil {
-		for next := il + 1; next <= min(il+st.Horizon, len(d.layers)-1); next++ {
-			d.predict(e, st, next, x)
+		for next, left := il+1, st.Horizon; next < len(d.layers) && left > 0; next++ {
+			if m, ok := d.layers[next].ffn.(*moe); ok {
+				d.predict(e, st, next, m, x)
+				left--
+			}
 		}
 	}
 	e.RMSNorm(n, x, ops.Norm{Weight: l.postNorm, Eps: d.eps})
@@ -314,14 +317,9 @@ func (d *decoder) Layer(e ops.Executor, st *Step, il int, in Stream) Stream {
 
 // predict routes the rows that enter the experts of a layer before with layer il's router: the residual changes little from one layer to
 // the next, so most of the experts it chooses will be il's.
-func (d *decoder) predict(e ops.Executor, st *Step, il int, x *ops.Tensor) {
-	l := &d.layers[il]
-	m, ok := l.ffn.(*moe)
-	if !ok {
-		return
-	}
+func (d *decoder) predict(e ops.Executor, st *Step, il int, m *moe, x *ops.Tensor) {
 	n := e.New("predict_norm", il, x.Rows, x.Cols)
-	e.RMSNorm(n, x, ops.Norm{Weight: l.postNorm, Eps: d.eps})
+	e.RMSNorm(n, x, ops.Norm{Weight: d.layers[il].postNorm, Eps: d.eps})
 	logits := e.New("predict_logits", il, x.Rows, m.gate.Rows)
 	e.MatMul(n, ops.Projection{Dst: logits, W: m.gate})
 	routes := e.Route(logits, m.foresee(st.Depth))

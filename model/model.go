@@ -45,7 +45,7 @@ type Step struct {
 	State   [][]*ops.KV // [layer][conversation]
 	Observe ops.Observer
 	// Predict, if set, is told which experts the next layers will probably use, most probable first, while a layer's own are computed:
-	// Depth of each row for each of the next Horizon layers, which are predicted again, and better, from nearer.
+	// Depth of each row for each of the next Horizon layers with experts, which are predicted again, and better, from nearer.
 	Predict        func(layer int, experts []int32)
 	Depth, Horizon int
 

@@ -44,6 +44,9 @@ func (o *expertOptions) check() error {
 	if o.readers < 0 || o.readers > prefetcher.MaxReaders {
 		return fmt.Errorf("--readers %d: want a number from 1 to %d, or 0 to have it decided", o.readers, prefetcher.MaxReaders)
 	}
+	if o.deterministic && o.readers > 1 {
+		return fmt.Errorf("--readers %d and --deterministic exclude each other: which of several reads ends first is up to the drive", o.readers)
+	}
 	for _, x := range []struct {
 		flag string
 		n    int
