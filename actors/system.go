@@ -184,7 +184,9 @@ func (s *System) startBalancer() error {
 	if s.cfg.Probe != nil {
 		asked, err := s.rt.Spawn(Spec{
 			Name: "probe", Resource: "figures of the drive", Policy: GiveUp,
-			OnEvent: func(e Event) { s.say(e.String() + ", and how experts are read is decided from the times of steps alone") },
+			OnEvent: func(e Event) {
+				s.say(e.String() + ", and how experts are read is decided from the times of steps alone")
+			},
 			New: func() (Receiver, error) { return probe.NewActor(s.cfg.Probe), nil },
 		})
 		if err != nil {

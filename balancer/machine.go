@@ -21,7 +21,17 @@ const (
 	forget     = 128                    // steps by which what is expected lags behind
 	farOff     = 4                      // times what is expected that a step counts for, or reads, at most
 	maxKnown   = 32                     // changes of which the evidence is kept
-	noWait     = 0.02                   // of the time: waiting for the disk that is not worth a trial
+
+	leap = 3 // places in readerGrid that a move of two settings goes: to about four times as many, or a quarter
+
+	// What makes a move worth a trial, or comes first. None of these decides which setting is kept, only what is tried, and when.
+	noWait     = 0.02 // of the time: less waiting for the disk is not worth a trial
+	someIdle   = 0.03 // of the time: the drive has room for guesses,
+	muchIdle   = 0.15 // or wants more of everything first
+	alwaysIdle = 0.95 // there are no reads that could take cores from computing
+	fewBusy    = 0.6  // of the readers at work, on average: more of them have nothing to do
+	mostBusy   = 0.8  // likewise: there are none for guesses from further ahead
+	longQueue  = 2    // times the drive's own time: requests wait for each other
 )
 
 // setting is what a policy sets. Without prediction the horizon is the least.
@@ -140,7 +150,7 @@ func (m *Machine) BlockIO(b *messages.BlockIO) {
 
 // queueing says that requests wait for the drive longer than it takes for them: it has more at a time than it works on.
 func (m *Machine) queueing() bool {
-	return m.block.Known && m.block.Queue.Mean() > 2*m.block.Device.Mean()
+	return m.block.Known && m.block.Queue.Mean() > longQueue*m.block.Device.Mean()
 }
 
 // Took takes what a step took, and says whether there is a new decision. The policy may have changed without one: a trial is on. Figures
@@ -172,8 +182,9 @@ func (m *Machine) Took(t *messages.Took) (decided bool) {
 		}
 	} else if off := m.expect.add(t); off != 0 && m.alarmed() {
 		m.expect, m.tried, m.known = expectation{}, m.tried[:0], m.known[:0]
-		m.round(home, fewerReaders)
-		if off < 1 {
+		if off > 1 {
+			m.round(home, fewerReaders)
+		} else {
 			m.round(moreReaders, home)
 		}
 		m.decide(fmt.Sprintf("a token takes %.2f times as long as those before, for as many bytes: the search begins anew from %s", off, Describe(m.policy)))
@@ -215,7 +226,7 @@ func (m *Machine) round(first ...move) {
 	m.recent.reset()
 }
 
-// next begins a trial, or the next pause.
+// next begins a trial, or the next pause: the trials of a round one after the other; after a round, one at a time with pauses between.
 func (m *Machine) next() (decided bool) {
 	if m.searching && !m.planned {
 		m.plan()
@@ -228,12 +239,12 @@ func (m *Machine) next() (decided bool) {
 			return false
 		}
 	}
-	wasSearching := m.searching
-	m.searching = false
-	if wasSearching && len(m.tried) > 0 {
+	if m.searching && len(m.tried) > 0 { // the round has ended
+		m.searching = false
 		m.sleep(0)
 		return false
 	}
+	m.searching = false
 	if mv, ok := m.oldest(); ok {
 		m.begin(mv, m.target(mv))
 		return false
@@ -254,7 +265,7 @@ func (m *Machine) plan() {
 	switch {
 	case m.queueing():
 		order = [...]move{fewerReaders, shallower, predict, nearer, exchange, further, deeper, moreReaders, widen}
-	case m.recent.idle() > 0.15:
+	case m.recent.idle() > muchIdle:
 		order = [...]move{moreReaders, widen, further, deeper, predict, exchange, shallower, fewerReaders, nearer}
 	}
 	m.planned = true
@@ -275,7 +286,7 @@ func (m *Machine) possible(mv move) bool {
 	case predict:
 		return m.kept.depth > 0
 	case fewerReaders:
-		return m.recent.idle() < 0.95
+		return m.recent.idle() < alwaysIdle
 	default:
 		return false
 	}
@@ -285,13 +296,13 @@ func (m *Machine) possible(mv move) bool {
 func (m *Machine) promising(mv move) bool {
 	switch mv {
 	case moreReaders: // those there are must have something to do
-		return m.possible(mv) && !m.queueing() && m.recent.atOnce() >= 0.6*float64(m.kept.readers)
+		return m.possible(mv) && !m.queueing() && m.recent.atOnce() >= fewBusy*float64(m.kept.readers)
 	case exchange: // where prediction alone makes such a difference no number of readers makes up for it
 		return m.possible(mv) && m.evidence(m.kept, m.target(predict)).gain > 1/obvious-1
 	case widen:
-		return m.possible(mv) && !m.queueing() && m.recent.idle() > 0.03
+		return m.possible(mv) && !m.queueing() && m.recent.idle() > someIdle
 	case deeper, further: // a drive, or readers, that are busy already have no time for more guesses
-		return m.possible(mv) && (m.recent.idle() > 0.03 || m.recent.atOnce() < 0.8*float64(m.kept.readers))
+		return m.possible(mv) && (m.recent.idle() > someIdle || m.recent.atOnce() < mostBusy*float64(m.kept.readers))
 	default:
 		return m.possible(mv)
 	}
@@ -315,13 +326,13 @@ func (m *Machine) target(mv move) setting {
 		}
 	case widen:
 		if far := m.cfg.Horizon.clamp(s.horizon + 1); s.depth > 0 && far > s.horizon {
-			s.readers, s.horizon = m.cfg.Readers.clamp(shift(readerGrid, s.readers, 3)), far
+			s.readers, s.horizon = m.cfg.Readers.clamp(shift(readerGrid, s.readers, leap)), far
 		}
 	case exchange:
 		if s.depth > 0 {
-			s.depth, s.readers = m.cfg.Depth.Min, m.cfg.Readers.clamp(shift(readerGrid, s.readers, 3))
+			s.depth, s.readers = m.cfg.Depth.Min, m.cfg.Readers.clamp(shift(readerGrid, s.readers, leap))
 		} else {
-			s.depth, s.readers = m.cfg.Depth.clamp(m.cfg.TopK), m.cfg.Readers.clamp(shift(readerGrid, s.readers, -3))
+			s.depth, s.readers = m.cfg.Depth.clamp(m.cfg.TopK), m.cfg.Readers.clamp(shift(readerGrid, s.readers, -leap))
 		}
 	case deeper, shallower:
 		if by := 1 - 2*int(mv-deeper); s.depth > 0 {
