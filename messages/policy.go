@@ -9,7 +9,7 @@ import "github.com/coli-moe/coli/internal/loghist"
 //	balancer ◀─ BlockIO ─ probe       the answer
 //	balancer ── Policy ─▶ prefetcher  how many reads at a time; the engine looks at the same policy before each step
 //
-// Nobody waits for any of these: without a balancer, or without a probe, the last policy stands.
+// Nobody waits for any of these: without a balancer its last decision stands, without a probe it goes by Took alone.
 
 // Took tells what a decode step took.
 type Took struct {
