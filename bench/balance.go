@@ -65,7 +65,7 @@ type balance struct{ *decode }
 
 // vsBest is the metric that Conclude adds.
 var vsBest = Metric{
-	Name: versusBest, Help: "tokens a second by those of the best fixed setting, in the same repetition", Better: 1, Digits: 3,
+	Name: versusBest, Help: "tokens a second by those, in the same repetition, of the fixed setting that is best in the others", Better: 1, Digits: 3,
 }
 
 // The settings that the arms differ in.
@@ -184,25 +184,30 @@ func (r *Record) policy() string {
 // chosen says whether the record is of the balancer's choice.
 func (r *Record) chosen() bool { return r.Param(balanceParams[0]) == "auto" }
 
-// versus adds the metric "vs best" to records, and says how the balancer's choice did.
+// versus adds the metric "vs best" to records, and says how the balancer's choice did. What a repetition is compared with is the fixed
+// setting that is best in the others: the best of many noisy figures is better than what it stands for, and to compare with that would
+// count chance against everybody else.
 func versus(kind string, records []*Record, named bool) string {
-	var best, auto *Record
+	var fixed []*Record
+	var auto *Record
 	for _, r := range records {
-		switch {
-		case r.chosen():
+		if r.chosen() {
 			auto = r
-		case best == nil || middle(r) > middle(best):
-			best = r
+		} else {
+			fixed = append(fixed, r)
 		}
 	}
-	if best == nil {
+	if len(fixed) == 0 {
 		return ""
 	}
+	best := bestBut(fixed, -1)
 	for _, r := range records {
-		mine, its := r.Metrics[tokensPerSecond].Samples, best.Metrics[tokensPerSecond].Samples
+		mine := r.Metrics[tokensPerSecond].Samples
 		var ratios []float64
-		for i := range min(len(mine), len(its)) { // the n-th of each are of the same round of arms, and of the same tokens
-			ratios = append(ratios, mine[i]/its[i])
+		for i := range mine { // the n-th of each arm are of the same round, and of the same tokens
+			if its := bestBut(fixed, i).Metrics[tokensPerSecond].Samples; i < len(its) {
+				ratios = append(ratios, mine[i]/its[i])
+			}
 		}
 		r.Metrics[versusBest] = summarize(vsBest, ratios)
 	}
@@ -222,15 +227,26 @@ func versus(kind string, records []*Record, named bool) string {
 	if named {
 		where = kind + ": "
 	}
-	return fmt.Sprintf("%sthe balancer's choice makes %.2f tok/s, %s of the best fixed setting's %.2f (%s), %s",
-		where, middle(auto), said, middle(best), best.policy(), verdict)
+	return fmt.Sprintf("%sthe balancer's choice makes %.2f tok/s, the best fixed setting %.2f (%s); by repetition %s of the one that is best in the others, %s",
+		where, middle(auto), middle(best), best.policy(), said, verdict)
+}
+
+// bestBut returns the record with the most tokens a second, the given repetition left out where there are others.
+func bestBut(records []*Record, rep int) *Record {
+	return slices.MaxFunc(records, func(a, b *Record) int { return cmp.Compare(middleBut(a, rep), middleBut(b, rep)) })
+}
+
+func middleBut(r *Record, rep int) float64 {
+	samples := r.Metrics[tokensPerSecond].Samples
+	if rep >= 0 && rep < len(samples) && len(samples) > 1 {
+		samples = slices.Delete(slices.Clone(samples), rep, rep+1)
+	}
+	mean, _ := geometric(samples)
+	return mean
 }
 
 // middle is the geometric mean of a record's tokens a second: other people's work makes some repetitions many times slower.
-func middle(r *Record) float64 {
-	mean, _ := geometric(r.Metrics[tokensPerSecond].Samples)
-	return mean
-}
+func middle(r *Record) float64 { return middleBut(r, -1) }
 
 // geometric returns the geometric mean of samples, and its standard error as a share of it; 0 for one sample.
 func geometric(samples []float64) (mean, spread float64) {
