@@ -185,8 +185,9 @@ func (e *Executor) MatMul(x *ops.Tensor, out ...ops.Projection) {
 
 // tile splits weight rows: a range is worth a hand-over, and each worker gets several so that a slow core does not hold the others up.
 func (e *Executor) tile(weightRows, rowCost int) int {
-	const worth = 64 << 10
-	return max(1, min(max(worth/max(rowCost, 1), weightRows/(16*e.team.Size())), (weightRows+e.team.Size()-1)/e.team.Size()))
+	const worth = 32 << 10 // multiply-adds: a microsecond with a core's weights in its cache, several from memory
+	ranges := min(max(weightRows*rowCost/worth, 1), 16*e.team.Size())
+	return (weightRows + ranges - 1) / ranges
 }
 
 // prepare points the kernels' input at x.

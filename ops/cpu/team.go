@@ -17,22 +17,34 @@ const spinYield = 512
 
 // Team is a fixed set of workers that split index ranges by a claim counter. The goroutine that calls Run works too. One goroutine at
 // a time calls Run; Close ends the workers.
+//
+// A job is over when its ranges are, whoever computed them: nobody waits for a worker that comes too late for one. So an op that is
+// smaller than the team does not pay for the team's size.
 type Team struct {
-	size   int
-	gen    atomic.Uint64 // number of the current job; workers watch it
-	next   atomic.Int64  // first unclaimed index
-	left   atomic.Int64  // workers that have not finished the job
-	n      int
-	grain  int
-	fn     func(worker, from, to int)
-	closed atomic.Bool
+	size int
 
+	// The job, written by Run. Only a goroutine that holds a range reads it: until that is done the job cannot change.
+	n, grain, ranges int
+	fn               func(worker, from, to int)
+
+	_    [cacheLine]byte
+	todo atomic.Uint64 // the job's number in the upper half, ranges that nobody has claimed in the lower
+	_    [cacheLine]byte
+	left atomic.Int64 // ranges that are not done
+	_    [cacheLine]byte
+	jobs atomic.Uint64 // number of the current job; idle workers watch it
+	_    [cacheLine]byte
+
+	closed atomic.Bool
 	mu     sync.Mutex
 	wake   *sync.Cond
 	parked atomic.Int32
 	done   sync.WaitGroup
 	panics atomic.Pointer[any]
 }
+
+// cacheLine keeps what is written by many away from what is watched; processors fetch lines in pairs.
+const cacheLine = 128
 
 // NewTeam returns a team of size workers, the caller of Run included.
 func NewTeam(size int) *Team {
@@ -50,7 +62,7 @@ func (t *Team) Size() int { return t.size }
 // Close ends the workers and waits for them. The team must be idle.
 func (t *Team) Close() {
 	if !t.closed.Swap(true) {
-		t.gen.Add(1)
+		t.jobs.Add(1)
 	}
 	t.mu.Lock()
 	t.wake.Broadcast()
@@ -70,14 +82,12 @@ func (t *Team) Run(n, grain int, fn func(worker, from, to int)) {
 		return
 	}
 	t.n, t.grain, t.fn = n, grain, fn
-	t.next.Store(0)
-	t.left.Store(int64(t.size - 1))
-	t.gen.Add(1)
-	if t.parked.Load() > 0 {
-		t.mu.Lock()
-		t.wake.Broadcast()
-		t.mu.Unlock()
-	}
+	t.ranges = (n + grain - 1) / grain
+	t.left.Store(int64(t.ranges))
+	job := t.jobs.Load() + 1
+	t.todo.Store(job<<32 | uint64(uint32(t.ranges)))
+	t.jobs.Store(job)
+	t.help()
 	t.claim(0)
 	for spin := 0; t.left.Load() > 0; spin++ {
 		if spin > spinYield {
@@ -90,22 +100,49 @@ func (t *Team) Run(n, grain int, fn func(worker, from, to int)) {
 	}
 }
 
-// claim works on ranges until none is left. A panic is kept for Run, and the ranges not yet claimed are dropped.
+// help wakes a parked worker if there is more to claim than those awake will claim at once. The worker does the same: so waking all of a
+// large team does not keep the caller from its own share.
+func (t *Team) help() {
+	parked := int(t.parked.Load())
+	if parked > 0 && int(uint32(t.todo.Load())) > t.size-parked {
+		t.mu.Lock()
+		t.wake.Signal()
+		t.mu.Unlock()
+	}
+}
+
+// claim works on ranges until none is left, those of the next job too if it comes that fast. A panic is kept for Run, and the ranges that
+// nobody has claimed are dropped.
 func (t *Team) claim(worker int) {
 	defer func() {
 		if p := recover(); p != nil {
 			kept := p // whose address is taken: each claim would allocate p otherwise
 			t.panics.CompareAndSwap(nil, &kept)
-			t.next.Store(int64(t.n))
+			t.left.Add(-1 - t.drop())
 		}
 	}()
 	for {
-		to := t.next.Add(int64(t.grain))
-		from := int(to) - t.grain
-		if from >= t.n {
+		todo := t.todo.Load()
+		unclaimed := int(uint32(todo))
+		if unclaimed == 0 {
 			return
 		}
-		t.fn(worker, from, min(int(to), t.n))
+		if t.todo.CompareAndSwap(todo, todo-1) {
+			from := (t.ranges - unclaimed) * t.grain
+			t.fn(worker, from, min(from+t.grain, t.n))
+			t.left.Add(-1)
+		}
+	}
+}
+
+// drop claims all ranges that are left, of the job that the caller holds a range of, and returns how many they were.
+func (t *Team) drop() int64 {
+	for {
+		todo := t.todo.Load()
+		unclaimed := uint64(uint32(todo))
+		if t.todo.CompareAndSwap(todo, todo-unclaimed) {
+			return int64(unclaimed)
+		}
 	}
 }
 
@@ -118,7 +155,6 @@ func (t *Team) work(worker int) {
 			return
 		}
 		t.claim(worker)
-		t.left.Add(-1)
 	}
 }
 
@@ -126,8 +162,8 @@ func (t *Team) work(worker int) {
 func (t *Team) await(seen uint64) uint64 {
 	start := time.Now()
 	for spin := 1; ; spin++ {
-		if g := t.gen.Load(); g != seen {
-			return g
+		if job := t.jobs.Load(); job != seen {
+			return job
 		}
 		if spin%spinYield == 0 {
 			if time.Since(start) > spinFor {
@@ -137,11 +173,12 @@ func (t *Team) await(seen uint64) uint64 {
 		}
 	}
 	t.mu.Lock()
-	defer t.mu.Unlock()
 	t.parked.Add(1)
-	defer t.parked.Add(-1)
-	for t.gen.Load() == seen {
+	for t.jobs.Load() == seen || uint32(t.todo.Load()) == 0 && !t.closed.Load() {
 		t.wake.Wait()
 	}
-	return t.gen.Load()
+	t.parked.Add(-1)
+	t.mu.Unlock()
+	t.help()
+	return t.jobs.Load()
 }
