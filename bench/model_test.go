@@ -440,7 +440,8 @@ func TestConclude(t *testing.T) {
 		{"half the speed, half the time", []Record{record("1", "", 10, 10), record("auto", "", 10, 5)}, []string{"which is not within"}},
 		{"two kinds", []Record{record("1", "20%", 10), record("auto", "20%", 10), record("1", "40%", 10), record("auto", "40%", 1)}, []string{"tg4 ram=20%: the", "tg4 ram=40%: the"}},
 		{
-			"luck of one repetition each", []Record{record("1", "", 13, 10, 10), record("2", "", 10, 10, 13), record("auto", "", 11, 11, 11)},
+			"luck of one repetition each",
+			[]Record{record("1", "", 13, 10, 10), record("2", "", 10, 10, 13), record("auto", "", 11, 11, 11)},
 			[]string{"(readers 1, prefetch off); by repetition 1.100 of"},
 		},
 		{"no choice yet", []Record{record("1", "", 10)}, nil},
