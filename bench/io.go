@@ -12,6 +12,7 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -366,7 +367,7 @@ func MakeFile(ctx context.Context, dir string, size int64, seed uint64, begin fu
 	return f.Name(), func() error { return os.Remove(f.Name()) }, nil
 }
 
-// RegularFiles returns path, or if it is a folder the regular files in it.
+// RegularFiles returns path, or if it is a folder the regular files in it, hidden ones left out.
 func RegularFiles(path string) (files []string, err error) {
 	info, err := os.Stat(path)
 	switch {
@@ -383,6 +384,9 @@ func RegularFiles(path string) (files []string, err error) {
 	}
 	for _, entry := range entries {
 		name := filepath.Join(path, entry.Name())
+		if strings.HasPrefix(entry.Name(), ".") { // the usage history, for one
+			continue
+		}
 		if info, err := os.Stat(name); err == nil && info.Mode().IsRegular() {
 			files = append(files, name)
 		}

@@ -151,6 +151,9 @@ func TestMakeFile(t *testing.T) {
 	if err != nil || begins != 1 {
 		t.Fatal(err, begins)
 	}
+	if err := os.WriteFile(filepath.Join(dir, ".hidden"), []byte("counts"), 0o666); err != nil {
+		t.Fatal(err)
+	}
 	if files, err := RegularFiles(dir); err != nil || len(files) != 1 || files[0] != path {
 		t.Error(files, err)
 	}
