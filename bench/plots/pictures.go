@@ -367,7 +367,10 @@ func (g *group) kernels(products bool) *figure {
 	if products {
 		f, name, label = g.newFigure("-matmul", "operations a second, products with several rows"), "GOPS", "billion operations per second"
 	}
-	f.legend = []entry{swatch("kernel for the format", colour(0)), swatch("rows are decoded first", colour(4))}
+	f.legend = []entry{swatch("kernel for the format", colour(0))}
+	if slices.ContainsFunc(g.records, decodesFirst) {
+		f.legend = append(f.legend, swatch("rows are decoded first", colour(4)))
+	}
 	if !products {
 		f.legend = append(f.legend, computed("a plain read of the same memory").entry())
 	}
@@ -383,7 +386,7 @@ func (g *group) kernels(products bool) *figure {
 		plain, n := 0.0, 0.0
 		for _, r := range part.records {
 			fill := colour(0)
-			if strings.Contains(r.Param("kernel"), "decodes first") {
+			if decodesFirst(r) {
 				fill = colour(4)
 			}
 			if b, ok := part.bar(r, name, fill, "kernel", "test"); ok {
@@ -411,6 +414,9 @@ func (g *group) kernels(products bool) *figure {
 	f.tile(list, 1)
 	return f.orNil()
 }
+
+// decodesFirst says that a record is of a format without a kernel of its own.
+func decodesFirst(r *bench.Record) bool { return strings.Contains(r.Param("kernel"), "decodes first") }
 
 // single makes the figure one of bars.
 func (f *figure) single(label string, all []bar, marks []mark) *figure {
