@@ -11,9 +11,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// watched is an experiment that takes long enough to be looked at, in a terminal.
-func watched(t *testing.T, args ...string) *pty {
-	return inTerminal(t, coli(t, append([]string{"bench", "decode", "-n", "16", "--n-warmup", "0", "-r", "5000", "--watch"}, args...)...))
+// watched is an experiment that takes long enough to be looked at, in a terminal, and keeps its samples in dir.
+func watched(t *testing.T, dir string) *pty {
+	return inTerminal(t, coli(t, "bench", "decode", "-n", "2", "--n-warmup", "0", "-r", "50000", "--watch", "--resume", dir))
+}
+
+// measures waits until the experiment has a sample, however long a busy machine takes for it.
+func (p *pty) measures(dir string) {
+	p.t.Helper()
+	p.until("a repetition has been measured", func() bool {
+		samples, err := os.Stat(filepath.Join(dir, "samples.jsonl"))
+		return err == nil && samples.Size() > 0
+	})
 }
 
 // exits checks how the command ended.
@@ -28,13 +37,14 @@ func (p *pty) exits(code int) {
 // Ctrl+C in the view is Ctrl+C: the experiment ends with what it has, can go on, and the terminal is as it was.
 func TestWatchIsInterrupted(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "kept")
-	p := watched(t, "--resume", dir)
+	p := watched(t, dir)
 	p.expect("coli bench decode")
 	p.expect("/s decoded")
 	p.expect("tier")
 	p.expect("ends it, to be resumed")
+	p.measures(dir)
 	p.keys(ctrlC)
-	p.expect("| tg16 |")
+	p.expect("| tg2 ")
 	p.expect("the same command goes on from there")
 	p.exits(exitInterrupted)
 	if _, err := os.Stat(filepath.Join(dir, "manifest.json")); err != nil {
@@ -44,21 +54,25 @@ func TestWatchIsInterrupted(t *testing.T) {
 
 // A closed view leaves the experiment alone, and the terminal to Ctrl+C as it was before.
 func TestWatchIsClosed(t *testing.T) {
-	p := watched(t)
+	dir := filepath.Join(t.TempDir(), "kept")
+	p := watched(t, dir)
 	p.expect("/s decoded")
 	p.keys("q")
 	p.expect("the view is closed, and the experiment goes on")
 	p.until("the terminal has its mode back", func() bool { return p.mode() == p.found })
+	p.measures(dir)
 	p.keys(ctrlC)
-	p.expect("| tg16 |")
+	p.expect("| tg2 ")
 	p.exits(exitInterrupted)
 }
 
 func TestWatchIsTerminated(t *testing.T) {
-	p := watched(t)
+	dir := filepath.Join(t.TempDir(), "kept")
+	p := watched(t, dir)
 	p.expect("/s decoded")
+	p.measures(dir)
 	p.check(p.cmd.Process.Signal(unix.SIGTERM))
-	p.expect("| tg16 |")
+	p.expect("| tg2 ")
 	p.exits(exitInterrupted)
 }
 
