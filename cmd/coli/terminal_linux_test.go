@@ -225,7 +225,7 @@ func TestDeviceInATerminal(t *testing.T) {
 
 // TestMetricsAtThePrompt: metrics are served while nobody asks anything, and the terminal is left as it was.
 func TestMetricsAtThePrompt(t *testing.T) {
-	p := inTerminal(t, coli(t, "run", "--metrics", "0"))
+	p := inTerminal(t, coli(t, "run", "--metrics", "0", "--temp", "0", "-n", "40"))
 	p.at(">>> ")
 	p.mu.Lock()
 	m := metricsLine.FindStringSubmatch(p.screen.String())
