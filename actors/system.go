@@ -510,10 +510,8 @@ func (s *System) Ask(ctx context.Context) (Figures, error) {
 		return Figures{}, context.Cause(ctx)
 	}
 	f := Figures{TierFigures: m.Tier, Waited: time.Duration(s.waited.Load())}
-	if s.reads != nil {
-		st := s.reads.Stats()
-		f.Read, f.Reading = st.Bytes, st.Busy
-	}
+	st := s.Reads()
+	f.Read, f.Reading = st.Bytes, st.Busy
 	return f, err
 }
 
@@ -527,19 +525,8 @@ func (s *System) Reads() prefetcher.Stats {
 
 // Repeated counts the reads that failed and went well when they were repeated, or are being repeated.
 func (s *System) Repeated() int64 {
-	if s.reads == nil {
-		return 0
-	}
-	st := s.reads.Stats()
+	st := s.Reads()
 	return max(0, st.Retried-st.Failed)
-}
-
-// BytesRead counts the bytes read from disk.
-func (s *System) BytesRead() int64 {
-	if s.reads == nil {
-		return 0
-	}
-	return s.reads.Stats().Bytes
 }
 
 // Count adds pairs that were computed elsewhere, the experts routed to in a layer: heat knows no place. For the engine's goroutine.

@@ -37,22 +37,6 @@ func evictFile(path string) (left int64, err error) {
 	return cached(f)
 }
 
-// Cached returns how many bytes of files are in the page cache.
-func Cached(paths []string) (bytes int64, err error) {
-	for _, path := range paths {
-		f, err := os.Open(path)
-		if err != nil {
-			return 0, err
-		}
-		n, err := cached(f)
-		if err = errors.Join(err, f.Close()); err != nil {
-			return 0, fmt.Errorf("%s: %w", path, err)
-		}
-		bytes += n
-	}
-	return bytes, nil
-}
-
 // errHidden is the error about a file of which the kernel does not tell everybody what is in the page cache.
 var errHidden = errors.New("only its owner, and who may write to it, is told what of it is in the page cache")
 

@@ -8,6 +8,3 @@ var errPageCache = errors.New("this system has no call that empties the page cac
 
 // Evict is not possible here.
 func Evict([]string) (left int64, err error) { return 0, errPageCache }
-
-// Cached is not known here.
-func Cached([]string) (bytes int64, err error) { return 0, errPageCache }
