@@ -48,8 +48,10 @@ row:
 group:
 	CMPQ            R10, SI
 	JGE             rest
-	PREFETCHT0      4096(R11)
-	PREFETCHT0      4160(R11)
+	PREFETCHT1      8192(R11)
+	PREFETCHT0      3072(R11)
+	PREFETCHT1      8256(R11)
+	PREFETCHT0      3136(R11)
 	LEAQ            ·iq1Book+0(SB), R13
 	VPMOVZXBD       2(R11), Y12
 	VPBROADCASTD    34(R11), Y13
@@ -688,7 +690,8 @@ row:
 group:
 	CMPQ         R10, SI
 	JGE          rest
-	PREFETCHT0   4096(R11)
+	PREFETCHT1   8192(R11)
+	PREFETCHT0   3072(R11)
 	LEAQ         ·iq1Book+0(SB), R12
 	VPMOVZXBD    2(R11), X1
 	VPBROADCASTW 34(R11), Y2

@@ -49,9 +49,12 @@ row:
 group:
 	CMPQ            R10, SI
 	JGE             rest
-	PREFETCHT0      4096(R11)
-	PREFETCHT0      4160(R11)
-	PREFETCHT0      4224(R11)
+	PREFETCHT1      8192(R11)
+	PREFETCHT0      3072(R11)
+	PREFETCHT1      8256(R11)
+	PREFETCHT0      3136(R11)
+	PREFETCHT1      8320(R11)
+	PREFETCHT0      3200(R11)
 	LEAQ            ·iq2xxsBook+0(SB), R13
 	VMOVDQU32       2(R11), Z15
 	VMOVDQU32       68(R11), Z16
@@ -732,8 +735,10 @@ row:
 group:
 	CMPQ         R10, SI
 	JGE          rest
-	PREFETCHT0   4096(R11)
-	PREFETCHT0   4160(R11)
+	PREFETCHT1   8192(R11)
+	PREFETCHT0   3072(R11)
+	PREFETCHT1   8256(R11)
+	PREFETCHT0   3136(R11)
 	LEAQ         ·iq2xxsBook+0(SB), R12
 	VMOVDQU      2(R11), Y1
 	VSHUFPS      $0xdd, 34(R11), Y1, Y1

@@ -50,9 +50,12 @@ row:
 group:
 	CMPQ            R11, SI
 	JGE             rest
-	PREFETCHT0      4096(R12)
-	PREFETCHT0      4160(R12)
-	PREFETCHT0      4224(R12)
+	PREFETCHT1      8192(R12)
+	PREFETCHT0      3072(R12)
+	PREFETCHT1      8256(R12)
+	PREFETCHT0      3136(R12)
+	PREFETCHT1      8320(R12)
+	PREFETCHT0      3200(R12)
 	VBROADCASTI64X4 16(R12), Z9
 	VPSRLVD         Z2, Z9, Z9
 	VPANDD          Z3, Z9, Z9
@@ -540,8 +543,10 @@ row:
 group:
 	CMPQ           R11, SI
 	JGE            rest
-	PREFETCHT0     4096(R12)
-	PREFETCHT0     4160(R12)
+	PREFETCHT1     8192(R12)
+	PREFETCHT0     3072(R12)
+	PREFETCHT1     8256(R12)
+	PREFETCHT0     3136(R12)
 	VMOVDQU        16(R12), Y1
 	VPSRLD         $0x00, Y1, Y1
 	VPAND          constant10<>+0(SB), Y1, Y1

@@ -48,8 +48,10 @@ row:
 group:
 	CMPQ            R10, SI
 	JGE             rest
-	PREFETCHT0      4096(R11)
-	PREFETCHT0      4160(R11)
+	PREFETCHT1      8192(R11)
+	PREFETCHT0      3072(R11)
+	PREFETCHT1      8256(R11)
+	PREFETCHT0      3136(R11)
 	VBROADCASTI64X4 (R11), Z11
 	VPSLLW          $0x08, Z11, Z12
 	VPANDD          Z2, Z11, Z13
@@ -706,7 +708,8 @@ row:
 group:
 	CMPQ           R10, SI
 	JGE            rest
-	PREFETCHT0     4096(R11)
+	PREFETCHT1     8192(R11)
+	PREFETCHT0     3072(R11)
 	VMOVDQU        (R11), Y1
 	VPSLLW         $0x08, Y1, Y2
 	VPAND          constant16<>+0(SB), Y1, Y3

@@ -24,9 +24,16 @@ type blockFormat struct {
 	scales func(b []blockAt) reg.VecVirtual
 }
 
-// ahead is how many bytes before their use the weights are prefetched. Measured with Q8_0 from DRAM, 2 to 4 KiB gain 18 % with AVX-512
-// and 33 % with AVX2; in the L2 cache it costs nothing.
-const ahead = 2048
+// prefetch asks for n bytes of weights before their use, for a row kernel; m is the memory of the first ones to be used now. Each line is
+// asked for twice: into the L2 cache from beyond the page, where the processor's own prefetching stops, and into the L1 cache, for which there
+// are few requests in flight, once it is near. docs/performance.md has what either alone and other distances gave.
+func prefetch(m Mem, n int) {
+	const near, far = 3 << 10, 8 << 10
+	for line := 0; line < n; line += 64 {
+		PREFETCHT1(m.Offset(far + line))
+		PREFETCHT0(m.Offset(near + line))
+	}
+}
 
 // blockAt is a place of a block: its unit's memory and its number in the unit.
 type blockAt struct {
@@ -113,9 +120,7 @@ func (f *blockFormat) rows(name string, w int) {
 	JL(LabelRef(tail))
 	Label(step)
 	{
-		for line := 0; line < lanes/f.unitBlocks*f.unitBytes; line += 64 {
-			PREFETCHT0(off(w32, ahead+line))
-		}
+		prefetch(off(w32, 0), lanes/f.unitBlocks*f.unitBytes)
 		b := f.blocks(w32, lanes)
 		var parts []reg.VecVirtual
 		var sums reg.VecVirtual

@@ -128,9 +128,7 @@ func f8Product(v *simd, x []reg.GPVirtual, store func(sums []reg.VecVirtual)) {
 	CMPQ(i, end)
 	JGE(LabelRef("rest"))
 	begin()
-	for k := 0; k < f8Scale; k += 64 {
-		PREFETCHT0(at(row, i, 1, pageAhead+k))
-	}
+	prefetch(at(row, i, 1, 0), f8Scale)
 	for k := 0; k < f8Scale; k += v.w / 8 {
 		note(at(row, i, 1, k))
 	}
