@@ -21,6 +21,7 @@ package kernels
 import (
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -82,14 +83,18 @@ const (
 
 func (i isa) String() string { return [numISAs]string{"generic", "avx2", "avx512vnni"}[i] }
 
+// setNames are what COLI_CPU and Select call the instruction sets.
+var setNames = [numISAs]string{"generic", "avx2", "avx512"}
+
 // set is what one instruction set offers: a kernel per format and the vector operations.
 type set struct {
+	limit   isa
 	kernels map[format.Format]*Kernel
 	vector
 }
 
 func newSet(limit isa) *set {
-	s := &set{kernels: map[format.Format]*Kernel{}, vector: vectorsOf(limit)}
+	s := &set{limit: limit, kernels: map[format.Format]*Kernel{}, vector: vectorsOf(limit)}
 	for _, f := range format.All() {
 		s.kernels[f] = newKernel(f, limit)
 	}
@@ -141,19 +146,29 @@ func current() *set {
 }
 
 // Select makes For and the vector operations use the named instruction set: "avx512", "avx2", "generic", or "" for the best that the
-// processor runs. Kernels handed out before keep theirs.
+// processor runs. Kernels handed out before keep theirs. A caller may change it at any time that no executor is at work: an op in the
+// middle of which it changes is computed by both, and what was computed before and after it may differ in the last bits.
 func Select(name string) error {
-	names := map[string]isa{"": detect(), "avx512": avx512, "avx2": avx2, "generic": generic}
-	i, known := names[name]
-	if !known {
-		return fmt.Errorf("no instruction set is called %q; use avx512, avx2 or generic", name)
-	}
-	if i > detect() {
-		return fmt.Errorf("this processor does not run %s; its best is %s", i, detect())
+	i := detect()
+	if name != "" {
+		at := slices.Index(setNames[:], name)
+		switch {
+		case at < 0:
+			return fmt.Errorf("no instruction set is called %q; use avx512, avx2 or generic", name)
+		case isa(at) > i:
+			return fmt.Errorf("this processor does not run %s; its best is %s", isa(at), i)
+		}
+		i = isa(at)
 	}
 	active.Store(newSet(i))
 	return nil
 }
+
+// Sets returns the names of the instruction sets that the processor runs, each better than the one before.
+func Sets() []string { return slices.Clone(setNames[:detect()+1]) }
+
+// Selected returns the name of the chosen instruction set.
+func Selected() string { return setNames[current().limit] }
 
 // Err returns what is wrong with the environment variable COLI_CPU, if anything; the best set is used then.
 func Err() error {

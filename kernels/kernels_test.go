@@ -325,10 +325,17 @@ func TestSelect(t *testing.T) {
 	if err := Select("sse9"); err == nil {
 		t.Error("an unknown instruction set was accepted")
 	}
+	if err := Select(""); err != nil || Selected() != Sets()[len(Sets())-1] {
+		t.Errorf("%s was selected of %q, error %v", Selected(), Sets(), err)
+	}
 	for _, name := range []string{"avx512", "avx2", "generic"} {
-		if err := Select(name); err != nil {
-			t.Log(err)
+		if err := Select(name); slices.Contains(Sets(), name) != (err == nil) {
+			t.Errorf("%s of %q: %v", name, Sets(), err)
+		} else if err != nil {
 			continue
+		}
+		if Selected() != name {
+			t.Errorf("%s is selected, want %s", Selected(), name)
 		}
 		for _, f := range format.All() {
 			if k := For(f); k.Format != f {
