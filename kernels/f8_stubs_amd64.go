@@ -8,10 +8,4 @@ package kernels
 func f8RowAVX512(dst *float32, w *byte, stride int, n int, x *float32, cols int)
 
 //go:noescape
-func f8RowsAVX512(args *byte, w *byte, stride int, n int, cols int)
-
-//go:noescape
 func f8RowAVX2(dst *float32, w *byte, stride int, n int, x *float32, cols int)
-
-//go:noescape
-func f8RowsAVX2(args *byte, w *byte, stride int, n int, cols int)

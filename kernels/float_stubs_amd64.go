@@ -8,34 +8,16 @@ package kernels
 func f32RowAVX512(dst *float32, w *byte, stride int, n int, x *float32, cols int)
 
 //go:noescape
-func f32RowsAVX512(args *byte, w *byte, stride int, n int, cols int)
-
-//go:noescape
 func f32RowAVX2(dst *float32, w *byte, stride int, n int, x *float32, cols int)
-
-//go:noescape
-func f32RowsAVX2(args *byte, w *byte, stride int, n int, cols int)
 
 //go:noescape
 func f16RowAVX512(dst *float32, w *byte, stride int, n int, x *float32, cols int)
 
 //go:noescape
-func f16RowsAVX512(args *byte, w *byte, stride int, n int, cols int)
-
-//go:noescape
 func f16RowAVX2(dst *float32, w *byte, stride int, n int, x *float32, cols int)
-
-//go:noescape
-func f16RowsAVX2(args *byte, w *byte, stride int, n int, cols int)
 
 //go:noescape
 func bf16RowAVX512(dst *float32, w *byte, stride int, n int, x *float32, cols int)
 
 //go:noescape
-func bf16RowsAVX512(args *byte, w *byte, stride int, n int, cols int)
-
-//go:noescape
 func bf16RowAVX2(dst *float32, w *byte, stride int, n int, x *float32, cols int)
-
-//go:noescape
-func bf16RowsAVX2(args *byte, w *byte, stride int, n int, cols int)

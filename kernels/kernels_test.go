@@ -206,9 +206,19 @@ func TestMatMul(t *testing.T) {
 				}
 				checkMatMul(t, rng, s, f, shape{35, roundUp(544, b), 5, picks[3]}) // more than a panel
 				checkMatMul(t, rng, s, f, shape{70, 256, 6, picks[5]})
+				checkMatMul(t, rng, s, f, shape{9, roundUp(2080, b), 6, upTo(31, 6)}) // blocks of columns, and rows that a panel is worth
+				checkMatMul(t, rng, s, f, shape{5, 256, 3, upTo(100, 3)})
 			})
 		}
 	})
+}
+
+// upTo returns n rows of an input of that many rows.
+func upTo(n, rows int) (pick []int32) {
+	for i := range n {
+		pick = append(pick, int32(i%rows))
+	}
+	return pick
 }
 
 func FuzzMatMul(f *testing.F) {
@@ -223,7 +233,7 @@ func FuzzMatMul(f *testing.F) {
 		fm := all[int(id)%len(all)]
 		rng := rand.New(rand.NewPCG(seed, 0))
 		sh := shape{1 + int(n)%40, roundUp(1+int(cols)%3000, fm.Info().Block), 1 + int(rows)%12, nil}
-		for range 1 + rng.IntN(12) {
+		for range 1 + rng.IntN(24) {
 			sh.pick = append(sh.pick, int32(rng.IntN(sh.rows)))
 		}
 		for i := generic; i <= detect(); i++ {

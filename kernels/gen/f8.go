@@ -11,57 +11,29 @@ import (
 func init() {
 	target("f8", func() {
 		for _, w := range []int{512, 256} {
-			v := newSimd(w)
-			function("f8Row"+v.isa(), w, "func(dst *float32, w *byte, stride, n int, x *float32, cols int)")
-			dst := param("dst")
-			f8Product(v, []reg.GPVirtual{param("x")}, func(sums []reg.VecVirtual) {
-				VMOVSS(sums[0], off(dst, 0))
-				ADDQ(Imm(4), dst)
-			})
-			v = newSimd(w)
-			function("f8Rows"+v.isa(), w, "func(args *byte, w *byte, stride, n, cols int)")
-			args, i := param("args"), GP64()
-			XORQ(i, i)
-			var x []reg.GPVirtual
-			for g := range 4 {
-				x = append(x, GP64())
-				MOVQ(off(args, 32+8*g), x[g])
-			}
-			f8Product(v, x, func(sums []reg.VecVirtual) {
-				for g, s := range sums {
-					to := GP64()
-					MOVQ(off(args, 8*g), to)
-					VMOVSS(s, at(to, i, 4, 0))
-				}
-				INCQ(i)
-			})
+			f8Row(newSimd(w))
 		}
 	})
 }
 
-// f8Scale is how many columns share a scale, f8Step how many are converted at a time.
-const (
-	f8Scale = 128
-	f8Step  = 32
-)
+// f8Scale is how many columns share a scale.
+const f8Scale = 128
 
-// f8Product emits the product of weight rows with the activation rows x, and calls store with the sums of one weight row.
+// f8Row emits the product of weight rows with one activation row.
 //
 // A row is cols bytes of fp8 E4M3, then a float32 scale for each 128. Shifted to the fields of a binary16, a code is the 256th part of its
 // value, whether normal or not. The code of NaN would become a number: the largest code of the row tells if there was one.
-func f8Product(v *simd, x []reg.GPVirtual, store func(sums []reg.VecVirtual)) {
-	row, n, cols := param("w"), param("n"), param("cols")
+func f8Row(v *simd) {
+	function("f8Row"+v.isa(), v.w, "func(dst *float32, w *byte, stride, n int, x *float32, cols int)")
+	dst, x, row, n, cols := param("dst"), param("x"), param("w"), param("n"), param("cols")
 	i, end, scales := GP64(), GP64(), GP64()
 	v.begin()
 	var tail f8Tail
 	tail.prepare(v, x, cols)
 
 	Label("row")
-	acc, p, most := make([]reg.VecVirtual, len(x)), make([]reg.VecVirtual, len(x)), v.new()
-	for g := range acc {
-		acc[g], p[g] = v.new(), v.new()
-		zero(acc[g])
-	}
+	acc, p, most := v.new(), v.new(), v.new()
+	zero(acc)
 	zero(most)
 	XORQ(i, i)
 	LEAQ(at(row, cols, 1, 0), scales)
@@ -71,14 +43,9 @@ func f8Product(v *simd, x []reg.GPVirtual, store func(sums []reg.VecVirtual)) {
 		and(codes, v.inRegister(v.dwords(0x7f7f7f7f)), t)
 		VPMAXUB(t, most, most)
 	}
-	begin := func() {
-		for _, p := range p {
-			zero(p)
-		}
-	}
-	// step multiplies 32 columns, whose codes are in memory or the low bytes of a register; under masks of the vectors unless masks is nil.
-	step := func(codes Op, activations func(g, k int) Mem, masks []reg.OpmaskVirtual) {
-		for part := range f8Step * 16 / v.w {
+	// step multiplies 32 columns, whose codes are in memory or the low bytes of a register.
+	step := func(codes Op, activations func(k int) Op) {
+		for part := range floatStep * 16 / v.w {
 			words := v.new()
 			switch c := codes.(type) {
 			case Mem:
@@ -97,14 +64,7 @@ func f8Product(v *simd, x []reg.GPVirtual, store func(sums []reg.VecVirtual)) {
 			for k := range 2 {
 				value := v.new()
 				VCVTPH2PS(v.half(k, words), value)
-				for g := range x {
-					m := activations(g, 2*part+k)
-					if masks != nil {
-						VFMADD231PS(m, value, masks[k], p[g])
-					} else {
-						VFMADD231PS(m, value, p[g])
-					}
-				}
+				VFMADD231PS(activations(2*part+k), value, p)
 			}
 		}
 	}
@@ -113,13 +73,11 @@ func f8Product(v *simd, x []reg.GPVirtual, store func(sums []reg.VecVirtual)) {
 		scale := v.new()
 		VBROADCASTSS(off(scales, 0), scale)
 		ADDQ(Imm(4), scales)
-		for g := range x {
-			VMULPS(v.dwords(math.Float32bits(256)), p[g], p[g])
-			VFMADD231PS(scale, p[g], acc[g])
-		}
+		VMULPS(v.dwords(math.Float32bits(256)), p, p)
+		VFMADD231PS(scale, p, acc)
 	}
-	inPlace := func(disp int) func(g, k int) Mem {
-		return func(g, k int) Mem { return at(x[g], i, 4, 4*disp+k*v.w/8) }
+	inPlace := func(disp int) func(k int) Op {
+		return func(k int) Op { return at(x, i, 4, 4*disp+k*v.w/8) }
 	}
 
 	MOVQ(cols, end)
@@ -127,13 +85,13 @@ func f8Product(v *simd, x []reg.GPVirtual, store func(sums []reg.VecVirtual)) {
 	Label("block")
 	CMPQ(i, end)
 	JGE(LabelRef("rest"))
-	begin()
+	zero(p)
 	prefetch(at(row, i, 1, 0), f8Scale)
 	for k := 0; k < f8Scale; k += v.w / 8 {
 		note(at(row, i, 1, k))
 	}
-	for k := 0; k < f8Scale; k += f8Step {
-		step(at(row, i, 1, k), inPlace(k), nil)
+	for k := 0; k < f8Scale; k += floatStep {
+		step(at(row, i, 1, k), inPlace(k))
 	}
 	finish()
 	ADDQ(I32(f8Scale), i)
@@ -142,9 +100,9 @@ func f8Product(v *simd, x []reg.GPVirtual, store func(sums []reg.VecVirtual)) {
 	Label("rest")
 	CMPQ(i, cols)
 	JGE(LabelRef("done"))
-	begin()
+	zero(p)
 	MOVQ(cols, end)
-	ANDQ(I32(-f8Step), end)
+	ANDQ(I32(-floatStep), end)
 	Label("step")
 	CMPQ(i, end)
 	JGE(LabelRef("tail"))
@@ -155,15 +113,15 @@ func f8Product(v *simd, x []reg.GPVirtual, store func(sums []reg.VecVirtual)) {
 		load(at(row, i, 1, 0), codes)
 	}
 	note(codes)
-	step(codes, inPlace(0), nil)
-	ADDQ(I32(f8Step), i)
+	step(codes, inPlace(0))
+	ADDQ(I32(floatStep), i)
 	JMP(LabelRef("step"))
 	Label("tail")
 	CMPQ(i, cols)
 	JGE(LabelRef("finish"))
 	codes, activations := tail.load(v, row, x, i, cols)
 	note(codes)
-	step(codes, activations, tail.x)
+	step(codes, activations)
 	Label("finish")
 	finish()
 
@@ -179,15 +137,10 @@ func f8Product(v *simd, x []reg.GPVirtual, store func(sums []reg.VecVirtual)) {
 		TESTL(bits, bits)
 	}
 	JEQ(LabelRef("store"))
-	for _, a := range acc {
-		load(constant(f8NaNs(v)), a)
-	}
+	load(constant(f8NaNs(v)), acc)
 	Label("store")
-	var sums []reg.VecVirtual
-	for _, a := range acc {
-		sums = append(sums, sumLanes(a))
-	}
-	store(sums)
+	VMOVSS(sumLanes(acc), off(dst, 0))
+	ADDQ(Imm(4), dst)
 	stride := param("stride")
 	ADDQ(stride, row)
 	DECQ(n)
@@ -221,22 +174,22 @@ func f8NaNs(v *simd) (b []byte) {
 	return b
 }
 
-// f8Tail is what a row has after the last whole step: with AVX-512 under masks, with AVX2 copied, with zeros behind.
+// f8Tail is what a row has after the last whole step, zeros behind it: with AVX-512 under masks, with AVX2 copied.
 type f8Tail struct {
 	codes reg.OpmaskVirtual
 	x     []reg.OpmaskVirtual
 	w, xs Mem
 }
 
-func (t *f8Tail) prepare(v *simd, x []reg.GPVirtual, cols reg.GPVirtual) {
+func (t *f8Tail) prepare(v *simd, x, cols reg.GPVirtual) {
 	if !v.wide() {
-		t.w, t.xs = AllocLocal(f8Step), AllocLocal(4*f8Step*len(x))
-		tails(len(x), func(g int) reg.GPVirtual { return x[g] }, t.xs, f8Step)
+		t.w, t.xs = AllocLocal(floatStep), AllocLocal(4*floatStep)
+		tails(x, t.xs)
 		return
 	}
 	left, bits := GP64(), GP64()
 	MOVQ(cols, left)
-	ANDQ(Imm(f8Step-1), left)
+	ANDQ(Imm(floatStep-1), left)
 	MOVQ(I32(-1), bits)
 	BZHIQ(left, bits, bits)
 	t.codes = K()
@@ -248,18 +201,22 @@ func (t *f8Tail) prepare(v *simd, x []reg.GPVirtual, cols reg.GPVirtual) {
 	}
 }
 
-// load returns the codes from column i of the row on, and where the activations of vector k are.
-func (t *f8Tail) load(v *simd, row reg.Register, x []reg.GPVirtual, i, cols reg.GPVirtual) (reg.VecVirtual, func(g, k int) Mem) {
+// load returns the codes from column i of the row on, and the activations of vector k.
+func (t *f8Tail) load(v *simd, row reg.Register, x, i, cols reg.GPVirtual) (reg.VecVirtual, func(k int) Op) {
 	codes := v.new()
 	if v.wide() {
 		VMOVDQU8_Z(at(row, i, 1, 0), t.codes, codes)
-		return codes, func(g, k int) Mem { return at(x[g], i, 4, 64*k) }
+		return codes, func(k int) Op {
+			u := v.new()
+			VMOVUPS_Z(at(x, i, 4, 64*k), t.x[k], u)
+			return u
+		}
 	}
 	from, left := GP64(), GP64()
 	LEAQ(at(row, i, 1, 0), from)
 	MOVQ(cols, left)
 	SUBQ(i, left)
-	(&floatFormat{size: 1}).copyTail(from, left, t.w, f8Step)
+	(&floatFormat{size: 1}).copyTail(from, left, t.w, floatStep)
 	load(t.w, codes)
-	return codes, func(g, k int) Mem { return t.xs.Offset(4 * (f8Step*g + 8*k)) }
+	return codes, func(k int) Op { return t.xs.Offset(32 * k) }
 }
