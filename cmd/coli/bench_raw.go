@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -13,7 +14,9 @@ import (
 
 	"github.com/coli-moe/coli/bench"
 	"github.com/coli-moe/coli/engine"
+	"github.com/coli-moe/coli/kernels"
 	"github.com/coli-moe/coli/ledger"
+	"github.com/coli-moe/coli/ops"
 	"github.com/coli-moe/coli/prefetcher"
 	"github.com/coli-moe/coli/weights"
 	"github.com/coli-moe/coli/weights/format"
@@ -192,11 +195,12 @@ func (f *ioFlags) make(ctx context.Context, b *benchRun, largest int64) (path st
 	return path, err
 }
 
-const kernelsLong = `Measure how fast matrices are multiplied in each format, by the executor and with the threads that models use: with one row of activations,
-as in decoding, where memory is the limit and GB/s of weights count, and with many, as in reading a prompt, where arithmetic is (GOPS). Each figure
-stands beside a plain read of the same memory, made before and after it.
+const kernelsLong = `Measure how fast matrices are multiplied in each format, and attention is computed, by the executor and with the threads that models use: with
+one row of activations, as in decoding, where memory is the limit and GB/s of weights, or of keys and values, count, and with many, as in
+reading a prompt, where arithmetic is (GOPS). Each figure stands beside a plain read of the same memory, made before and after it.
 
-The weights lie in huge pages where the system has them, and are more than the caches hold. COLI_CPU chooses the instruction set.`
+With several instruction sets (--cpu) and several numbers of rows the table says what each is worth beside the first, and beside one row at a
+time. What is read lies in huge pages where the system has them, and is more than the caches hold.`
 
 // newBenchKernelsCmd returns `coli bench kernels`.
 func newBenchKernelsCmd() *cobra.Command {
@@ -205,28 +209,44 @@ func newBenchKernelsCmd() *cobra.Command {
 		names = append(names, strings.ToLower(f.String()))
 	}
 	formats := wordsFlag{names, func(word string) error { _, err := parseFormat(word, names); return err }}
-	rows, threads := intsFlag{1, 64}, intsFlag{0}
+	work := wordsFlag{bench.KernelOps[:1], func(word string) error {
+		var op string
+		return choose(&op, word, bench.KernelOps)
+	}}
+	isas := wordsFlag{parse: checkSet}
+	heads := wordsFlag{[]string{"16x16x128", "32x4x128"}, func(word string) error { _, err := parseHeads(word); return err }}
+	rows, threads, depths := intsFlag{1, 64}, intsFlag{0}, intsFlag{512, 2048}
 	var shape, bytes string
 	var d time.Duration
 	return newExperimentCmd(experimentCmd{
-		name: "kernels", short: "How fast matrices are multiplied, by format", long: kernelsLong,
-		example: "  coli bench kernels\n  coli bench kernels --format q4_k,q8_0 --rows 1,16,512 -t 1,2\n  COLI_CPU=avx2 coli bench kernels --rows 1",
+		name: "kernels", short: "How fast matrices are multiplied, by format, and attention is computed", long: kernelsLong,
+		example: "  coli bench kernels\n  coli bench kernels --format q4_k,q8_0 --rows 1,16,512 -t 1,2\n" +
+			"  coli bench kernels --cpu all --plot plots/\n  coli bench kernels --op attention --heads 32x4x128 -d 512-8192*4 --rows 1,512",
 		define: func(cmd *cobra.Command) {
-			group(cmd, "Products, each a list", func(f *pflag.FlagSet) {
-				f.Var(&formats, "format", "of the weights")
+			group(cmd, "Work, each a list", func(f *pflag.FlagSet) {
+				f.Var(&work, "op", strings.Join(bench.KernelOps, ", "))
+				f.Var(&formats, "format", "of the weights of matmul")
 				f.Lookup("format").DefValue = "all"
+				f.Var(&heads, "heads", "of attention: of queries x of keys and values x columns of each")
+				f.VarP(&depths, "n-depth", "d", "positions before the first row of attention")
 				f.Var(&rows, "rows", "of activations")
+			})
+			group(cmd, "Settings, each a list", func(f *pflag.FlagSet) {
+				f.Var(&isas, "cpu", "instruction sets: avx512, avx2, generic, or all that there are (default: the best)")
 				f.VarP(&threads, "threads", "t", "CPU threads, 0 for the physical cores this process may use")
 			})
-			group(cmd, "Weights", func(f *pflag.FlagSet) {
+			group(cmd, "Memory", func(f *pflag.FlagSet) {
 				f.StringVar(&shape, "shape", "2048x2048", "`ROWSxCOLUMNS` of a matrix")
-				f.StringVar(&bytes, "bytes", "", "of all matrices, gone through in turn (default: twice what the caches hold)")
+				f.StringVar(&bytes, "bytes", "", "of all matrices, keys and values, gone through in turn (default: twice what the caches hold)")
 			})
 			group(cmd, "Measurement", func(f *pflag.FlagSet) { repetitionTime(f, &d, 100*time.Millisecond) })
 		},
 		build: func(_ context.Context, b *benchRun) (bench.Experiment, error) {
-			cfg := bench.KernelsConfig{Rows: rows, Memory: benchMemory(), Time: d, Seed: b.seed}
-			err := errors.Join(checkTime(d), between("rows", rows, 1, many), between("threads", threads, 0, engine.MaxThreads))
+			cfg := bench.KernelsConfig{
+				Ops: work.words, CPUs: isas.words, Rows: rows, Depths: depths, Memory: benchMemory(), Time: d, Seed: b.seed,
+			}
+			err := errors.Join(checkTime(d), between("rows", rows, 1, many), between("threads", threads, 0, engine.MaxThreads),
+				between("n-depth", depths, 0, many))
 			if _, e := fmt.Sscanf(shape+" ", "%dx%d ", &cfg.MatrixRows, &cfg.Cols); e != nil || cfg.MatrixRows < 1 || cfg.Cols < 1 {
 				err = errors.Join(err, usageError{fmt.Errorf("--shape %s: want ROWSxCOLUMNS, 2048x2048 for example", shape)})
 			}
@@ -240,6 +260,9 @@ func newBenchKernelsCmd() *cobra.Command {
 				return nil, err
 			}
 			cfg.Threads = threadCounts(threads)
+			if slices.Contains(cfg.CPUs, allSets) {
+				cfg.CPUs = kernels.Sets()
+			}
 			for _, name := range formats.words {
 				f, err := parseFormat(name, names)
 				if err != nil {
@@ -247,9 +270,35 @@ func newBenchKernelsCmd() *cobra.Command {
 				}
 				cfg.Formats = append(cfg.Formats, f)
 			}
+			for _, word := range heads.words {
+				h, err := parseHeads(word)
+				if err != nil {
+					return nil, err
+				}
+				cfg.Heads = append(cfg.Heads, h)
+			}
 			return bench.NewKernels(cfg)
 		},
 	})
+}
+
+// allSets stands for every instruction set that the machine has.
+const allSets = "all"
+
+// checkSet is an error if the machine does not have an instruction set.
+func checkSet(word string) error {
+	if sets := kernels.Sets(); word != allSets && !slices.Contains(sets, word) {
+		return fmt.Errorf("%q is none of the instruction sets that this machine has: %s, or %s of them", word, strings.Join(sets, ", "), allSets)
+	}
+	return nil
+}
+
+// parseHeads reads the heads of attention: of queries, of keys and values, and columns of each.
+func parseHeads(word string) (a ops.Attention, err error) {
+	if _, err := fmt.Sscanf(word+" ", "%dx%dx%d ", &a.Heads, &a.KVHeads, &a.HeadDim); err != nil || max(a.Heads, a.KVHeads, a.HeadDim) > many {
+		return a, fmt.Errorf("%q is not heads of queries x of keys and values x columns of each, 32x4x128 for example", word)
+	}
+	return a, nil
 }
 
 // parseFormat returns the format of a name in any case; the error has the nearest of names.
