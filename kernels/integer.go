@@ -16,7 +16,7 @@ func (s *scheme) best(f format.Format, limit isa) (isa, matmulFunc) {
 	if impls := integerKernels[f]; impls != nil {
 		if i, k := best(*impls, limit); k != nil {
 			return i, func(dst []float32, ldd int, w []byte, stride, n int, x *Input, rows []int32) {
-				k.matmul(f, s.kind.planes(), dst, ldd, w, stride, n, x, rows)
+				k.matmul(f, s.kind, tileSums[i][s.kind], dst, ldd, w, stride, n, x, rows)
 			}
 		}
 	}
@@ -68,7 +68,9 @@ func dotInt8(a, b []int8) (sum int32) {
 }
 
 // matmul gives one activation row to k.row; of several it gives fours to k.tile, over panels of packed weight rows.
-func (k *integerKernel) matmul(f format.Format, planes int, dst []float32, ldd int, w []byte, stride, n int, x *Input, rows []int32) {
+func (k *integerKernel) matmul(
+	f format.Format, kind kind, sums sumsFunc, dst []float32, ldd int, w []byte, stride, n int, x *Input, rows []int32,
+) {
 	if k.prepare != nil {
 		k.prepare()
 	}
@@ -80,12 +82,17 @@ func (k *integerKernel) matmul(f format.Format, planes int, dst []float32, ldd i
 	}
 	p := panels.Get().(*panel)
 	defer panels.Put(p)
-	pad := x.Padded()
+	pad, planes := x.Padded(), kind.planes()
 	step := max(2, min(panelRows, panelBytes/pad&^1))
 	p.t, p.a = grow(p.t, step*pad), grow(p.a, planes*step*pad/block)
 	a := &p.args
-	a.w, a.a = &p.t[0], &p.a[0]
-	a.tiles, a.shift = pad/tileCols, bits.TrailingZeros32(uint32(k.bias))
+	a.w, a.a, a.tiles = &p.t[0], &p.a[0], pad/tileCols
+	each := kind.parts() * pad / block
+	p.sums = grow(p.sums, len(rows)*each)
+	for j, r := range rows {
+		b := int(r) * pad / block
+		sums(&p.sums[j*each], &x.S[b], &x.half[b], &x.D[b], bits.TrailingZeros32(uint32(k.bias)), a.tiles)
+	}
 	for i := 0; i < n; i += step {
 		count := min(step, n-i)
 		w := w[i*stride:][:count*stride]
@@ -97,9 +104,9 @@ func (k *integerKernel) matmul(f format.Format, planes int, dst []float32, ldd i
 				break
 			}
 			for g := range a.x {
-				r := int(rows[min(j+g, len(rows)-1)])
-				a.x[g], a.d[g] = &x.tiles[r*pad], &x.D[r*pad/block]
-				a.s[g], a.half[g] = &x.S[r*pad/block], &x.half[r*pad/block]
+				from := min(j+g, len(rows)-1)
+				r := int(rows[from])
+				a.x[g], a.d[g], a.sums[g] = &x.tiles[r*pad], &x.D[r*pad/block], &p.sums[from*each]
 				a.dst[g] = &p.spare[0]
 				if j+g < len(rows) {
 					a.dst[g] = &dst[(j+g)*ldd+i]

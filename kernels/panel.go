@@ -25,7 +25,7 @@ import (
 //
 // A tile is 16 blocks, transposed: vector j (64 bytes) has in its 32-bit lane l the codes 4j..4j+3 of block l, so that eight
 // multiply-adds give the sixteen I without a horizontal sum. Input.tiles and packed weight rows consist of tiles. Packed codes may have
-// a bias, u = q + bias, which VPDPBUSD and VPMADDUBSW need as their first factor is unsigned; it is undone by bias·S.
+// a bias, u = q + bias, which VPDPBUSD and VPMADDUBSW need as their first factor is unsigned; it is undone by bias·S. Those of formats with minima have none.
 
 // kind says which scales a block has.
 type kind uint8
@@ -39,6 +39,9 @@ const (
 
 // planes returns how many scales and minima a block has.
 func (k kind) planes() int { return [...]int{scaled: 1, withMin: 2, halves: 2, halvesWithMin: 4}[k] }
+
+// parts returns how many parts with a scale each a block has.
+func (k kind) parts() int { return [...]int{scaled: 1, withMin: 1, halves: 2, halvesWithMin: 2}[k] }
 
 // scheme is a format's integer form.
 type scheme struct {
@@ -93,14 +96,19 @@ type tileArgs struct {
 	dst   [4]*float32 // results of each activation row
 	x     [4]*int8    // its tiles
 	d     [4]*float32
-	s     [4]*int32
-	half  [4]*int32
-	w     *uint8 // packed rows, tiles·512 bytes each
+	sums  [4]*int32 // what tileSums makes
+	w     *uint8    // packed rows, tiles·512 bytes each
 	a     *float32
 	n     int
 	tiles int
-	shift int // log2 of the bias
 }
+
+// sumsFunc makes what the tiles take in place of the sums of an activation row, once for all weights: for each tile, and each half if the kind has
+// such scales, -bias·S of the 16 blocks, with shift the binary logarithm of the bias, or d·S as float32 if the kind has minima.
+type sumsFunc func(t, s, half *int32, d *float32, shift, tiles int)
+
+// tileSums has them by instruction set and kind.
+var tileSums [numISAs][halvesWithMin + 1]sumsFunc
 
 var integerKernels = map[format.Format]*[numISAs]*integerKernel{}
 
@@ -124,6 +132,7 @@ type panel struct {
 	codes  codes
 	t      []uint8
 	a      []float32
+	sums   []int32
 	args   tileArgs
 	floats floatArgs
 	spare  [panelRows]float32 // results of absent activation rows

@@ -5,6 +5,30 @@
 package kernels
 
 //go:noescape
+func tileSumsAVX512(t *int32, s *int32, half *int32, d *float32, shift int, tiles int)
+
+//go:noescape
+func tileSumsWithMinAVX512(t *int32, s *int32, half *int32, d *float32, shift int, tiles int)
+
+//go:noescape
+func tileSumsHalvesAVX512(t *int32, s *int32, half *int32, d *float32, shift int, tiles int)
+
+//go:noescape
+func tileSumsHalvesWithMinAVX512(t *int32, s *int32, half *int32, d *float32, shift int, tiles int)
+
+//go:noescape
+func tileSumsAVX2(t *int32, s *int32, half *int32, d *float32, shift int, tiles int)
+
+//go:noescape
+func tileSumsWithMinAVX2(t *int32, s *int32, half *int32, d *float32, shift int, tiles int)
+
+//go:noescape
+func tileSumsHalvesAVX2(t *int32, s *int32, half *int32, d *float32, shift int, tiles int)
+
+//go:noescape
+func tileSumsHalvesWithMinAVX2(t *int32, s *int32, half *int32, d *float32, shift int, tiles int)
+
+//go:noescape
 func tileScaledAVX512(args *byte)
 
 //go:noescape

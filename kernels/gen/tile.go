@@ -11,19 +11,18 @@ const (
 	tileDst   = 0
 	tileX     = 32
 	tileD     = 64
-	tileS     = 96
-	tileHalf  = 128
-	tileW     = 160
-	tileA     = 168
-	tileN     = 176
-	tileTiles = 184
-	tileShift = 192
+	tileSums  = 96
+	tileW     = 128
+	tileA     = 136
+	tileN     = 144
+	tileTiles = 152
 )
 
 // packSignature is that of a packFunc.
 const packSignature = "func(t *uint8, a *float32, tstride int, w *byte, stride, n, tiles int)"
 
-// kind says which scales a block has, as in package kernels: one for all its columns or one for each half, and as many minima or none.
+// kind says which scales a block has, as in package kernels: one for all its columns or one for each half, and as many minima or none. Codes of
+// formats with minima have no bias.
 type kind struct{ halves, mins bool }
 
 var (
@@ -45,8 +44,21 @@ func (k kind) planes() int {
 	return n
 }
 
+// parts returns the parts that a block's columns fall into by their scales.
+func (k kind) parts() int {
+	if k.halves {
+		return 2
+	}
+	return 1
+}
+
 func init() {
 	target("tile", func() {
+		for _, w := range []int{512, 256} {
+			for _, k := range []kind{scaled, withMin, halves, halvesWithMin} {
+				k.sums(w)
+			}
+		}
 		tile512("tileScaledAVX512", scaled)
 		tile512("tileWithMinAVX512", withMin)
 		tile512("tileHalvesAVX512", halves)
@@ -90,8 +102,6 @@ func newTilePointers(name string, w int) *tilePointers {
 // tile512 takes two weight rows and four activation rows at a time: eight integer and eight float sums in registers.
 func tile512(name string, k kind) {
 	p := newTilePointers(name, 512)
-	shift := XMM()
-	VMOVQ(off(p.args, tileShift), shift)
 	nextRows, nextTile := label("rows"), label("tile")
 	Label(nextRows)
 	var acc [2][4]reg.VecVirtual
@@ -117,23 +127,24 @@ func tile512(name string, k kind) {
 		VMOVUPS(at(p.tmp, j, uint8(k.planes()), 64*plane), v)
 		return v
 	}
-	// activation is the memory of a tile's values in one of the arrays of tileArgs.
-	activation := func(array, g int) Mem {
+	activation := func(array, g, planes, disp int) Mem {
 		MOVQ(off(p.args, array+8*g), p.tmp)
-		return at(p.tmp, j, 1, 0)
+		return at(p.tmp, j, uint8(planes), disp)
 	}
-	// products adds float32(I)·a·d for the vectors from..to-1 of the tile; sums are the activations' sums over them.
-	products := func(from, to, plane int, sums func(g int) reg.VecVirtual) {
+	for part := range k.parts() {
 		var ints [2][4]reg.VecVirtual
-		for g := range 4 { // start from -bias·S
-			t := sums(g)
-			VPSLLD(shift, t, t)
+		for g := range 4 {
 			ints[0][g], ints[1][g] = ZMM(), ZMM()
-			zero(ints[0][g])
-			VPSUBD(t, ints[0][g], ints[0][g])
-			VMOVDQA32(ints[0][g], ints[1][g])
+			for r := range 2 {
+				if k.mins {
+					zero(ints[r][g])
+				} else {
+					VMOVDQU32(activation(tileSums, g, k.parts(), 64*part), ints[r][g])
+				}
+			}
 		}
-		for v := from; v < to; v++ {
+		for v := range 8 / k.parts() {
+			v += 4 * part
 			u := vecs(2, 512)
 			VMOVDQU32(at(p.w, p.i, 1, 64*v), u[0])
 			VMOVDQU32(at(w2, p.i, 1, 64*v), u[1])
@@ -144,10 +155,10 @@ func tile512(name string, k kind) {
 				vpdpbusd(x, u[1], ints[1][g])
 			}
 		}
-		a := [2]reg.VecVirtual{scales(plane, 0), scales(plane, 1)}
+		a := [2]reg.VecVirtual{scales(part, 0), scales(part, 1)}
 		for g := range 4 {
 			d := ZMM()
-			VMOVUPS(activation(tileD, g), d)
+			VMOVUPS(activation(tileD, g, 1, 0), d)
 			for r := range 2 {
 				t := ZMM()
 				VMULPS(d, a[r], t)
@@ -156,19 +167,16 @@ func tile512(name string, k kind) {
 			}
 		}
 	}
-	// minima subtracts m·d·S.
-	minima := func(plane int, sums func(g int) reg.VecVirtual) {
-		m := [2]reg.VecVirtual{scales(plane, 0), scales(plane, 1)}
+	for part := 0; part < k.parts() && k.mins; part++ {
+		m := [2]reg.VecVirtual{scales(k.parts()+part, 0), scales(k.parts()+part, 1)}
 		for g := range 4 {
-			s := sums(g)
-			VCVTDQ2PS(s, s)
-			VMULPS(activation(tileD, g), s, s)
+			s := ZMM()
+			VMOVUPS(activation(tileSums, g, k.parts(), 64*part), s)
 			for r := range 2 {
 				VFNMADD231PS(m[r], s, acc[r][g])
 			}
 		}
 	}
-	k.parts(512, activation, products, minima)
 	ADDQ(I32(512), p.i)
 	CMPQ(p.i, p.rowBytes)
 	JL(LabelRef(nextTile))
@@ -194,40 +202,6 @@ func tile512(name string, k kind) {
 	RET()
 }
 
-// parts calls products and minima for what a tile of this kind consists of: the vectors of codes from..to-1, the plane of their scales or
-// minima, and a function that loads the sums over their columns of activation row g. activation is the memory in an array of tileArgs.
-func (k kind) parts(
-	w int, activation func(array, g int) Mem,
-	products func(from, to, plane int, sums func(g int) reg.VecVirtual), minima func(plane int, sums func(g int) reg.VecVirtual),
-) {
-	sumsOf := func(array int) func(g int) reg.VecVirtual {
-		return func(g int) reg.VecVirtual {
-			t := vec(w)
-			load(activation(array, g), t)
-			return t
-		}
-	}
-	all, first := sumsOf(tileS), sumsOf(tileHalf)
-	second := func(g int) reg.VecVirtual {
-		t := all(g)
-		VPSUBD(activation(tileHalf, g), t, t)
-		return t
-	}
-	if !k.halves {
-		products(0, 8, 0, all)
-		if k.mins {
-			minima(1, all)
-		}
-		return
-	}
-	products(0, 4, 0, first)
-	products(4, 8, 1, second)
-	if k.mins {
-		minima(2, first)
-		minima(3, second)
-	}
-}
-
 // tile256 takes one weight row and four activation rows at a time. batch is how many products fit a 16-bit sum.
 func tile256(name string, k kind, signed bool, batch int) {
 	p := newTilePointers(name, 256)
@@ -241,25 +215,30 @@ func tile256(name string, k kind, signed bool, batch int) {
 	MOVQ(p.i, j)
 	SHRQ(Imm(3), j)
 	for half := range 2 { // of the 16 lanes
-		activation := func(array, g int) Mem {
+		activation := func(array, g, planes, disp int) Mem {
 			MOVQ(off(p.args, array+8*g), p.tmp)
-			return at(p.tmp, j, 1, 32*half)
+			return at(p.tmp, j, uint8(planes), disp+32*half)
 		}
-		scales := func(plane int) Mem { return at(p.a, j, uint8(k.planes()), 64*plane+32*half) }
-		products := func(from, to, plane int, sums func(g int) reg.VecVirtual) {
-			ints := zeros(4, 256)
-			for v := from; v < to; v += batch {
+		scales := func(plane int) reg.VecVirtual {
+			a := YMM()
+			VMOVUPS(at(p.a, j, uint8(k.planes()), 64*plane+32*half), a)
+			return a
+		}
+		for part := range k.parts() {
+			var ints [4]reg.VecVirtual
+			vectors := 8 / k.parts()
+			for v := 0; v < vectors; v += batch {
 				var short [4]reg.VecVirtual
 				for m := range batch {
-					u := YMM()
-					VMOVDQU(at(p.w, p.i, 1, 64*(v+m)+32*half), u)
+					u, disp := YMM(), 64*(vectors*part+v+m)+32*half
+					VMOVDQU(at(p.w, p.i, 1, disp), u)
 					var abs reg.VecVirtual
 					if signed {
 						abs = YMM()
 						VPABSB(u, abs)
 					}
 					for g := range 4 {
-						t, x := YMM(), at(p.x[g], p.i, 1, 64*(v+m)+32*half)
+						t, x := YMM(), at(p.x[g], p.i, 1, disp)
 						if signed {
 							VMOVDQU(x, t)
 							VPSIGNB(u, t, t)
@@ -272,39 +251,33 @@ func tile256(name string, k kind, signed bool, batch int) {
 						} else {
 							VPADDW(t, short[g], short[g])
 						}
-						if m == batch-1 {
-							VPMADDWD(ones, short[g], short[g])
-							VPADDD(short[g], ints[g], ints[g])
-						}
+					}
+				}
+				for g, t := range short {
+					VPMADDWD(ones, t, t)
+					if v > 0 {
+						VPADDD(t, ints[g], ints[g])
+						continue
+					}
+					if ints[g] = t; !k.mins && !signed {
+						VPADDD(activation(tileSums, g, k.parts(), 64*part), t, t)
 					}
 				}
 			}
-			a := YMM()
-			VMOVUPS(scales(plane), a)
+			a := scales(part)
 			for g := range 4 {
-				if !signed {
-					t, shift := sums(g), XMM()
-					VMOVQ(off(p.args, tileShift), shift)
-					VPSLLD(shift, t, t)
-					VPSUBD(t, ints[g], ints[g])
-				}
 				t := YMM()
-				VMULPS(activation(tileD, g), a, t)
+				VMULPS(activation(tileD, g, 1, 0), a, t)
 				VCVTDQ2PS(ints[g], ints[g])
 				VFMADD231PS(t, ints[g], acc[g])
 			}
 		}
-		minima := func(plane int, sums func(g int) reg.VecVirtual) {
-			m := YMM()
-			VMOVUPS(scales(plane), m)
+		for part := 0; part < k.parts() && k.mins; part++ {
+			m := scales(k.parts() + part)
 			for g := range 4 {
-				s := sums(g)
-				VCVTDQ2PS(s, s)
-				VMULPS(activation(tileD, g), s, s)
-				VFNMADD231PS(m, s, acc[g])
+				VFNMADD231PS(activation(tileSums, g, k.parts(), 64*part), m, acc[g])
 			}
 		}
-		k.parts(256, activation, products, minima)
 	}
 	ADDQ(I32(512), p.i)
 	CMPQ(p.i, p.rowBytes)
@@ -322,6 +295,54 @@ func tile256(name string, k kind, signed bool, batch int) {
 	INCQ(p.row)
 	CMPQ(p.row, off(p.args, tileN))
 	JL(LabelRef(nextRow))
+	VZEROUPPER()
+	RET()
+}
+
+// sums emits a function that makes, of the sums S of an activation row, what tiles of this kind begin their integers with or multiply with the
+// minima: for each tile and part of its blocks 16 lanes of -bias·S, or of d·S if there are minima.
+func (k kind) sums(w int) {
+	name := "tileSums"
+	if k.halves {
+		name += "Halves"
+	}
+	if k.mins {
+		name += "WithMin"
+	}
+	function(name+newSimd(w).isa(), w, "func(t, s, half *int32, d *float32, shift, tiles int)")
+	t, s, half, d, tiles := param("t"), param("s"), param("half"), param("d"), param("tiles")
+	shift := XMM()
+	VMOVQ(param("shift"), shift)
+	next := label("tile")
+	Label(next)
+	for lane := 0; lane < 64; lane += w / 8 {
+		whole, first := vec(w), vec(w)
+		load(off(s, lane), whole)
+		parts := []reg.VecVirtual{whole}
+		if k.halves {
+			load(off(half, lane), first)
+			VPSUBD(first, whole, whole)
+			parts = []reg.VecVirtual{first, whole}
+		}
+		for i, p := range parts {
+			if k.mins {
+				VCVTDQ2PS(p, p)
+				VMULPS(off(d, lane), p, p)
+			} else {
+				z := vec(w)
+				zero(z)
+				VPSLLD(shift, p, p)
+				VPSUBD(p, z, p)
+			}
+			load(p, off(t, 64*i+lane))
+		}
+	}
+	for _, r := range []reg.GPVirtual{s, half, d} {
+		ADDQ(Imm(64), r)
+	}
+	ADDQ(I32(int32(64*k.parts())), t)
+	DECQ(tiles)
+	JNE(LabelRef(next))
 	VZEROUPPER()
 	RET()
 }
