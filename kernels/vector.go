@@ -16,6 +16,8 @@ type vector struct {
 	maximum    func(x []float32) float32
 	dotRows    func(dst, q, k []float32, stride, n int)
 	axpyRows   func(acc, p, v []float32, stride, n int)
+	dotTile    func(dst []float32, ldd int, q, k []float32, size, stride, n int)
+	axpyTile   func(acc, p []float32, ldp int, v []float32, size, stride, n int)
 	decodeF16  func(dst []float32, src []byte)
 	decodeBF16 func(dst []float32, src []byte)
 	read       func(b []byte) uint64
@@ -26,7 +28,7 @@ var vectorGeneric = vector{
 	dot:      dotGeneric, axpy: axpyGeneric, scale: scaleGeneric, add: addGeneric, sumSquares: sumSquaresGeneric,
 	mulScaled: mulScaledGeneric, siluMul: siluMulGeneric, expSum: expSumGeneric, maximum: maximumGeneric,
 	dotRows: dotRowsGeneric, axpyRows: axpyRowsGeneric, decodeF16: decodeF16Generic, decodeBF16: decodeBF16Generic,
-	read: readGeneric,
+	read: readGeneric, dotTile: dotTileGeneric, axpyTile: axpyTileGeneric,
 }
 
 // Dot returns Σ a[i]·b[i] over len(a) values.

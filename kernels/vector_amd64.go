@@ -10,14 +10,14 @@ func vectorsOf(limit isa) vector {
 			dot: dotAVX512, axpy: axpyAVX512, scale: scaleAVX512, add: addAVX512, mulScaled: mulScaledAVX512, siluMul: siluMulAVX512,
 			expSum: expSumAVX512, maximum: maximumAVX512, dotRows: dotRowsAVX512, axpyRows: axpyRowsAVX512,
 			decodeF16: decodeF16AVX512, decodeBF16: decodeBF16AVX512, quantize: quantizeAVX512, tiles: tilesAVX512,
-			read: readAVX512,
+			read: readAVX512, dotTile: dotTileAVX512, axpyTile: axpyTileAVX512,
 		}.vector()
 	case avx2:
 		return assembly{
 			dot: dotAVX2, axpy: axpyAVX2, scale: scaleAVX2, add: addAVX2, mulScaled: mulScaledAVX2, siluMul: siluMulAVX2,
 			expSum: expSumAVX2, maximum: maximumAVX2, dotRows: dotRowsAVX2, axpyRows: axpyRowsAVX2,
 			decodeF16: decodeF16AVX2, decodeBF16: decodeBF16AVX2, quantize: quantizeAVX2, tiles: tilesAVX2,
-			read: readAVX2,
+			read: readAVX2, dotTile: dotTileAVX2, axpyTile: axpyTileAVX2,
 		}.vector()
 	}
 	return vectorGeneric
@@ -39,6 +39,8 @@ type assembly struct {
 	quantize              func(q *int8, d *float32, s, half *int32, x *float32, blocks int)
 	tiles                 func(tiles, q *int8, n int)
 	read                  func(p *byte, n int) uint64
+	dotTile               func(dst *float32, ldd int, q, k *float32, size, stride, n int)
+	axpyTile              func(acc, p *float32, ldp int, v *float32, size, stride, n int)
 }
 
 func data(x []float32) *float32 { return unsafe.SliceData(x) }
@@ -63,6 +65,12 @@ func (a assembly) vector() vector {
 		},
 		axpyRows: func(acc, p, v []float32, stride, n int) {
 			a.axpyRows(data(acc), data(p), data(v), len(acc), stride, n)
+		},
+		dotTile: func(dst []float32, ldd int, q, k []float32, size, stride, n int) {
+			a.dotTile(data(dst), ldd, data(q), data(k), size, stride, n)
+		},
+		axpyTile: func(acc, p []float32, ldp int, v []float32, size, stride, n int) {
+			a.axpyTile(data(acc), data(p), ldp, data(v), size, stride, n)
 		},
 		decodeF16:  decodeWith(a.decodeF16, decodeF16Generic),
 		decodeBF16: decodeWith(a.decodeBF16, decodeBF16Generic),

@@ -29,6 +29,7 @@ type Executor struct {
 	routed    int           // of these, in use
 	routing   routing
 	routeRows func(worker, from, to int)
+	attention attention
 
 	pipeline Pipeline
 	failed   func(error)
@@ -249,37 +250,6 @@ func (e *Executor) StoreKV(kv []*ops.KV, k, v *ops.Tensor, places []ops.Place) {
 	for r, p := range places {
 		kv[p.Seq].Put(p.Pos, k.Row(r), v.Row(r))
 	}
-}
-
-// Attention computes each (row, head) on its own: scores, softmax, weighted sum of values.
-func (e *Executor) Attention(dst, q *ops.Tensor, kv []*ops.KV, places []ops.Place, p ops.Attention) {
-	defer e.clock.Enter(e.clock.Enter(ops.PartAttention))
-	check(q.Cols == p.Heads*p.HeadDim && dst.Cols == q.Cols && dst.Rows == q.Rows, "Attention", dst, q)
-	touch(dst)
-	longest := 0
-	for _, pl := range places {
-		longest = max(longest, pl.Pos+1)
-	}
-	group := p.Heads / p.KVHeads
-	cost := longest * p.HeadDim * 2
-	// Rows of one head follow each other, so that a range of the split reads one head's cache.
-	e.team.Run(q.Rows*p.Heads, max(1, (16<<10)/max(cost, 1)), func(worker, from, to int) {
-		scores := e.scratch(worker, longest)
-		for i := from; i < to; i++ {
-			head, row := i/q.Rows, i%q.Rows
-			s, n := kv[places[row].Seq], places[row].Pos+1
-			at := head / group * p.HeadDim
-			k, v := s.K[at:n*s.Spec.KWidth], s.V[at:n*s.Spec.VWidth]
-			qh := q.Row(row)[head*p.HeadDim:][:p.HeadDim]
-			out := dst.Row(row)[head*p.HeadDim:][:p.HeadDim]
-			kernels.DotRows(scores[:n], qh, k, s.Spec.KWidth, n)
-			kernels.Scale(scores[:n], p.Scale)
-			sum := kernels.SoftmaxRow(scores[:n], kernels.Max(scores[:n]))
-			clear(out)
-			kernels.AxpyRows(out, scores[:n], v, s.Spec.VWidth, n)
-			kernels.Scale(out, 1/sum)
-		}
-	})
 }
 
 // Gather copies rows.
