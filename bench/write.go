@@ -14,6 +14,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/coli-moe/coli/ledger"
+	"github.com/coli-moe/coli/ops"
 )
 
 // Format is how records are written.
@@ -22,7 +23,7 @@ type Format string
 // The formats.
 const (
 	Markdown Format = "md"    // a table of what varies, for people
-	CSV      Format = "csv"   // a row per record: mean, standard deviation and samples of every metric
+	CSV      Format = "csv"   // a row per record: mean, standard deviation and samples of every metric, seconds of every part
 	JSON     Format = "json"  // an array of records
 	JSONL    Format = "jsonl" // a record per line
 	GoBench  Format = "bench" // lines of Go benchmarks, one per repetition, for benchstat
@@ -118,7 +119,8 @@ func (t *table) write(b *strings.Builder) {
 	}
 }
 
-// writeMarkdown writes what all records share, a table of what varies, the notes and the machine.
+// writeMarkdown writes what all records share, a table of what varies, another one of what the time went into where that was asked for, the
+// notes and the machine.
 func writeMarkdown(w io.Writer, metrics []Metric, records []Record) error {
 	if len(records) == 0 {
 		return nil
@@ -126,16 +128,12 @@ func writeMarkdown(w io.Writer, metrics []Metric, records []Record) error {
 	first := &records[0]
 	var t table
 	var constant []string
-	var varies []string
+	varies := t.arms(records)
 	for _, name := range paramNames(records) {
-		if slices.ContainsFunc(records, func(r Record) bool { return r.Param(name) != first.Param(name) }) {
-			varies = append(varies, name)
-			t.column(name, numeric(records, name))
-		} else if v := first.Param(name); v != "" {
+		if v := first.Param(name); v != "" && !slices.Contains(varies, name) {
 			constant = append(constant, name+" "+v)
 		}
 	}
-	t.column("test", false)
 	var shown []Metric
 	for _, m := range metrics {
 		if m.Table && slices.ContainsFunc(records, func(r Record) bool { _, ok := r.Metrics[m.Name]; return ok }) {
@@ -145,11 +143,7 @@ func writeMarkdown(w io.Writer, metrics []Metric, records []Record) error {
 	}
 	for i := range records {
 		r := &records[i]
-		row := make([]string, 0, len(t.head))
-		for _, name := range varies {
-			row = append(row, r.Param(name))
-		}
-		row = append(row, r.Test)
+		row := r.arm(varies)
 		for _, m := range shown {
 			row = append(row, cell(m, r))
 		}
@@ -167,6 +161,10 @@ func writeMarkdown(w io.Writer, metrics []Metric, records []Record) error {
 	}
 	fmt.Fprintf(&b, "%s, %s, seed %d\n\n", strings.Join(head, ", "), repetitions(records), first.Seed)
 	t.write(&b)
+	if parts := partsTable(records); parts != nil {
+		b.WriteString("\nms of a token, and the share of it, by what they were spent on:\n\n")
+		parts.write(&b)
+	}
 	for _, line := range notes(records) {
 		fmt.Fprintf(&b, "\n- %s", line)
 	}
@@ -179,6 +177,83 @@ func writeMarkdown(w io.Writer, metrics []Metric, records []Record) error {
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// arms makes the columns that tell records apart: the settings that vary, which it returns, and the test.
+func (t *table) arms(records []Record) (varies []string) {
+	for _, name := range paramNames(records) {
+		if slices.ContainsFunc(records, func(r Record) bool { return r.Param(name) != records[0].Param(name) }) {
+			varies = append(varies, name)
+			t.column(name, numeric(records, name))
+		}
+	}
+	t.column("test", false)
+	return varies
+}
+
+// arm is the beginning of a record's row in a table with these columns.
+func (r *Record) arm(varies []string) (row []string) {
+	for _, name := range varies {
+		row = append(row, r.Param(name))
+	}
+	return append(row, r.Test)
+}
+
+// partNames are what records spent time on, in their order but for what has no name of its own, which comes last.
+func partNames(records []Record) (names []string) {
+	for _, r := range records {
+		for _, p := range r.Parts {
+			if !slices.Contains(names, p.Name) {
+				names = append(names, p.Name)
+			}
+		}
+	}
+	if i := slices.Index(names, ops.PartOther.String()); i >= 0 {
+		names = append(slices.Delete(names, i, i+1), ops.PartOther.String())
+	}
+	return names
+}
+
+// part is what a record's part took, in seconds; ok is false if it has none of that name.
+func (r *Record) part(name string) (seconds float64, ok bool) {
+	i := slices.IndexFunc(r.Parts, func(p Part) bool { return p.Name == name })
+	if i < 0 {
+		return 0, false
+	}
+	return r.Parts[i].Seconds, true
+}
+
+// partsTable has a row for each record that tells what its time went into; it is nil if none does.
+func partsTable(records []Record) *table {
+	names := partNames(records)
+	if len(names) == 0 {
+		return nil
+	}
+	var t table
+	varies := t.arms(records)
+	for _, name := range names {
+		t.column(name, true)
+	}
+	t.column("all", true)
+	for i := range records {
+		r := &records[i]
+		if len(r.Parts) == 0 {
+			continue
+		}
+		row, all := r.arm(varies), 0.0
+		for _, p := range r.Parts {
+			all += p.Seconds
+		}
+		for _, name := range names {
+			cell := ""
+			if s, ok := r.part(name); ok {
+				cell = fmt.Sprintf("%.3f (%.1f %%)", 1e3*s, 100*s/all)
+			}
+			row = append(row, cell)
+		}
+		t.rows = append(t.rows, append(row, fmt.Sprintf("%.3f", 1e3*all)))
+	}
+	return &t
 }
 
 // numeric says whether a column reads better with its values to the right.
@@ -311,6 +386,10 @@ func writeCSV(w io.Writer, metrics []Metric, records []Record) error {
 		name := m.withUnit(" ")
 		head = append(head, name, name+" sd", name+" median", name+" min", name+" max", name+" samples")
 	}
+	parts := partNames(records)
+	for _, name := range parts {
+		head = append(head, name+" s") // a part of the time
+	}
 	head = append(head, "skipped", "files")
 	for _, name := range env {
 		head = append(head, "env_"+name) // a flag may be called the same
@@ -334,6 +413,13 @@ func writeCSV(w io.Writer, metrics []Metric, records []Record) error {
 				samples = append(samples, number(v))
 			}
 			row = append(row, number(s.Mean), number(s.SD), number(s.Median), number(s.Min), number(s.Max), strings.Join(samples, " "))
+		}
+		for _, name := range parts {
+			cell := ""
+			if s, ok := r.part(name); ok {
+				cell = number(s)
+			}
+			row = append(row, cell)
 		}
 		var files []string
 		for _, f := range r.Files {

@@ -51,6 +51,13 @@ func TestMarkdown(t *testing.T) {
 | B%    | B    | 10.5 ± 0.7 |  50 ± 0 |
 | C\|D% | C\|D |    skipped | skipped |
 
+ms of a token, and the share of it, by what they were spent on:
+
+| ram | test |         attention |          experts |      all |
+|-----|------|------------------:|-----------------:|---------:|
+| A%  | A    | 1000.000 (66.7 %) | 500.000 (33.3 %) | 1500.000 |
+| B%  | B    | 1000.000 (66.7 %) | 500.000 (33.3 %) | 1500.000 |
+
 - A ram=A%: the same
 - B ram=B%: the same
 - C|D ram=C|D%: skipped
@@ -61,6 +68,28 @@ func TestMarkdown(t *testing.T) {
 `
 	if diff := cmp.Diff(want, inFormat(t, Markdown)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// A part that an arm did not spend time on is left empty, and what has no name of its own comes last.
+func TestMarkdownParts(t *testing.T) {
+	records := []Record{
+		{Experiment: "decode", Test: "tg8", Reps: 1, Parts: []Part{{"other", 0.0005}, {"attention", 0.0015}}},
+		{Experiment: "decode", Test: "tg9", Reps: 1, Parts: []Part{{"attention", 0.002}}},
+	}
+	var out strings.Builder
+	if err := Write(&out, Markdown, nil, records); err != nil {
+		t.Fatal(err)
+	}
+	const want = `
+| test |       attention |          other |   all |
+|------|----------------:|---------------:|------:|
+| tg8  |  1.500 (75.0 %) | 0.500 (25.0 %) | 2.000 |
+| tg9  | 2.000 (100.0 %) |                | 2.000 |
+
+>`
+	if !strings.Contains(out.String(), want) {
+		t.Errorf("%s\nlacks %s", out.String(), want)
 	}
 }
 
@@ -130,7 +159,7 @@ func TestCSV(t *testing.T) {
 	for name, want := range map[string]string{
 		"experiment": "fake", "test": "B", "ram": "B%", "threads": "2", "reps": "2", "seed": "3", "tok/s": "10.5", "tok/s sd": "0.7071067811865476",
 		"tok/s samples": "10 11", "recall %": "", "env_cpu": "A Processor", "env_commit": "abc", "env_date": "2026-01-02T03:04:05Z", "env_ram": "17179869184", "env_gpu": "a card",
-		"env_dirty": "true", "env_drive_is": "rotating", "env_turbo": "",
+		"attention s": "1", "env_dirty": "true", "env_drive_is": "rotating", "env_turbo": "",
 	} {
 		if got, ok := row[name]; !ok || got != want {
 			t.Errorf("%s is %q (%v), want %q", name, got, ok, want)
