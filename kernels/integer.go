@@ -16,7 +16,7 @@ func (s *scheme) best(f format.Format, limit isa) (isa, matmulFunc) {
 	if impls := integerKernels[f]; impls != nil {
 		if i, k := best(*impls, limit); k != nil {
 			return i, func(dst []float32, ldd int, w []byte, stride, n int, x *Input, rows []int32) {
-				k.matmul(f, s.kind, tileSums[i][s.kind], dst, ldd, w, stride, n, x, rows)
+				k.matmul(f, s.kind, i, dst, ldd, w, stride, n, x, rows)
 			}
 		}
 	}
@@ -67,40 +67,58 @@ func dotInt8(a, b []int8) (sum int32) {
 	return sum
 }
 
-// matmul gives one activation row to k.row; of several it gives fours to k.tile, over panels of packed weight rows.
+// matmul gives a few activation rows to k.row, one after the other; of more it gives fours to k.tile, over panels of packed weight rows.
 func (k *integerKernel) matmul(
-	f format.Format, kind kind, sums sumsFunc, dst []float32, ldd int, w []byte, stride, n int, x *Input, rows []int32,
+	f format.Format, kind kind, i isa, dst []float32, ldd int, w []byte, stride, n int, x *Input, rows []int32,
 ) {
 	if k.prepare != nil {
 		k.prepare()
 	}
-	if len(rows) < 3 || x.Rows == 1 { // packing would not pay, or there are no tiles of a row that is only repeated
-		for j, r := range rows {
-			k.one(f, dst[j*ldd:], w, stride, n, x, r)
+	pad, planes, lanes := x.Padded(), kind.planes(), 16
+	few := 0 // so many rows behind the last four are faster alone
+	if i == avx2 {
+		lanes, few = 8, 1
+		if k.bias == 0 && planes == kind.parts() { // signed codes
+			few = 2
+		}
+	}
+	// Packing pays for few+2 rows, for more if much of the tiles is empty. Without tiles of the activations a row is only repeated.
+	if len(rows)*x.Cols < (few+2)*roundUp(x.Cols, lanes*block) || x.Rows == 1 {
+		step := max(1, weightBlock/stride)
+		for at := 0; at < n; at += step {
+			for j, r := range rows {
+				k.one(f, dst[j*ldd+at:], w[at*stride:], stride, min(step, n-at), x, r)
+			}
 		}
 		return
 	}
 	p := panels.Get().(*panel)
 	defer panels.Put(p)
-	pad, planes := x.Padded(), kind.planes()
-	step := max(2, min(panelRows, panelBytes/pad&^1))
+	size := panelBytes
+	if len(rows) <= fewRows {
+		size = fewBytes
+	}
+	step := max(2, min(panelRows, size/pad&^1))
 	p.t, p.a = grow(p.t, step*pad), grow(p.a, planes*step*pad/block)
 	a := &p.args
 	a.w, a.a, a.tiles = &p.t[0], &p.a[0], pad/tileCols
+	a.halves = roundUp(x.Cols, tileCols/2) / (tileCols / 2)
 	each := kind.parts() * pad / block
 	p.sums = grow(p.sums, len(rows)*each)
 	for j, r := range rows {
 		b := int(r) * pad / block
-		sums(&p.sums[j*each], &x.S[b], &x.half[b], &x.D[b], bits.TrailingZeros32(uint32(k.bias)), a.tiles)
+		tileSums[i][kind](&p.sums[j*each], &x.S[b], &x.half[b], &x.D[b], bits.TrailingZeros32(uint32(k.bias)), a.tiles)
 	}
-	for i := 0; i < n; i += step {
-		count := min(step, n-i)
-		w := w[i*stride:][:count*stride]
+	for at := 0; at < n; at += step {
+		count := min(step, n-at)
+		dst, w := dst[at:], w[at*stride:][:count*stride]
 		k.packRows(f, planes, p, w, stride, count, x.Cols)
 		a.n = count &^ 1
 		for j := 0; j < len(rows) && a.n > 0; j += 4 {
-			if j == len(rows)-1 {
-				k.one(f, dst[j*ldd+i:], w, stride, a.n, x, rows[j])
+			if len(rows)-j <= few {
+				for ; j < len(rows); j++ {
+					k.one(f, dst[j*ldd:], w, stride, a.n, x, rows[j])
+				}
 				break
 			}
 			for g := range a.x {
@@ -109,13 +127,13 @@ func (k *integerKernel) matmul(
 				a.x[g], a.d[g], a.sums[g] = &x.tiles[r*pad], &x.D[r*pad/block], &p.sums[from*each]
 				a.dst[g] = &p.spare[0]
 				if j+g < len(rows) {
-					a.dst[g] = &dst[(j+g)*ldd+i]
+					a.dst[g] = &dst[(j+g)*ldd]
 				}
 			}
 			k.tile((*byte)(unsafe.Pointer(a)))
 		}
 		for j := 0; j < len(rows) && a.n < count; j++ { // tiles take pairs of weight rows
-			k.one(f, dst[j*ldd+i+a.n:], w[a.n*stride:], stride, 1, x, rows[j])
+			k.one(f, dst[j*ldd+a.n:], w[a.n*stride:], stride, 1, x, rows[j])
 		}
 	}
 	*a = tileArgs{} // the pool shall not keep the caller's memory alive

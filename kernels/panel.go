@@ -101,6 +101,8 @@ type tileArgs struct {
 	a     *float32
 	n     int
 	tiles int
+	// halves is how many there are of half tiles, which AVX2 takes.
+	halves int
 }
 
 // sumsFunc makes what the tiles take in place of the sums of an activation row, once for all weights: for each tile, and each half if the kind has
@@ -120,11 +122,13 @@ func registerInteger(f format.Format, i isa, k *integerKernel) {
 	integerKernels[f][i] = k
 }
 
-// panelRows is how many weight rows are packed at a time, less for long rows: the panel stays in the cache while all
-// activation rows pass.
+// panelRows is how many weight rows are packed at a time, less for long rows: the panel stays in the L2 cache while all activation rows pass. That
+// for few of them, up to fewRows, stays in the L1 cache, as writing to the L2 takes longer than what few rows do with it.
 const (
 	panelRows  = 32
 	panelBytes = 64 << 10
+	fewRows    = 8
+	fewBytes   = 16 << 10
 )
 
 // panel is a thread's scratch memory.

@@ -8,14 +8,15 @@ import (
 
 // The layout of tileArgs: arrays of four pointers, by activation row, then single words.
 const (
-	tileDst   = 0
-	tileX     = 32
-	tileD     = 64
-	tileSums  = 96
-	tileW     = 128
-	tileA     = 136
-	tileN     = 144
-	tileTiles = 152
+	tileDst    = 0
+	tileX      = 32
+	tileD      = 64
+	tileSums   = 96
+	tileW      = 128
+	tileA      = 136
+	tileN      = 144
+	tileTiles  = 152
+	tileHalves = 160
 )
 
 // packSignature is that of a packFunc.
@@ -206,11 +207,12 @@ func tile512(name string, k kind) {
 func tile256(name string, k kind, signed bool, batch int) {
 	p := newTilePointers(name, 256)
 	ones := broadcast(256, 0x00010001)
-	nextRow, nextTile := label("row"), label("tile")
+	nextRow, nextTile, done := label("row"), label("tile"), label("done")
 	Label(nextRow)
 	acc := zeros(4, 256)
 	XORQ(p.i, p.i)
-	j := GP64()
+	j, halves := GP64(), GP64()
+	MOVQ(off(p.args, tileHalves), halves)
 	Label(nextTile)
 	MOVQ(p.i, j)
 	SHRQ(Imm(3), j)
@@ -278,10 +280,14 @@ func tile256(name string, k kind, signed bool, batch int) {
 				VFNMADD231PS(activation(tileSums, g, k.parts(), 64*part), m, acc[g])
 			}
 		}
+		DECQ(halves)
+		if half == 0 {
+			JEQ(LabelRef(done))
+		}
 	}
-	ADDQ(I32(512), p.i)
-	CMPQ(p.i, p.rowBytes)
-	JL(LabelRef(nextTile))
+	LEAQ(off(p.i, 512), p.i)
+	JNE(LabelRef(nextTile))
+	Label(done)
 
 	r := sumFour(acc[0], acc[1], acc[2], acc[3])
 	for g := range 4 {
