@@ -161,19 +161,21 @@ type mark struct {
 
 type barChart struct {
 	bars  []bar
+	at    []float64 // where each is
+	thick float64   // of the distance from one to the next
 	marks []mark
 }
 
 func (b barChart) Plot(c draw.Canvas, p *plot.Plot) {
 	x, y := p.Transforms(&c)
-	thick := min((y(0)-y(1))*0.7, 16)
+	thick := (y(0) - y(1)) * vg.Length(b.thick)
 	for _, m := range b.marks {
 		c.StrokeLine2(m.style, x(m.at), c.Min.Y, x(m.at), c.Max.Y)
 	}
 	style := textStyle(8.5, ink, false)
 	style.YAlign = draw.YCenter
 	for i, bar := range b.bars {
-		mid, from := y(float64(i)), 0.0
+		mid, from := y(b.at[i]), 0.0
 		for j, part := range bar.parts {
 			c.SetColor(bar.fill[j])
 			c.Fill(vg.Rectangle{Min: vg.Point{X: x(from), Y: mid - thick/2}, Max: vg.Point{X: x(from + part), Y: mid + thick/2}}.Path())
@@ -194,10 +196,14 @@ func (b barChart) Plot(c draw.Canvas, p *plot.Plot) {
 	}
 }
 
-// barHeight is what each bar takes.
-const barHeight = vg.Length(22)
+// barHeight is what each bar takes, and inGroup the share of it that another one of a group does.
+const (
+	barHeight = vg.Length(22)
+	inGroup   = 0.5
+)
 
-// bars draws bars below each other, in their order; the panel has no plot if there are none.
+// bars draws bars below each other, in their order; the panel has no plot if there are none. Neighbours of the same name are a group: they
+// stand closer, and the name stands there once.
 func bars(all []bar, marks []mark) panel {
 	var chart barChart
 	top := 0.0
@@ -225,20 +231,31 @@ func bars(all []bar, marks []mark) panel {
 		}
 	}
 	p := newPlot()
-	names := make(plot.ConstantTicks, len(chart.bars))
+	var names plot.ConstantTicks
 	note, text := vg.Length(0), textStyle(8.5, ink, false)
+	chart.thick = 0.7
+	first, at := 0.0, -1.0 // of the group, and of the last bar
 	for i, b := range chart.bars {
-		names[i] = plot.Tick{Value: float64(i), Label: fit(p.Y.Tick.Label, b.name, width*0.36)}
 		note = max(note, text.Width(b.note))
+		if i > 0 && b.name == chart.bars[i-1].name {
+			at += inGroup
+			chart.thick = inGroup * 0.9
+			names[len(names)-1].Value = (first + at) / 2
+		} else {
+			at++
+			first = at
+			names = append(names, plot.Tick{Value: at, Label: fit(p.Y.Tick.Label, b.name, width*0.36)})
+		}
+		chart.at = append(chart.at, at)
 	}
 	horizontal := linear{6}
 	p.X.Min, p.X.Tick.Marker = 0, horizontal
 	p.X.Max = horizontal.top(top * (1 + float64((note+6)/(width*0.6)))) // room for the notes
-	p.Y.Min, p.Y.Max = -0.5, float64(len(chart.bars))-0.5
+	p.Y.Min, p.Y.Max = -0.5, at+0.5
 	p.Y.Scale, p.Y.Tick.Marker = plot.InvertedScale{Normalizer: plot.LinearScale{}}, names
 	p.Y.Tick.Label.Color = color.RGBA{0x21, 0x21, 0x21, 0xff} // no grid line through each bar
 	p.Add(chart)
-	return panel{height: vg.Length(len(chart.bars))*barHeight + 20, Plot: p}
+	return panel{height: vg.Length(at+1)*barHeight + 20, Plot: p}
 }
 
 // distribution is a histogram to be drawn.

@@ -107,8 +107,10 @@ func (g *group) label(r *bench.Record, but ...string) string {
 			if value == "on" {
 				parts = append(parts, name)
 			}
+		case name == "heads":
+			parts = append(parts, value+" "+name)
 		default:
-			parts = append(parts, strings.TrimPrefix(name, "prefetch-")+" "+value)
+			parts = append(parts, strings.TrimPrefix(strings.TrimPrefix(name, "prefetch-"), "n-")+" "+value)
 		}
 	}
 	if len(auto) > 1 {

@@ -24,7 +24,9 @@ func figures(records []bench.Record) (all []*figure) {
 		case "io":
 			list = []*figure{g.drive("", "what the drive delivers by request size", "GB/s", false), g.drive("-read", "how long reads take by request size", "read p50", true)}
 		case "kernels":
-			list = []*figure{g.kernels(false), g.kernels(true)}
+			for _, k := range kernelPictures {
+				list = append(list, g.kernels(k))
+			}
 		case "mailbox":
 			list = []*figure{g.quantiles()}
 		case "balance":
@@ -360,48 +362,84 @@ func (g *group) bar(r *bench.Record, name string, fill color.Color, but ...strin
 	return bar{name: cmp.Or(g.label(r, but...), r.Test), parts: []float64{s.Mean}, sd: s.SD, fill: []color.Color{fill}, note: spread(s.Mean, s.SD)}, ok
 }
 
-// kernels is bytes of weights a second by format, beside a plain read, or with products operations a second of products with several rows; a
-// panel for each number of threads.
-func (g *group) kernels(products bool) *figure {
-	f, name, label := g.newFigure("", "weights read a second while they are multiplied with one row"), "GB/s", "GB/s"
-	if products {
-		f, name, label = g.newFigure("-matmul", "operations a second, products with several rows"), "GOPS", "billion operations per second"
-	}
-	f.legend = []entry{swatch("kernel for the format", colour(0))}
-	if slices.ContainsFunc(g.records, decodesFirst) {
-		f.legend = append(f.legend, swatch("rows are decoded first", colour(4)))
-	}
-	if !products {
-		f.legend = append(f.legend, computed("a plain read of the same memory").entry())
-	}
-	_, parts := g.split(func(r *bench.Record) string { return fmt.Sprint(r.Param("rows") != "1") })
-	at := slices.IndexFunc(parts, func(p *group) bool { return (p.records[0].Param("rows") != "1") == products })
+// kernelPicture is a picture of experiment kernels: of products or attention, with one row or several.
+type kernelPicture struct {
+	file, title, metric, label string
+	attention, several         bool
+}
+
+var kernelPictures = []kernelPicture{
+	{"", "weights read a second while they are multiplied with one row", "GB/s", "GB/s", false, false},
+	{"-matmul", "operations a second, products with several rows", "GOPS", "billion operations per second", false, true},
+	{"-attention", "keys and values read a second, attention of one row", "GB/s", "GB/s", true, false},
+	{"-attention-rows", "operations a second, attention of several rows", "GOPS", "billion operations per second", true, true},
+}
+
+// shows says whether a record is in the picture.
+func (k *kernelPicture) shows(r *bench.Record) bool {
+	return (r.Test == "attention") == k.attention && (r.Param("rows") != "1") == k.several
+}
+
+// isa is the instruction set that was asked for. Records of older versions have the machine's.
+func isa(r *bench.Record) string { return cmp.Or(r.Param("cpu"), r.Env.ISA) }
+
+// kernels has a group of bars for each format, or geometry and depth of attention: one for each instruction set, beside a plain read where
+// memory is the limit. There is a panel for each number of threads.
+func (g *group) kernels(k kernelPicture) *figure {
+	const shown = "shown"
+	keys, parts := g.split(func(r *bench.Record) string {
+		if k.shows(r) {
+			return shown
+		}
+		return ""
+	})
+	at := slices.Index(keys, shown)
 	if at < 0 {
 		return nil
 	}
-	threads, parts := parts[at].split(func(r *bench.Record) string { return r.Param("threads") })
+	g = parts[at]
+	f := g.newFigure(k.file, k.title)
+	isas, _ := g.split(isa)
+	switch {
+	case len(isas) > 1:
+		for i, name := range isas {
+			f.legend = append(f.legend, swatch(name, colour(i)))
+		}
+	case !k.attention:
+		f.legend = []entry{swatch("kernel for the format", colour(0))}
+		if slices.ContainsFunc(g.records, decodesFirst) {
+			f.legend = append(f.legend, swatch("rows are decoded first", colour(4)))
+		}
+	}
+	if !k.several {
+		f.legend = append(f.legend, computed("a plain read of the same memory").entry())
+	}
+	threads, parts := g.split(func(r *bench.Record) string { return r.Param("threads") })
 	var list []panel
 	for i, part := range parts {
 		var all []bar
 		plain, n := 0.0, 0.0
 		for _, r := range part.records {
-			fill := colour(0)
-			if decodesFirst(r) {
+			fill := colour(slices.Index(isas, isa(r)))
+			if len(isas) == 1 && decodesFirst(r) {
 				fill = colour(4)
 			}
-			if b, ok := part.bar(r, name, fill, "kernel", "test"); ok {
-				all = append(all, b)
+			if b, ok := part.bar(r, k.metric, fill, "cpu", "kernel", "test"); ok {
+				if len(isas) > 1 && decodesFirst(r) {
+					b.note += ", rows are decoded first"
+				}
+				all = addToGroup(all, b)
 			}
 			if s, ok := r.Metrics["plain GB/s"]; ok && finite(s.Mean) {
 				plain, n = plain+s.Mean, n+1
 			}
 		}
 		var marks []mark
-		if !products && n > 0 {
+		if !k.several && n > 0 {
 			marks = []mark{{plain / n, computed("").style}}
 		}
 		if p := bars(all, marks); p.Plot != nil {
-			p.title, p.x = strings.TrimPrefix(threads[i]+" threads", "1 threads"), label
+			p.title, p.x = strings.TrimPrefix(threads[i]+" threads", "1 threads"), k.label
 			if p.title == "" {
 				p.title = "1 thread"
 			}
@@ -413,6 +451,16 @@ func (g *group) kernels(products bool) *figure {
 	}
 	f.tile(list, 1)
 	return f.orNil()
+}
+
+// addToGroup puts a bar behind the last one of the same name, or else behind all.
+func addToGroup(all []bar, b bar) []bar {
+	for i := len(all) - 1; i >= 0; i-- {
+		if all[i].name == b.name {
+			return slices.Insert(all, i+1, b)
+		}
+	}
+	return append(all, b)
 }
 
 // decodesFirst says that a record is of a format without a kernel of its own.

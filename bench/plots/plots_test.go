@@ -243,6 +243,62 @@ func TestPictures(t *testing.T) {
 	}
 }
 
+// Instruction sets stand beside each other, a group of bars for each format, or for heads and depth of attention, which has pictures of its own.
+func TestKernelPictures(t *testing.T) {
+	var records []bench.Record
+	add := func(test string, rate float64, p ...string) {
+		records = append(records, bench.Record{
+			Experiment: "kernels", Test: test, Params: params(p...), Env: env, Reps: 5,
+			Metrics: map[string]bench.Summary{
+				"GB/s": summary("GB/s", rate, 0.3), "plain GB/s": summary("GB/s", 12.8, 0.1), "GOPS": summary("GOPS", 20*rate, 4),
+			},
+		})
+	}
+	for _, rows := range []string{"1", "64"} {
+		for i, cpu := range []string{"generic", "avx2", "avx512"} {
+			for j, f := range []string{"Q8_0", "Q4_K", "TQ1_0"} {
+				kernel := cpu
+				if f == "TQ1_0" && cpu != "generic" {
+					kernel += ", decodes first"
+				}
+				add("mat", float64(1+4*i+j), "format", f, "rows", rows, "threads", "2", "cpu", cpu, "kernel", kernel, "shape", "2048x2048")
+			}
+			for _, depth := range []string{"512", "2048"} {
+				add("attention", float64(2+3*i), "heads", "16x16x128", "n-depth", depth, "rows", rows, "threads", "2", "cpu", cpu)
+			}
+		}
+	}
+	dir := t.TempDir()
+	files, err := Write(dir, records)
+	if err != nil || len(files) != 8 {
+		t.Fatalf("%q, error %v", files, err)
+	}
+	for name, want := range map[string]map[string]int{
+		"kernels":                {"Q8_0": 1, "Q4_K": 1, "generic": 1, "avx2": 1, "avx512": 1, "2 threads": 1, "9.00 ± 0.30": 1, "7.0 ± 0.3": 0, "7.00 ± 0.30, rows are decoded first": 1, "plain read 12.8 GB/s": 1},
+		"kernels-matmul":         {"Q4_K": 1, "180.0 ± 4.0": 1, "generic": 1, "a plain read of the same memory": 0},
+		"kernels-attention":      {"depth 512": 1, "depth 2048": 1, "2.00 ± 0.30": 2, "8.00 ± 0.30": 2, "Q8_0": 0, "a plain read of the same memory": 1},
+		"kernels-attention-rows": {"depth 512": 1, "160.0 ± 4.0": 2},
+	} {
+		svg, err := os.ReadFile(filepath.Join(dir, name+".svg"))
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		got := texts(t, svg)
+		for text, times := range want {
+			n := 0
+			for _, s := range got {
+				if s == text {
+					n++
+				}
+			}
+			if n != times {
+				t.Errorf("%s: %q is there %d times, want %d: %q", name, text, n, times, got)
+			}
+		}
+	}
+}
+
 // Records may be of anything: figures that are no numbers, that are missing, or 0; one arm or very many; long names.
 func TestOddRecords(t *testing.T) {
 	nan, inf := math.NaN(), math.Inf(1)
