@@ -101,7 +101,7 @@ func (k *integerKernel) matmul(
 	step := max(2, min(panelRows, size/pad&^1))
 	p.t, p.a = grow(p.t, step*pad), grow(p.a, planes*step*pad/block)
 	a := &p.args
-	a.w, a.a, a.tiles = &p.t[0], &p.a[0], pad/tileCols
+	a.tiles = pad / tileCols
 	a.halves = roundUp(x.Cols, tileCols/2) / (tileCols / 2)
 	each := kind.parts() * pad / block
 	p.sums = grow(p.sums, len(rows)*each)
@@ -113,11 +113,18 @@ func (k *integerKernel) matmul(
 		count := min(step, n-at)
 		dst, w := dst[at:], w[at*stride:][:count*stride]
 		k.packRows(f, planes, p, w, stride, count, x.Cols)
-		a.n = count &^ 1
-		for j := 0; j < len(rows) && a.n > 0; j += 4 {
+		whole, fours := count&^1, 0 // tiles take pairs of weight rows
+		if tileHalves[i][kind] != nil && a.halves%2 == 1 {
+			fours = count &^ 3
+		}
+		if fours > 0 {
+			swapHalves(&p.t[0], pad, fours/2)
+			swapHalves((*byte)(unsafe.Pointer(&p.a[0])), 4*planes*pad/block, fours/2)
+		}
+		for j := 0; j < len(rows) && whole > 0; j += 4 {
 			if len(rows)-j <= few {
 				for ; j < len(rows); j++ {
-					k.one(f, dst[j*ldd:], w, stride, a.n, x, rows[j])
+					k.one(f, dst[j*ldd:], w, stride, whole, x, rows[j])
 				}
 				break
 			}
@@ -130,10 +137,20 @@ func (k *integerKernel) matmul(
 					a.dst[g] = &dst[(j+g)*ldd]
 				}
 			}
-			k.tile((*byte)(unsafe.Pointer(a)))
+			a.w, a.a = &p.t[0], &p.a[0]
+			if a.n = fours; a.n > 0 {
+				tileHalves[i][kind]((*byte)(unsafe.Pointer(a)))
+			}
+			if a.n = whole - fours; a.n > 0 {
+				a.w, a.a = &p.t[fours*pad], &p.a[fours*planes*pad/block]
+				for g := range a.dst {
+					a.dst[g] = (*float32)(unsafe.Add(unsafe.Pointer(a.dst[g]), 4*fours))
+				}
+				k.tile((*byte)(unsafe.Pointer(a)))
+			}
 		}
-		for j := 0; j < len(rows) && a.n < count; j++ { // tiles take pairs of weight rows
-			k.one(f, dst[j*ldd+a.n:], w[a.n*stride:], stride, 1, x, rows[j])
+		for j := 0; j < len(rows) && whole < count; j++ {
+			k.one(f, dst[j*ldd+whole:], w[whole*stride:], stride, 1, x, rows[j])
 		}
 	}
 	*a = tileArgs{} // the pool shall not keep the caller's memory alive

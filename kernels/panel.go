@@ -112,6 +112,14 @@ type sumsFunc func(t, s, half *int32, d *float32, shift, tiles int)
 // tileSums has them by instruction set and kind.
 var tileSums [numISAs][halvesWithMin + 1]sumsFunc
 
+// tileHalves has, by instruction set and kind, what multiplies fours of packed weight rows whose last tile is at most half full. swapHalves prepares
+// their codes, and their scales: of each pair of rows of so many bytes it exchanges the upper half of each vector of the first with the lower half
+// of that of the second.
+var (
+	tileHalves [numISAs][halvesWithMin + 1]tileFunc
+	swapHalves func(t *byte, rowBytes, pairs int)
+)
+
 var integerKernels = map[format.Format]*[numISAs]*integerKernel{}
 
 // registerInteger is for the init functions of the formats' files.

@@ -41,6 +41,21 @@ func tileHalvesAVX512(args *byte)
 func tileHalvesWithMinAVX512(args *byte)
 
 //go:noescape
+func tileHalfScaledAVX512(args *byte)
+
+//go:noescape
+func tileHalfWithMinAVX512(args *byte)
+
+//go:noescape
+func tileHalfHalvesAVX512(args *byte)
+
+//go:noescape
+func tileHalfHalvesWithMinAVX512(args *byte)
+
+//go:noescape
+func swapHalvesAVX512(t *byte, rowBytes int, pairs int)
+
+//go:noescape
 func tileSignedAVX2(args *byte)
 
 //go:noescape

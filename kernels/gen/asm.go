@@ -217,7 +217,10 @@ func sumQuarters(v reg.VecVirtual) reg.VecVirtual {
 }
 
 // sumFour returns the sums of four float vectors in the lanes of one XMM, each in the order of sumLanes.
-func sumFour(a, b, c, d reg.VecVirtual) reg.VecVirtual {
+func sumFour(a, b, c, d reg.VecVirtual) reg.VecVirtual { return sumQuarters(sumEachFour(a, b, c, d)) }
+
+// sumEachFour returns a vector whose 128-bit parts have in their lanes the sums of the same part of the four vectors.
+func sumEachFour(a, b, c, d reg.VecVirtual) reg.VecVirtual {
 	w := int(a.Size()) * 8
 	pair := func(a, b reg.VecVirtual) reg.VecVirtual {
 		lo, hi := vec(w), vec(w)
@@ -231,7 +234,7 @@ func sumFour(a, b, c, d reg.VecVirtual) reg.VecVirtual {
 	VUNPCKLPD(cd, ab, lo)
 	VUNPCKHPD(cd, ab, hi)
 	VADDPS(hi, lo, lo)
-	return sumQuarters(lo)
+	return lo
 }
 
 // addFourInts returns a vector whose 128-bit parts have in lane i the sum of the same part of v[i].

@@ -64,6 +64,11 @@ func init() {
 		tile512("tileWithMinAVX512", withMin)
 		tile512("tileHalvesAVX512", halves)
 		tile512("tileHalvesWithMinAVX512", halvesWithMin)
+		tileHalf("tileHalfScaledAVX512", scaled)
+		tileHalf("tileHalfWithMinAVX512", withMin)
+		tileHalf("tileHalfHalvesAVX512", halves)
+		tileHalf("tileHalfHalvesWithMinAVX512", halvesWithMin)
+		swapHalves("swapHalvesAVX512")
 		// How many products of unsigned codes a 16-bit sum holds depends on their largest value: 2·m·31·127 < 2^15 for m = 4.
 		tile256("tileSignedAVX2", scaled, true, 1)
 		tile256("tileScaledAVX2", scaled, false, 4) // codes up to 31
@@ -198,6 +203,189 @@ func tile512(name string, k kind) {
 	LEAQ(at(p.a, a2, 2, 0), p.a)
 	ADDQ(Imm(2), p.row)
 	CMPQ(p.row, off(p.args, tileN))
+	JL(LabelRef(nextRows))
+	VZEROUPPER()
+	RET()
+}
+
+// swapHalves emits a function that exchanges the upper half of each vector of a row with the lower half of the row behind it, in pairs of rows of
+// rowBytes bytes.
+func swapHalves(name string) {
+	function(name, 512, "func(t *byte, rowBytes, pairs int)")
+	t, rowBytes, pairs := param("t"), param("rowBytes"), param("pairs")
+	left, next, pair := GP64(), label("next"), label("pair")
+	Label(pair)
+	MOVQ(rowBytes, left)
+	Label(next)
+	a, b, lower, upper := ZMM(), ZMM(), ZMM(), ZMM()
+	VMOVDQU32(off(t, 0), a)
+	VMOVDQU32(at(t, rowBytes, 1, 0), b)
+	VSHUFI64X2(Imm(0x44), b, a, lower)
+	VSHUFI64X2(Imm(0xee), b, a, upper)
+	VMOVDQU32(lower, off(t, 0))
+	VMOVDQU32(upper, at(t, rowBytes, 1, 0))
+	ADDQ(Imm(64), t)
+	SUBQ(Imm(64), left)
+	JNE(LabelRef(next))
+	ADDQ(rowBytes, t)
+	DECQ(pairs)
+	JNE(LabelRef(pair))
+	VZEROUPPER()
+	RET()
+}
+
+// tileHalf is for rows whose last tile is at most half full. It takes four weight rows, as two pairs between which swapHalves has exchanged halves,
+// and four activation rows at a time: a vector has half a tile of either row of a pair. The first halves of tiles and the second ones have
+// sums of their own, which are the lower and the upper lanes of a row's.
+func tileHalf(name string, k kind) {
+	function(name, 512, "func(args *byte)")
+	args, i, j, row, tmp := param("args"), GP64(), GP64(), GP64(), GP64()
+	w, a, rowBytes, planeBytes := GP64(), GP64(), GP64(), GP64()
+	MOVQ(off(args, tileW), w)
+	MOVQ(off(args, tileA), a)
+	MOVQ(off(args, tileTiles), rowBytes)
+	MOVQ(rowBytes, planeBytes)
+	SHLQ(Imm(9), rowBytes)
+	IMUL3Q(I32(int32(64*k.planes())), planeBytes, planeBytes) // of a row
+	rowBytes3, planeBytes3 := GP64(), GP64()
+	LEAQ(at(rowBytes, rowBytes, 2, 0), rowBytes3)
+	LEAQ(at(planeBytes, planeBytes, 2, 0), planeBytes3)
+	var x [4]reg.GPVirtual
+	for g := range x {
+		x[g] = GP64()
+		MOVQ(off(args, tileX+8*g), x[g])
+	}
+	XORQ(row, row)
+	nextRows, nextTile, done := label("rows"), label("tile"), label("done")
+	// of is row n of four in memory.
+	of := func(base, size, size3 reg.GPVirtual, n, disp int) Mem {
+		switch n {
+		case 0:
+			return off(base, disp)
+		case 3:
+			return at(base, size3, 1, disp)
+		}
+		return at(base, size, uint8(n), disp)
+	}
+	Label(nextRows)
+	var acc [2][2][4]reg.VecVirtual // by half, pair, and activation row
+	for half := range acc {
+		for pair := range acc[half] {
+			copy(acc[half][pair][:], zeros(4, 512))
+		}
+	}
+	XORQ(i, i)
+	Label(nextTile)
+	MOVQ(i, j)
+	SHRQ(Imm(3), j)
+	for half := range 2 {
+		// both loads 256 bits of the activations into either half of a vector.
+		both := func(array, g, planes, disp int) reg.VecVirtual {
+			v := ZMM()
+			MOVQ(off(args, array+8*g), tmp)
+			VBROADCASTI64X4(at(tmp, j, uint8(planes), disp+32*half), v)
+			return v
+		}
+		scales := func(plane, pair int) reg.VecVirtual {
+			v := ZMM()
+			VMOVUPS(of(a, planeBytes, planeBytes3, 2*pair+half, 64*plane), v)
+			return v
+		}
+		for part := range k.parts() {
+			var ints [2][4]reg.VecVirtual
+			for g := range 4 {
+				for pair := range 2 {
+					if k.mins {
+						ints[pair][g] = zeros(1, 512)[0]
+					} else {
+						ints[pair][g] = both(tileSums, g, k.parts(), 64*part)
+					}
+				}
+			}
+			for v := range 8 / k.parts() {
+				v += 4 * part
+				u := vecs(2, 512)
+				for pair := range u {
+					VMOVDQU32(of(w, rowBytes, rowBytes3, 2*pair+half, 64*v), u[pair])
+				}
+				for g := range 4 {
+					xs := ZMM()
+					VBROADCASTI64X4(at(x[g], i, 1, 64*v+32*half), xs)
+					for pair := range u {
+						vpdpbusd(xs, u[pair], ints[pair][g])
+					}
+				}
+			}
+			s := [2]reg.VecVirtual{scales(part, 0), scales(part, 1)}
+			for g := range 4 {
+				d := both(tileD, g, 1, 0)
+				for pair := range 2 {
+					t := ZMM()
+					VMULPS(d, s[pair], t)
+					VCVTDQ2PS(ints[pair][g], ints[pair][g])
+					VFMADD231PS(t, ints[pair][g], acc[half][pair][g])
+				}
+			}
+		}
+		for part := 0; part < k.parts() && k.mins; part++ {
+			m := [2]reg.VecVirtual{scales(k.parts()+part, 0), scales(k.parts()+part, 1)}
+			for g := range 4 {
+				s := both(tileSums, g, k.parts(), 64*part)
+				for pair := range 2 {
+					VFNMADD231PS(m[pair], s, acc[half][pair][g])
+				}
+			}
+		}
+		if half == 0 {
+			LEAQ(off(i, 512), tmp)
+			CMPQ(tmp, rowBytes)
+			JE(LabelRef(done))
+		}
+	}
+	ADDQ(I32(512), i)
+	ADDQ(I32(512), w)
+	ADDQ(I32(int32(64*k.planes())), a)
+	JMP(LabelRef(nextTile))
+
+	Label(done)
+	var sums []reg.VecVirtual // of each weight row, by activation row
+	for pair := range 2 {
+		var halves [2]reg.VecVirtual
+		for half := range halves {
+			v, t := acc[half][pair], ZMM()
+			s := sumEachFour(v[0], v[1], v[2], v[3])
+			VSHUFF32X4(Imm(0xb1), s, s, t)
+			VADDPS(s, t, t)
+			halves[half] = t
+		}
+		VADDPS(halves[1], halves[0], halves[0])
+		second := XMM()
+		extract128(2, halves[0], second)
+		sums = append(sums, halves[0], second)
+	}
+	for g := range 4 {
+		first, last := XMM(), XMM()
+		if g < 2 {
+			VUNPCKLPS(sums[1].AsX(), sums[0].AsX(), first)
+			VUNPCKLPS(sums[3].AsX(), sums[2].AsX(), last)
+		} else {
+			VUNPCKHPS(sums[1].AsX(), sums[0].AsX(), first)
+			VUNPCKHPS(sums[3].AsX(), sums[2].AsX(), last)
+		}
+		if g%2 == 0 {
+			VUNPCKLPD(last, first, first)
+		} else {
+			VUNPCKHPD(last, first, first)
+		}
+		MOVQ(off(args, tileDst+8*g), tmp)
+		VMOVUPS(first, at(tmp, row, 4, 0))
+	}
+	ADDQ(rowBytes3, w) // w and a are at their last tile
+	LEAQ(off(w, 512), w)
+	ADDQ(planeBytes3, a)
+	LEAQ(off(a, 64*k.planes()), a)
+	ADDQ(Imm(4), row)
+	CMPQ(row, off(args, tileN))
 	JL(LabelRef(nextRows))
 	VZEROUPPER()
 	RET()
