@@ -27,9 +27,9 @@ type Executor struct {
 
 	routes    []*ops.Routes // of the step, in order of request, like the arena's tensors
 	routed    int           // of these, in use
-	routing   routing
-	routeRows func(worker, from, to int)
 	attention attention
+	op        operands
+	runs      runs
 
 	pipeline Pipeline
 	failed   func(error)
@@ -40,6 +40,29 @@ type Executor struct {
 }
 
 var _ ops.Executor = (*Executor)(nil)
+
+// operands is what the op under way works on. The team runs methods that find it here: a closure for each op would allocate.
+type operands struct {
+	dst, x, up *ops.Tensor
+
+	norm    ops.Norm
+	segment int
+
+	in          *input
+	projections []ops.Projection
+	all         []int32
+
+	places []ops.Place
+	rope   *ops.Rope
+
+	unit func(dst, gate, up []float32)
+
+	routes *ops.Routes
+	params router.Params
+}
+
+// runs are the methods that the team runs, bound once.
+type runs struct{ norm, multiply, rotate, add, glu, route func(worker, from, to int) }
 
 // Stats counts what an executor has done since it was made.
 type Stats struct {
@@ -52,7 +75,7 @@ type Stats struct {
 func New(threads int) *Executor {
 	t := NewTeam(threads)
 	e := &Executor{team: t, work: make([][]float32, t.Size())}
-	e.routeRows = e.route
+	e.runs = runs{e.norm, e.multiply, e.rotate, e.add, e.glu, e.route}
 	return e
 }
 
@@ -132,6 +155,13 @@ func (e *Executor) forRows(rows, cost int, fn func(worker, from, to int)) {
 	e.team.Run(rows, e.grain(rows, cost), fn)
 }
 
+// with runs fn over ranges of rows, on op.
+func (e *Executor) with(op operands, rows, cost int, fn func(worker, from, to int)) {
+	e.op = op
+	e.forRows(rows, cost, fn)
+	e.op = operands{}
+}
+
 // RMSNorm normalises rows.
 func (e *Executor) RMSNorm(dst, x *ops.Tensor, p ops.Norm) {
 	seg := p.Segment
@@ -140,11 +170,14 @@ func (e *Executor) RMSNorm(dst, x *ops.Tensor, p ops.Norm) {
 	}
 	check(dst.Rows == x.Rows && dst.Cols == x.Cols && x.Cols%seg == 0 && len(p.Weight.Data) == seg, "RMSNorm", dst, x)
 	touch(dst)
-	e.forRows(x.Rows, x.Cols*2, func(_, from, to int) {
-		for i := from * x.Cols; i < to*x.Cols; i += seg {
-			kernels.RMSNormRow(dst.Data[i:i+seg], x.Data[i:i+seg], p.Weight.Data, p.Eps, false)
-		}
-	})
+	e.with(operands{dst: dst, x: x, norm: p, segment: seg}, x.Rows, x.Cols*2, e.runs.norm)
+}
+
+func (e *Executor) norm(_, from, to int) {
+	op, seg := &e.op, e.op.segment
+	for i := from * op.x.Cols; i < to*op.x.Cols; i += seg {
+		kernels.RMSNormRow(op.dst.Data[i:i+seg], op.x.Data[i:i+seg], op.norm.Weight.Data, op.norm.Eps, false)
+	}
 }
 
 // MatMul multiplies x with every projection's matrix in one hand-over to the team.
@@ -156,31 +189,38 @@ func (e *Executor) MatMul(x *ops.Tensor, out ...ops.Projection) {
 	}
 	total, rowCost := 0, x.Rows*x.Cols
 	for _, p := range out {
-		check(p.W.Cols == x.Cols && p.Dst.Rows == x.Rows && p.Dst.Cols == p.W.Rows, "MatMul "+p.W.Name, p.Dst, x)
+		if p.W.Cols != x.Cols || p.Dst.Rows != x.Rows || p.Dst.Cols != p.W.Rows {
+			misfit("MatMul "+p.W.Name, p.Dst, x)
+		}
 		touch(p.Dst)
 		total += p.W.Rows
 	}
 	e.stats.MatMuls += int64(len(out))
-	rows := e.rows(x.Rows)
-	e.team.Run(total, e.tile(total, rowCost), func(_, from, to int) {
-		base := 0
-		for _, p := range out {
-			lo, hi := max(from-base, 0), min(to-base, p.W.Rows)
-			base += p.W.Rows
-			if lo >= hi {
-				continue
-			}
-			kernels.For(p.W.Format).MatMul(p.Dst.Data[lo:], p.Dst.Cols, p.W.Data[lo*p.W.RowBytes:hi*p.W.RowBytes], hi-lo, &in.Input, rows)
-			if p.Bias != nil {
-				for r := range x.Rows {
-					kernels.Add(p.Dst.Row(r)[lo:hi], p.Bias.Data[lo:hi])
-				}
-			}
-		}
-	})
+	e.op = operands{x: x, in: in, projections: out, all: e.rows(x.Rows)}
+	e.team.Run(total, e.tile(total, rowCost), e.runs.multiply)
+	e.op = operands{}
 	if e.clock != nil {
 		e.clock.Enter(was)
 		e.product, e.productTook = out[0].Dst, e.clock.Last()
+	}
+}
+
+// multiply computes some of the weight rows of all projections, counted on from one to the next.
+func (e *Executor) multiply(_, from, to int) {
+	op, base := &e.op, 0
+	for i := range op.projections {
+		p := &op.projections[i]
+		lo, hi := max(from-base, 0), min(to-base, p.W.Rows)
+		base += p.W.Rows
+		if lo >= hi {
+			continue
+		}
+		kernels.For(p.W.Format).MatMul(p.Dst.Data[lo:], p.Dst.Cols, p.W.Data[lo*p.W.RowBytes:hi*p.W.RowBytes], hi-lo, &op.in.Input, op.all)
+		if p.Bias != nil {
+			for r := range op.x.Rows {
+				kernels.Add(p.Dst.Row(r)[lo:hi], p.Bias.Data[lo:hi])
+			}
+		}
 	}
 }
 
@@ -229,19 +269,22 @@ func (e *Executor) RoPE(x *ops.Tensor, places []ops.Place, r *ops.Rope) {
 	for _, p := range places {
 		r.Grow(p.Pos + 1)
 	}
+	e.with(operands{x: x, places: places, rope: r}, x.Rows, x.Cols*2, e.runs.rotate)
+}
+
+func (e *Executor) rotate(_, from, to int) {
+	x, r := e.op.x, e.op.rope
 	half := r.Dim / 2
-	e.forRows(x.Rows, x.Cols*2, func(_, from, to int) {
-		for row := from; row < to; row++ {
-			cos, sin := r.At(places[row].Pos)
-			for data := x.Row(row); len(data) > 0; data = data[r.HeadDim:] {
-				a, b := data[:half], data[half:r.Dim]
-				for i, c := range cos {
-					s, u, v := sin[i], a[i], b[i]
-					a[i], b[i] = u*c-v*s, v*c+u*s
-				}
+	for row := from; row < to; row++ {
+		cos, sin := r.At(e.op.places[row].Pos)
+		for data := x.Row(row); len(data) > 0; data = data[r.HeadDim:] {
+			a, b := data[:half], data[half:r.Dim]
+			for i, c := range cos {
+				s, u, v := sin[i], a[i], b[i]
+				a[i], b[i] = u*c-v*s, v*c+u*s
 			}
 		}
-	})
+	}
 }
 
 // StoreKV writes key and value rows to their conversations.
@@ -265,9 +308,12 @@ func (e *Executor) Gather(name string, x *ops.Tensor, rows []int) *ops.Tensor {
 func (e *Executor) Add(dst, x *ops.Tensor) {
 	check(dst.Rows == x.Rows && dst.Cols == x.Cols, "Add", dst, x)
 	touch(dst)
-	e.forRows(x.Rows, x.Cols, func(_, from, to int) {
-		kernels.Add(dst.Data[from*x.Cols:to*x.Cols], x.Data[from*x.Cols:to*x.Cols])
-	})
+	e.with(operands{dst: dst, x: x}, x.Rows, x.Cols, e.runs.add)
+}
+
+func (e *Executor) add(_, from, to int) {
+	lo, hi := from*e.op.x.Cols, to*e.op.x.Cols
+	kernels.Add(e.op.dst.Data[lo:hi], e.op.x.Data[lo:hi])
 }
 
 // GLU computes the gated unit.
@@ -275,11 +321,13 @@ func (e *Executor) GLU(dst, gate, up *ops.Tensor, act ops.Activation) {
 	defer e.clock.Enter(e.clock.Enter(ops.PartDense))
 	check(dst.Rows == gate.Rows && dst.Cols == gate.Cols && up.Cols == gate.Cols && up.Rows == gate.Rows, "GLU", dst, gate)
 	touch(dst)
-	unit := gatedUnit(act)
-	e.forRows(gate.Rows, gate.Cols*8, func(_, from, to int) {
-		lo, hi := from*gate.Cols, to*gate.Cols
-		unit(dst.Data[lo:hi], gate.Data[lo:hi], up.Data[lo:hi])
-	})
+	e.with(operands{dst: dst, x: gate, up: up, unit: gatedUnit(act)}, gate.Rows, gate.Cols*8, e.runs.glu)
+}
+
+func (e *Executor) glu(_, from, to int) {
+	op := &e.op
+	lo, hi := from*op.x.Cols, to*op.x.Cols
+	op.unit(op.dst.Data[lo:hi], op.x.Data[lo:hi], op.up.Data[lo:hi])
 }
 
 // gatedUnit returns the function that computes dst = act(gate)·up.
@@ -290,13 +338,6 @@ func gatedUnit(act ops.Activation) func(dst, gate, up []float32) {
 	default:
 		panic(fmt.Sprintf("cpu: unknown activation %d", act))
 	}
-}
-
-// routing is what Route works on.
-type routing struct {
-	routes *ops.Routes
-	logits *ops.Tensor
-	params router.Params
 }
 
 // Route chooses experts row by row. The routes are valid until Reset.
@@ -313,9 +354,7 @@ func (e *Executor) Route(logits *ops.Tensor, p router.Params) *ops.Routes {
 	pairs := logits.Rows * p.TopK
 	routes.Rows, routes.TopK = logits.Rows, p.TopK
 	routes.IDs, routes.Weights = slices.Grow(routes.IDs[:0], pairs)[:pairs], slices.Grow(routes.Weights[:0], pairs)[:pairs]
-	e.routing = routing{routes, logits, p}
-	e.forRows(logits.Rows, logits.Cols*(p.TopK+16), e.routeRows)
-	e.routing = routing{}
+	e.with(operands{x: logits, routes: routes, params: p}, logits.Rows, logits.Cols*(p.TopK+16), e.runs.route)
 	return routes
 }
 
@@ -323,17 +362,21 @@ func (e *Executor) Route(logits *ops.Tensor, p router.Params) *ops.Routes {
 func (e *Executor) Chosen(r *ops.Routes) (ids []int32, weights []float32) { return r.IDs, r.Weights }
 
 func (e *Executor) route(worker, from, to int) {
-	x, k := &e.routing, e.routing.params.TopK
+	op, k := &e.op, e.op.params.TopK
 	for r := from; r < to; r++ {
 		at := r * k
-		scratch := e.scratch(worker, x.logits.Cols)
-		router.Route(x.routes.IDs[at:at+k], x.routes.Weights[at:at+k], x.logits.Row(r), scratch, x.params)
+		scratch := e.scratch(worker, op.x.Cols)
+		router.Route(op.routes.IDs[at:at+k], op.routes.Weights[at:at+k], op.x.Row(r), scratch, op.params)
 	}
 }
 
 func check(ok bool, op string, dst, x *ops.Tensor) {
 	if !ok {
-		panic(fmt.Sprintf("cpu: %s: shapes do not fit: dst %s [%d, %d], x %s [%d, %d]",
-			op, dst.Name, dst.Rows, dst.Cols, x.Name, x.Rows, x.Cols))
+		misfit(op, dst, x)
 	}
+}
+
+func misfit(op string, dst, x *ops.Tensor) {
+	panic(fmt.Sprintf("cpu: %s: shapes do not fit: dst %s [%d, %d], x %s [%d, %d]",
+		op, dst.Name, dst.Rows, dst.Cols, x.Name, x.Rows, x.Cols))
 }
