@@ -24,6 +24,7 @@ type Session struct {
 	step   model.Step
 	held   int64 // bytes of layer state
 	all    []int // scratch: row numbers of a step
+	seen   int   // intermediates of a step that Observe was shown
 }
 
 // NewSession returns an empty session that holds up to size tokens; 0 takes the model's own maximum. A larger size than the model was
@@ -279,20 +280,21 @@ func (o output) row(r, vocab int) prediction {
 // run computes a step. Where the device fails it computes it once more, from its tokens, on the CPU: the host has what the earlier steps
 // left. An intermediate is observed once.
 func (s *Session) run(ctx context.Context, ids []int32, from int, greedy bool) (output, error) {
-	observe, seen := s.Observe, 0
+	s.seen = 0
+	observe := s.Observe
 	if observe != nil {
 		observe = func(name string, layer, rows, cols int, data []float32) {
-			seen++
+			s.seen++
 			s.Observe(name, layer, rows, cols, data)
 		}
 	}
 	out, err := s.try(ctx, ids, from, greedy, observe)
-	if failure := (*deviceError)(nil); errors.As(err, &failure) {
+	if failure, ok := errors.AsType[*deviceError](err); ok {
 		s.m.abandon(failure.err)
 		s.m.recount()
 		if observe != nil {
 			observe = func(name string, layer, rows, cols int, data []float32) {
-				if seen--; seen < 0 {
+				if s.seen--; s.seen < 0 {
 					s.Observe(name, layer, rows, cols, data)
 				}
 			}

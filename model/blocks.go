@@ -75,7 +75,7 @@ func (d *ends) Embed(e ops.Executor, st *Step) Stream {
 	for r, id := range st.Tokens {
 		d.embed.DecodeRow(st.host[r*cols:(r+1)*cols], int(id))
 	}
-	return Stream{st.emit(e, "embed", -1, e.Upload("embed", -1, n, cols, st.host))}
+	return st.stream(st.emit(e, "embed", -1, e.Upload("embed", -1, n, cols, st.host)))
 }
 
 // Head normalises the residual of the asked rows and multiplies them with lm_head.
@@ -88,7 +88,7 @@ func (d *ends) Head(e ops.Executor, st *Step, in Stream, rows []int) *ops.Tensor
 	e.RMSNorm(n, x, ops.Norm{Weight: d.norm, Eps: d.eps})
 	st.emit(e, "final_norm", -1, n)
 	logits := e.New("logits", -1, x.Rows, d.head.Rows)
-	e.MatMul(n, ops.Projection{Dst: logits, W: d.head})
+	st.multiply(e, n, ops.Projection{Dst: logits, W: d.head})
 	return st.emit(e, "logits", -1, logits)
 }
 
@@ -143,7 +143,7 @@ func (a *attention) forward(e ops.Executor, st *Step, il int, n *ops.Tensor) *op
 	q := e.New("attn_q", il, n.Rows, a.q.Rows)
 	k := e.New("attn_k", il, n.Rows, a.k.Rows)
 	v := e.New("attn_v", il, n.Rows, a.v.Rows)
-	e.MatMul(n, ops.Projection{Dst: q, W: a.q, Bias: a.qb}, ops.Projection{Dst: k, W: a.k, Bias: a.kb},
+	st.multiply(e, n, ops.Projection{Dst: q, W: a.q, Bias: a.qb}, ops.Projection{Dst: k, W: a.k, Bias: a.kb},
 		ops.Projection{Dst: v, W: a.v, Bias: a.vb})
 	e.RMSNorm(q, q, a.qNorm)
 	e.RMSNorm(k, k, a.kNorm)
@@ -165,7 +165,7 @@ func (a *attention) forward(e ops.Executor, st *Step, il int, n *ops.Tensor) *op
 	e.Attention(out, q, kv, st.Places, a.Attention)
 	st.emit(e, "attn_mix", il, out)
 	o := e.New("attn_out", il, n.Rows, a.o.Rows)
-	e.MatMul(out, ops.Projection{Dst: o, W: a.o, Bias: a.ob})
+	st.multiply(e, out, ops.Projection{Dst: o, W: a.o, Bias: a.ob})
 	return st.emit(e, "attn_out", il, o)
 }
 
@@ -195,7 +195,7 @@ func loadMoE(cfg *weights.Config, l *loader, il int, normalize bool) *moe {
 
 func (m *moe) forward(e ops.Executor, st *Step, il int, n *ops.Tensor) *ops.Tensor {
 	logits := e.New("ffn_moe_logits", il, n.Rows, m.gate.Rows)
-	e.MatMul(n, ops.Projection{Dst: logits, W: m.gate})
+	st.multiply(e, n, ops.Projection{Dst: logits, W: m.gate})
 	st.emit(e, "ffn_moe_logits", il, logits)
 	routes := e.Route(logits, m.params)
 	st.emitRoutes(e, il, routes)
@@ -220,11 +220,11 @@ func loadMLP(cfg *weights.Config, s scope) *mlp {
 func (m *mlp) forward(e ops.Executor, st *Step, il int, n *ops.Tensor) *ops.Tensor {
 	gate := e.New("ffn_gate", il, n.Rows, m.gate.Rows)
 	up := e.New("ffn_up", il, n.Rows, m.up.Rows)
-	e.MatMul(n, ops.Projection{Dst: gate, W: m.gate}, ops.Projection{Dst: up, W: m.up})
+	st.multiply(e, n, ops.Projection{Dst: gate, W: m.gate}, ops.Projection{Dst: up, W: m.up})
 	e.GLU(gate, gate, up, ops.SiLU)
 	st.emit(e, "ffn_act", il, gate)
 	out := e.New("ffn_out", il, n.Rows, n.Cols)
-	e.MatMul(gate, ops.Projection{Dst: out, W: m.down})
+	st.multiply(e, gate, ops.Projection{Dst: out, W: m.down})
 	return st.emit(e, "ffn_out", il, out)
 }
 
@@ -312,7 +312,7 @@ func (d *decoder) Layer(e ops.Executor, st *Step, il int, in Stream) Stream {
 	}
 	e.RMSNorm(n, x, ops.Norm{Weight: l.postNorm, Eps: d.eps})
 	e.Add(x, l.ffn.forward(e, st, il, st.emit(e, "ffn_norm", il, n)))
-	return Stream{st.emit(e, "layer_out", il, x)}
+	return st.stream(st.emit(e, "layer_out", il, x))
 }
 
 // predict routes the rows that enter the experts of a layer before with layer il's router: the residual changes little from one layer to
@@ -321,7 +321,7 @@ func (d *decoder) predict(e ops.Executor, st *Step, il int, m *moe, x *ops.Tenso
 	n := e.New("predict_norm", il, x.Rows, x.Cols)
 	e.RMSNorm(n, x, ops.Norm{Weight: d.layers[il].postNorm, Eps: d.eps})
 	logits := e.New("predict_logits", il, x.Rows, m.gate.Rows)
-	e.MatMul(n, ops.Projection{Dst: logits, W: m.gate})
+	st.multiply(e, n, ops.Projection{Dst: logits, W: m.gate})
 	routes := e.Route(logits, m.foresee(st.Depth))
 	ids, _ := e.Chosen(routes)
 	st.Predict(il, st.byCount(ids, routes.TopK, m.gate.Rows))

@@ -51,6 +51,20 @@ type Step struct {
 
 	host            []float32 // scratch for the host inputs, kept between steps
 	count, distinct []int32   // scratch of byCount
+	out             []ops.Projection
+	residual        [1]*ops.Tensor
+}
+
+// multiply is e's MatMul. The projections are copied to where the step keeps them: for a call through an interface they would be allocated.
+func (st *Step) multiply(e ops.Executor, x *ops.Tensor, out ...ops.Projection) {
+	st.out = append(st.out[:0], out...)
+	e.MatMul(x, st.out...)
+}
+
+// stream is the stream of a model that has one residual, valid until the next call.
+func (st *Step) stream(residual *ops.Tensor) Stream {
+	st.residual[0] = residual
+	return st.residual[:]
 }
 
 // emit names an intermediate and shows it to the observer.
