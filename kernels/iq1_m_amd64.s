@@ -793,7 +793,7 @@ GLOBL constant15<>(SB), RODATA|NOPTR, $64
 
 // func iq1_mRowAVX2(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 // Requires: AVX, AVX2, F16C, FMA3, MMX+
-TEXT ·iq1_mRowAVX2(SB), NOSPLIT, $0-72
+TEXT ·iq1_mRowAVX2(SB), NOSPLIT, $64-72
 	MOVQ dst+0(FP), AX
 	MOVQ w+8(FP), CX
 	MOVQ stride+16(FP), DX
@@ -803,6 +803,9 @@ TEXT ·iq1_mRowAVX2(SB), NOSPLIT, $0-72
 	MOVQ d+40(FP), R8
 	MOVQ s+48(FP), R9
 	MOVQ half+56(FP), R10
+	JMP  constants
+
+begin:
 	ANDQ $-8, SI
 	SHLQ $0x02, SI
 
@@ -817,151 +820,173 @@ group:
 	PREFETCHT1   8192(R12)
 	PREFETCHT0   3072(R12)
 	LEAQ         ·iq1Book+0(SB), R13
-	VPMOVZXBD    (R12), X1
-	VPBROADCASTW 32(R12), X2
-	VPSRLVD      constant16<>+0(SB), X2, X2
-	VPAND        constant17<>+0(SB), X2, X3
-	VPOR         X3, X1, X1
-	VPXOR        Y3, Y3, Y3
-	VPCMPEQD     Y4, Y4, Y4
-	VPGATHERDQ   Y4, (R13)(X1*8), Y3
-	VPSLLD       $0x14, X2, X2
-	VPSRAD       $0x1f, X2, X2
-	VPMOVSXDQ    X2, Y1
-	VPAND        constant18<>+0(SB), Y1, Y1
-	VPSUBB       Y1, Y3, Y3
-	VPMADDUBSW   (DI)(R11*8), Y3, Y1
-	VPMOVZXBD    4(R12), X2
-	VPBROADCASTW 34(R12), X3
-	VPSRLVD      constant16<>+0(SB), X3, X3
-	VPAND        constant17<>+0(SB), X3, X4
-	VPOR         X4, X2, X2
-	VPXOR        Y4, Y4, Y4
-	VPCMPEQD     Y5, Y5, Y5
-	VPGATHERDQ   Y5, (R13)(X2*8), Y4
-	VPSLLD       $0x14, X3, X3
-	VPSRAD       $0x1f, X3, X3
-	VPMOVSXDQ    X3, Y2
+	VPMOVZXBW    (R12), Y1
+	VPBROADCASTQ 32(R12), Y2
+	VPSHUFB      constant16<>+0(SB), Y2, Y2
+	VPMULLW      constant17<>+0(SB), Y2, Y2
 	VPAND        constant18<>+0(SB), Y2, Y2
-	VPSUBB       Y2, Y4, Y4
-	VPMADDUBSW   32(DI)(R11*8), Y4, Y2
-	VPUNPCKLWD   Y2, Y1, Y3
+	VPOR         Y2, Y1, Y1
+	VMOVDQU      Y1, (SP)
+	VPMOVZXBW    16(R12), Y1
+	VPBROADCASTQ 40(R12), Y2
+	VPSHUFB      constant16<>+0(SB), Y2, Y2
+	VPMULLW      constant17<>+0(SB), Y2, Y2
+	VPAND        constant18<>+0(SB), Y2, Y2
+	VPOR         Y2, Y1, Y1
+	VMOVDQU      Y1, 32(SP)
+	MOVWLZX      (SP), R14
+	VMOVQ        (R13)(R14*8), X1
+	MOVWLZX      2(SP), R14
+	VPINSRQ      $0x01, (R13)(R14*8), X1, X1
+	MOVWLZX      4(SP), R14
+	VMOVQ        (R13)(R14*8), X2
+	MOVWLZX      6(SP), R14
+	VPINSRQ      $0x01, (R13)(R14*8), X2, X2
+	VINSERTI128  $0x01, X2, Y1, Y1
+	VPBROADCASTD 30(R12), Y2
+	VPAND        Y3, Y2, Y2
+	VPCMPEQD     Y3, Y2, Y2
+	VPAND        constant19<>+0(SB), Y2, Y2
+	VPSUBB       Y2, Y1, Y1
+	VPMADDUBSW   (DI)(R11*8), Y1, Y1
+	MOVWLZX      8(SP), R14
+	VMOVQ        (R13)(R14*8), X2
+	MOVWLZX      10(SP), R14
+	VPINSRQ      $0x01, (R13)(R14*8), X2, X2
+	MOVWLZX      12(SP), R14
+	VMOVQ        (R13)(R14*8), X5
+	MOVWLZX      14(SP), R14
+	VPINSRQ      $0x01, (R13)(R14*8), X5, X5
+	VINSERTI128  $0x01, X5, Y2, Y2
+	VPBROADCASTD 32(R12), Y5
+	VPAND        Y3, Y5, Y5
+	VPCMPEQD     Y3, Y5, Y5
+	VPAND        constant19<>+0(SB), Y5, Y5
+	VPSUBB       Y5, Y2, Y2
+	VPMADDUBSW   32(DI)(R11*8), Y2, Y2
+	VPUNPCKLWD   Y2, Y1, Y5
 	VPUNPCKHWD   Y2, Y1, Y1
-	VPADDW       Y3, Y1, Y1
-	VPMOVZXBD    8(R12), X2
-	VPBROADCASTW 36(R12), X3
-	VPSRLVD      constant16<>+0(SB), X3, X3
-	VPAND        constant17<>+0(SB), X3, X4
-	VPOR         X4, X2, X2
-	VPXOR        Y4, Y4, Y4
-	VPCMPEQD     Y5, Y5, Y5
-	VPGATHERDQ   Y5, (R13)(X2*8), Y4
-	VPSLLD       $0x14, X3, X3
-	VPSRAD       $0x1f, X3, X3
-	VPMOVSXDQ    X3, Y2
-	VPAND        constant18<>+0(SB), Y2, Y2
-	VPSUBB       Y2, Y4, Y4
-	VPMADDUBSW   64(DI)(R11*8), Y4, Y2
-	VPMOVZXBD    12(R12), X3
-	VPBROADCASTW 38(R12), X4
-	VPSRLVD      constant16<>+0(SB), X4, X4
-	VPAND        constant17<>+0(SB), X4, X5
-	VPOR         X5, X3, X3
-	VPXOR        Y5, Y5, Y5
-	VPCMPEQD     Y6, Y6, Y6
-	VPGATHERDQ   Y6, (R13)(X3*8), Y5
-	VPSLLD       $0x14, X4, X4
-	VPSRAD       $0x1f, X4, X4
-	VPMOVSXDQ    X4, Y3
-	VPAND        constant18<>+0(SB), Y3, Y3
-	VPSUBB       Y3, Y5, Y5
-	VPMADDUBSW   96(DI)(R11*8), Y5, Y3
-	VPUNPCKLWD   Y3, Y2, Y4
-	VPUNPCKHWD   Y3, Y2, Y2
-	VPADDW       Y4, Y2, Y2
-	VPUNPCKLDQ   Y2, Y1, Y3
+	VPADDW       Y5, Y1, Y1
+	MOVWLZX      16(SP), R14
+	VMOVQ        (R13)(R14*8), X2
+	MOVWLZX      18(SP), R14
+	VPINSRQ      $0x01, (R13)(R14*8), X2, X2
+	MOVWLZX      20(SP), R14
+	VMOVQ        (R13)(R14*8), X5
+	MOVWLZX      22(SP), R14
+	VPINSRQ      $0x01, (R13)(R14*8), X5, X5
+	VINSERTI128  $0x01, X5, Y2, Y2
+	VPBROADCASTD 34(R12), Y5
+	VPAND        Y3, Y5, Y5
+	VPCMPEQD     Y3, Y5, Y5
+	VPAND        constant19<>+0(SB), Y5, Y5
+	VPSUBB       Y5, Y2, Y2
+	VPMADDUBSW   64(DI)(R11*8), Y2, Y2
+	MOVWLZX      24(SP), R14
+	VMOVQ        (R13)(R14*8), X5
+	MOVWLZX      26(SP), R14
+	VPINSRQ      $0x01, (R13)(R14*8), X5, X5
+	MOVWLZX      28(SP), R14
+	VMOVQ        (R13)(R14*8), X6
+	MOVWLZX      30(SP), R14
+	VPINSRQ      $0x01, (R13)(R14*8), X6, X6
+	VINSERTI128  $0x01, X6, Y5, Y5
+	VPBROADCASTD 36(R12), Y6
+	VPAND        Y3, Y6, Y6
+	VPCMPEQD     Y3, Y6, Y6
+	VPAND        constant19<>+0(SB), Y6, Y6
+	VPSUBB       Y6, Y5, Y5
+	VPMADDUBSW   96(DI)(R11*8), Y5, Y5
+	VPUNPCKLWD   Y5, Y2, Y6
+	VPUNPCKHWD   Y5, Y2, Y2
+	VPADDW       Y6, Y2, Y2
+	VPUNPCKLDQ   Y2, Y1, Y5
 	VPUNPCKHDQ   Y2, Y1, Y1
-	VPADDW       Y3, Y1, Y1
-	VPMOVZXBD    16(R12), X2
-	VPBROADCASTW 40(R12), X3
-	VPSRLVD      constant16<>+0(SB), X3, X3
-	VPAND        constant17<>+0(SB), X3, X4
-	VPOR         X4, X2, X2
-	VPXOR        Y4, Y4, Y4
-	VPCMPEQD     Y5, Y5, Y5
-	VPGATHERDQ   Y5, (R13)(X2*8), Y4
-	VPSLLD       $0x14, X3, X3
-	VPSRAD       $0x1f, X3, X3
-	VPMOVSXDQ    X3, Y2
-	VPAND        constant18<>+0(SB), Y2, Y2
-	VPSUBB       Y2, Y4, Y4
-	VPMADDUBSW   128(DI)(R11*8), Y4, Y2
-	VPMOVZXBD    20(R12), X3
-	VPBROADCASTW 42(R12), X4
-	VPSRLVD      constant16<>+0(SB), X4, X4
-	VPAND        constant17<>+0(SB), X4, X5
-	VPOR         X5, X3, X3
-	VPXOR        Y5, Y5, Y5
-	VPCMPEQD     Y6, Y6, Y6
-	VPGATHERDQ   Y6, (R13)(X3*8), Y5
-	VPSLLD       $0x14, X4, X4
-	VPSRAD       $0x1f, X4, X4
-	VPMOVSXDQ    X4, Y3
-	VPAND        constant18<>+0(SB), Y3, Y3
-	VPSUBB       Y3, Y5, Y5
-	VPMADDUBSW   160(DI)(R11*8), Y5, Y3
-	VPUNPCKLWD   Y3, Y2, Y4
-	VPUNPCKHWD   Y3, Y2, Y2
-	VPADDW       Y4, Y2, Y2
-	VPMOVZXBD    24(R12), X3
-	VPBROADCASTW 44(R12), X4
-	VPSRLVD      constant16<>+0(SB), X4, X4
-	VPAND        constant17<>+0(SB), X4, X5
-	VPOR         X5, X3, X3
-	VPXOR        Y5, Y5, Y5
-	VPCMPEQD     Y6, Y6, Y6
-	VPGATHERDQ   Y6, (R13)(X3*8), Y5
-	VPSLLD       $0x14, X4, X4
-	VPSRAD       $0x1f, X4, X4
-	VPMOVSXDQ    X4, Y3
-	VPAND        constant18<>+0(SB), Y3, Y3
-	VPSUBB       Y3, Y5, Y5
-	VPMADDUBSW   192(DI)(R11*8), Y5, Y3
-	VPMOVZXBD    28(R12), X4
-	VPBROADCASTW 46(R12), X5
-	VPSRLVD      constant16<>+0(SB), X5, X5
-	VPAND        constant17<>+0(SB), X5, X6
-	VPOR         X6, X4, X4
-	VPXOR        Y6, Y6, Y6
-	VPCMPEQD     Y7, Y7, Y7
-	VPGATHERDQ   Y7, (R13)(X4*8), Y6
-	VPSLLD       $0x14, X5, X5
-	VPSRAD       $0x1f, X5, X5
-	VPMOVSXDQ    X5, Y4
-	VPAND        constant18<>+0(SB), Y4, Y4
-	VPSUBB       Y4, Y6, Y6
-	VPMADDUBSW   224(DI)(R11*8), Y6, Y4
-	VPUNPCKLWD   Y4, Y3, Y5
-	VPUNPCKHWD   Y4, Y3, Y3
-	VPADDW       Y5, Y3, Y3
-	VPUNPCKLDQ   Y3, Y2, Y4
-	VPUNPCKHDQ   Y3, Y2, Y2
-	VPADDW       Y4, Y2, Y2
-	VPUNPCKLQDQ  Y2, Y1, Y3
+	VPADDW       Y5, Y1, Y1
+	MOVWLZX      32(SP), R14
+	VMOVQ        (R13)(R14*8), X2
+	MOVWLZX      34(SP), R14
+	VPINSRQ      $0x01, (R13)(R14*8), X2, X2
+	MOVWLZX      36(SP), R14
+	VMOVQ        (R13)(R14*8), X5
+	MOVWLZX      38(SP), R14
+	VPINSRQ      $0x01, (R13)(R14*8), X5, X5
+	VINSERTI128  $0x01, X5, Y2, Y2
+	VPBROADCASTD 38(R12), Y5
+	VPAND        Y3, Y5, Y5
+	VPCMPEQD     Y3, Y5, Y5
+	VPAND        constant19<>+0(SB), Y5, Y5
+	VPSUBB       Y5, Y2, Y2
+	VPMADDUBSW   128(DI)(R11*8), Y2, Y2
+	MOVWLZX      40(SP), R14
+	VMOVQ        (R13)(R14*8), X5
+	MOVWLZX      42(SP), R14
+	VPINSRQ      $0x01, (R13)(R14*8), X5, X5
+	MOVWLZX      44(SP), R14
+	VMOVQ        (R13)(R14*8), X6
+	MOVWLZX      46(SP), R14
+	VPINSRQ      $0x01, (R13)(R14*8), X6, X6
+	VINSERTI128  $0x01, X6, Y5, Y5
+	VPBROADCASTD 40(R12), Y6
+	VPAND        Y3, Y6, Y6
+	VPCMPEQD     Y3, Y6, Y6
+	VPAND        constant19<>+0(SB), Y6, Y6
+	VPSUBB       Y6, Y5, Y5
+	VPMADDUBSW   160(DI)(R11*8), Y5, Y5
+	VPUNPCKLWD   Y5, Y2, Y6
+	VPUNPCKHWD   Y5, Y2, Y2
+	VPADDW       Y6, Y2, Y2
+	MOVWLZX      48(SP), R14
+	VMOVQ        (R13)(R14*8), X5
+	MOVWLZX      50(SP), R14
+	VPINSRQ      $0x01, (R13)(R14*8), X5, X5
+	MOVWLZX      52(SP), R14
+	VMOVQ        (R13)(R14*8), X6
+	MOVWLZX      54(SP), R14
+	VPINSRQ      $0x01, (R13)(R14*8), X6, X6
+	VINSERTI128  $0x01, X6, Y5, Y5
+	VPBROADCASTD 42(R12), Y6
+	VPAND        Y3, Y6, Y6
+	VPCMPEQD     Y3, Y6, Y6
+	VPAND        constant19<>+0(SB), Y6, Y6
+	VPSUBB       Y6, Y5, Y5
+	VPMADDUBSW   192(DI)(R11*8), Y5, Y5
+	MOVWLZX      56(SP), R14
+	VMOVQ        (R13)(R14*8), X6
+	MOVWLZX      58(SP), R14
+	VPINSRQ      $0x01, (R13)(R14*8), X6, X6
+	MOVWLZX      60(SP), R14
+	VMOVQ        (R13)(R14*8), X7
+	MOVWLZX      62(SP), R14
+	VPINSRQ      $0x01, (R13)(R14*8), X7, X7
+	VINSERTI128  $0x01, X7, Y6, Y6
+	VPBROADCASTD 44(R12), Y7
+	VPAND        Y3, Y7, Y7
+	VPCMPEQD     Y3, Y7, Y7
+	VPAND        constant19<>+0(SB), Y7, Y7
+	VPSUBB       Y7, Y6, Y6
+	VPMADDUBSW   224(DI)(R11*8), Y6, Y6
+	VPUNPCKLWD   Y6, Y5, Y7
+	VPUNPCKHWD   Y6, Y5, Y5
+	VPADDW       Y7, Y5, Y5
+	VPUNPCKLDQ   Y5, Y2, Y6
+	VPUNPCKHDQ   Y5, Y2, Y2
+	VPADDW       Y6, Y2, Y2
+	VPUNPCKLQDQ  Y2, Y1, Y5
 	VPUNPCKHQDQ  Y2, Y1, Y1
-	VEXTRACTI128 $0x01, Y3, X2
-	VPMOVSXWD    X3, Y3
+	VEXTRACTI128 $0x01, Y5, X2
+	VPMOVSXWD    X5, Y5
 	VPMOVSXWD    X2, Y2
-	VEXTRACTI128 $0x01, Y1, X4
+	VEXTRACTI128 $0x01, Y1, X6
 	VPMOVSXWD    X1, Y1
-	VPMOVSXWD    X4, Y4
-	VPADDD       Y1, Y3, Y3
-	VPADDD       Y4, Y2, Y2
+	VPMOVSXWD    X6, Y6
+	VPADDD       Y1, Y5, Y5
+	VPADDD       Y6, Y2, Y2
 	VMOVDQU      (R9)(R11*1), Y1
-	VMOVDQU      (R10)(R11*1), Y4
-	VPSUBD       Y4, Y1, Y1
-	VPSLLD       $0x04, Y4, Y4
-	VPSUBD       Y4, Y3, Y3
+	VMOVDQU      (R10)(R11*1), Y6
+	VPSUBD       Y6, Y1, Y1
+	VPSLLD       $0x04, Y6, Y6
+	VPSUBD       Y6, Y5, Y5
 	VPSLLD       $0x04, Y1, Y1
 	VPSUBD       Y1, Y2, Y2
 	VPBROADCASTQ 48(R12), Y1
@@ -972,28 +997,26 @@ group:
 	MOVQ         $0x0001001001001000, R14
 	IMULQ        R14, R13
 	SHRQ         $0x30, R13
-	VMOVD        R13, X4
-	VCVTPH2PS    X4, X4
-	VBROADCASTSS X4, Y4
-	VPSHUFB      constant19<>+0(SB), Y1, Y1
-	VPSRLVD      constant20<>+0(SB), Y1, Y5
-	VPAND        constant21<>+0(SB), Y5, Y5
-	VPSRLVD      constant22<>+0(SB), Y1, Y1
-	VPAND        constant21<>+0(SB), Y1, Y1
-	VCVTDQ2PS    Y5, Y5
-	VMOVDQU      constant24<>+0(SB), Y6
-	VFMADD213PS  constant23<>+0(SB), Y6, Y5
-	VMULPS       Y4, Y5, Y5
+	VMOVD        R13, X6
+	VCVTPH2PS    X6, X6
+	VBROADCASTSS X6, Y6
+	VPSHUFB      constant21<>+0(SB), Y1, Y1
+	VPSRLVD      constant22<>+0(SB), Y1, Y7
+	VPAND        constant23<>+0(SB), Y7, Y7
+	VPSRLVD      constant24<>+0(SB), Y1, Y1
+	VPAND        constant23<>+0(SB), Y1, Y1
+	VCVTDQ2PS    Y7, Y7
+	VFMADD213PS  constant25<>+0(SB), Y4, Y7
+	VMULPS       Y6, Y7, Y7
 	VCVTDQ2PS    Y1, Y1
-	VMOVDQU      constant24<>+0(SB), Y6
-	VFMADD213PS  constant23<>+0(SB), Y6, Y1
-	VMULPS       Y4, Y1, Y1
-	VMOVDQU      (R8)(R11*1), Y4
-	VCVTDQ2PS    Y3, Y3
-	VMULPS       Y4, Y5, Y5
-	VFMADD231PS  Y5, Y3, Y0
+	VFMADD213PS  constant25<>+0(SB), Y4, Y1
+	VMULPS       Y6, Y1, Y1
+	VMOVDQU      (R8)(R11*1), Y6
+	VCVTDQ2PS    Y5, Y5
+	VMULPS       Y6, Y7, Y7
+	VFMADD231PS  Y7, Y5, Y0
 	VCVTDQ2PS    Y2, Y2
-	VMULPS       Y4, Y1, Y1
+	VMULPS       Y6, Y1, Y1
 	VFMADD231PS  Y1, Y2, Y0
 	ADDQ         $+56, R12
 	ADDQ         $+32, R11
@@ -1014,63 +1037,80 @@ rest:
 	VZEROUPPER
 	RET
 
-DATA constant16<>+0(SB)/8, $0x0000000c00000008
-DATA constant16<>+8(SB)/8, $0x0000001400000010
-DATA constant16<>+16(SB)/8, $0x0000000c00000008
-DATA constant16<>+24(SB)/8, $0x0000001400000010
+constants:
+	VMOVDQU constant20<>+0(SB), Y3
+	VMOVDQU constant26<>+0(SB), Y4
+	JMP     begin
+
+DATA constant16<>+0(SB)/8, $0x8001800180008000
+DATA constant16<>+8(SB)/8, $0x8003800380028002
+DATA constant16<>+16(SB)/8, $0x8005800580048004
+DATA constant16<>+24(SB)/8, $0x8007800780068006
 GLOBL constant16<>(SB), RODATA|NOPTR, $32
 
-DATA constant17<>+0(SB)/8, $0x0000070000000700
-DATA constant17<>+8(SB)/8, $0x0000070000000700
-DATA constant17<>+16(SB)/8, $0x0000070000000700
-DATA constant17<>+24(SB)/8, $0x0000070000000700
+DATA constant17<>+0(SB)/8, $0x0010010000100100
+DATA constant17<>+8(SB)/8, $0x0010010000100100
+DATA constant17<>+16(SB)/8, $0x0010010000100100
+DATA constant17<>+24(SB)/8, $0x0010010000100100
 GLOBL constant17<>(SB), RODATA|NOPTR, $32
 
-DATA constant18<>+0(SB)/8, $0x0202020202020202
-DATA constant18<>+8(SB)/8, $0x0202020202020202
-DATA constant18<>+16(SB)/8, $0x0202020202020202
-DATA constant18<>+24(SB)/8, $0x0202020202020202
+DATA constant18<>+0(SB)/8, $0x0700070007000700
+DATA constant18<>+8(SB)/8, $0x0700070007000700
+DATA constant18<>+16(SB)/8, $0x0700070007000700
+DATA constant18<>+24(SB)/8, $0x0700070007000700
 GLOBL constant18<>(SB), RODATA|NOPTR, $32
 
-DATA constant19<>+0(SB)/8, $0x8080010080800100
-DATA constant19<>+8(SB)/8, $0x8080030280800302
-DATA constant19<>+16(SB)/8, $0x8080050480800504
-DATA constant19<>+24(SB)/8, $0x8080070680800706
+DATA constant19<>+0(SB)/8, $0x0202020202020202
+DATA constant19<>+8(SB)/8, $0x0202020202020202
+DATA constant19<>+16(SB)/8, $0x0202020202020202
+DATA constant19<>+24(SB)/8, $0x0202020202020202
 GLOBL constant19<>(SB), RODATA|NOPTR, $32
 
-DATA constant20<>+0(SB)/8, $0x0000000600000000
-DATA constant20<>+8(SB)/8, $0x0000000600000000
-DATA constant20<>+16(SB)/8, $0x0000000600000000
-DATA constant20<>+24(SB)/8, $0x0000000600000000
+DATA constant20<>+0(SB)/8, $0x0008000000080000
+DATA constant20<>+8(SB)/8, $0x0080000000800000
+DATA constant20<>+16(SB)/8, $0x0800000008000000
+DATA constant20<>+24(SB)/8, $0x8000000080000000
 GLOBL constant20<>(SB), RODATA|NOPTR, $32
 
-DATA constant21<>+0(SB)/8, $0x0000000700000007
-DATA constant21<>+8(SB)/8, $0x0000000700000007
-DATA constant21<>+16(SB)/8, $0x0000000700000007
-DATA constant21<>+24(SB)/8, $0x0000000700000007
+DATA constant21<>+0(SB)/8, $0x8080010080800100
+DATA constant21<>+8(SB)/8, $0x8080030280800302
+DATA constant21<>+16(SB)/8, $0x8080050480800504
+DATA constant21<>+24(SB)/8, $0x8080070680800706
 GLOBL constant21<>(SB), RODATA|NOPTR, $32
 
-DATA constant22<>+0(SB)/8, $0x0000000900000003
-DATA constant22<>+8(SB)/8, $0x0000000900000003
-DATA constant22<>+16(SB)/8, $0x0000000900000003
-DATA constant22<>+24(SB)/8, $0x0000000900000003
+DATA constant22<>+0(SB)/8, $0x0000000600000000
+DATA constant22<>+8(SB)/8, $0x0000000600000000
+DATA constant22<>+16(SB)/8, $0x0000000600000000
+DATA constant22<>+24(SB)/8, $0x0000000600000000
 GLOBL constant22<>(SB), RODATA|NOPTR, $32
 
-DATA constant23<>+0(SB)/8, $0x3e0000003e000000
-DATA constant23<>+8(SB)/8, $0x3e0000003e000000
-DATA constant23<>+16(SB)/8, $0x3e0000003e000000
-DATA constant23<>+24(SB)/8, $0x3e0000003e000000
+DATA constant23<>+0(SB)/8, $0x0000000700000007
+DATA constant23<>+8(SB)/8, $0x0000000700000007
+DATA constant23<>+16(SB)/8, $0x0000000700000007
+DATA constant23<>+24(SB)/8, $0x0000000700000007
 GLOBL constant23<>(SB), RODATA|NOPTR, $32
 
-DATA constant24<>+0(SB)/8, $0x3e8000003e800000
-DATA constant24<>+8(SB)/8, $0x3e8000003e800000
-DATA constant24<>+16(SB)/8, $0x3e8000003e800000
-DATA constant24<>+24(SB)/8, $0x3e8000003e800000
+DATA constant24<>+0(SB)/8, $0x0000000900000003
+DATA constant24<>+8(SB)/8, $0x0000000900000003
+DATA constant24<>+16(SB)/8, $0x0000000900000003
+DATA constant24<>+24(SB)/8, $0x0000000900000003
 GLOBL constant24<>(SB), RODATA|NOPTR, $32
+
+DATA constant25<>+0(SB)/8, $0x3e0000003e000000
+DATA constant25<>+8(SB)/8, $0x3e0000003e000000
+DATA constant25<>+16(SB)/8, $0x3e0000003e000000
+DATA constant25<>+24(SB)/8, $0x3e0000003e000000
+GLOBL constant25<>(SB), RODATA|NOPTR, $32
+
+DATA constant26<>+0(SB)/8, $0x3e8000003e800000
+DATA constant26<>+8(SB)/8, $0x3e8000003e800000
+DATA constant26<>+16(SB)/8, $0x3e8000003e800000
+DATA constant26<>+24(SB)/8, $0x3e8000003e800000
+GLOBL constant26<>(SB), RODATA|NOPTR, $32
 
 // func iq1_mPackAVX2(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX2, F16C, FMA3
-TEXT ·iq1_mPackAVX2(SB), NOSPLIT, $0-56
+TEXT ·iq1_mPackAVX2(SB), NOSPLIT, $128-56
 	MOVQ t+0(FP), AX
 	MOVQ a+8(FP), CX
 	MOVQ w+24(FP), DX
@@ -1087,142 +1127,172 @@ row:
 
 tile:
 	LEAQ         ·iq1Book+0(SB), R11
-	VPMOVZXBD    (R10), X0
-	VPBROADCASTW 32(R10), X1
-	VPSRLVD      constant16<>+0(SB), X1, X1
-	VPAND        constant17<>+0(SB), X1, X2
-	VPOR         X2, X0, X0
-	VPXOR        Y2, Y2, Y2
-	VPCMPEQD     Y3, Y3, Y3
-	VPGATHERDQ   Y3, (R11)(X0*8), Y2
-	VPSLLD       $0x14, X1, X1
-	VPSRAD       $0x1f, X1, X1
-	VPMOVSXDQ    X1, Y0
-	VPAND        constant18<>+0(SB), Y0, Y0
-	VPSUBB       Y0, Y2, Y2
-	VPMOVZXBD    4(R10), X0
-	VPBROADCASTW 34(R10), X1
-	VPSRLVD      constant16<>+0(SB), X1, X1
-	VPAND        constant17<>+0(SB), X1, X3
-	VPOR         X3, X0, X0
-	VPXOR        Y3, Y3, Y3
-	VPCMPEQD     Y4, Y4, Y4
-	VPGATHERDQ   Y4, (R11)(X0*8), Y3
-	VPSLLD       $0x14, X1, X1
-	VPSRAD       $0x1f, X1, X1
-	VPMOVSXDQ    X1, Y0
-	VPAND        constant18<>+0(SB), Y0, Y0
-	VPSUBB       Y0, Y3, Y3
-	VPMOVZXBD    8(R10), X0
-	VPBROADCASTW 36(R10), X1
-	VPSRLVD      constant16<>+0(SB), X1, X1
-	VPAND        constant17<>+0(SB), X1, X4
-	VPOR         X4, X0, X0
-	VPXOR        Y4, Y4, Y4
-	VPCMPEQD     Y5, Y5, Y5
-	VPGATHERDQ   Y5, (R11)(X0*8), Y4
-	VPSLLD       $0x14, X1, X1
-	VPSRAD       $0x1f, X1, X1
-	VPMOVSXDQ    X1, Y0
-	VPAND        constant18<>+0(SB), Y0, Y0
-	VPSUBB       Y0, Y4, Y4
-	VPMOVZXBD    12(R10), X0
-	VPBROADCASTW 38(R10), X1
-	VPSRLVD      constant16<>+0(SB), X1, X1
-	VPAND        constant17<>+0(SB), X1, X5
-	VPOR         X5, X0, X0
-	VPXOR        Y5, Y5, Y5
-	VPCMPEQD     Y6, Y6, Y6
-	VPGATHERDQ   Y6, (R11)(X0*8), Y5
-	VPSLLD       $0x14, X1, X1
-	VPSRAD       $0x1f, X1, X1
-	VPMOVSXDQ    X1, Y0
-	VPAND        constant18<>+0(SB), Y0, Y0
-	VPSUBB       Y0, Y5, Y5
-	VPMOVZXBD    16(R10), X0
-	VPBROADCASTW 40(R10), X1
-	VPSRLVD      constant16<>+0(SB), X1, X1
-	VPAND        constant17<>+0(SB), X1, X6
-	VPOR         X6, X0, X0
-	VPXOR        Y6, Y6, Y6
-	VPCMPEQD     Y7, Y7, Y7
-	VPGATHERDQ   Y7, (R11)(X0*8), Y6
-	VPSLLD       $0x14, X1, X1
-	VPSRAD       $0x1f, X1, X1
-	VPMOVSXDQ    X1, Y0
-	VPAND        constant18<>+0(SB), Y0, Y0
-	VPSUBB       Y0, Y6, Y6
-	VPMOVZXBD    20(R10), X0
-	VPBROADCASTW 42(R10), X1
-	VPSRLVD      constant16<>+0(SB), X1, X1
-	VPAND        constant17<>+0(SB), X1, X7
-	VPOR         X7, X0, X0
-	VPXOR        Y7, Y7, Y7
-	VPCMPEQD     Y8, Y8, Y8
-	VPGATHERDQ   Y8, (R11)(X0*8), Y7
-	VPSLLD       $0x14, X1, X1
-	VPSRAD       $0x1f, X1, X1
-	VPMOVSXDQ    X1, Y0
-	VPAND        constant18<>+0(SB), Y0, Y0
-	VPSUBB       Y0, Y7, Y7
-	VPMOVZXBD    24(R10), X0
-	VPBROADCASTW 44(R10), X1
-	VPSRLVD      constant16<>+0(SB), X1, X1
-	VPAND        constant17<>+0(SB), X1, X8
-	VPOR         X8, X0, X0
-	VPXOR        Y8, Y8, Y8
-	VPCMPEQD     Y9, Y9, Y9
-	VPGATHERDQ   Y9, (R11)(X0*8), Y8
-	VPSLLD       $0x14, X1, X1
-	VPSRAD       $0x1f, X1, X1
-	VPMOVSXDQ    X1, Y0
-	VPAND        constant18<>+0(SB), Y0, Y0
-	VPSUBB       Y0, Y8, Y8
-	VPMOVZXBD    28(R10), X0
-	VPBROADCASTW 46(R10), X1
-	VPSRLVD      constant16<>+0(SB), X1, X1
-	VPAND        constant17<>+0(SB), X1, X9
-	VPOR         X9, X0, X0
-	VPXOR        Y9, Y9, Y9
-	VPCMPEQD     Y10, Y10, Y10
-	VPGATHERDQ   Y10, (R11)(X0*8), Y9
-	VPSLLD       $0x14, X1, X1
-	VPSRAD       $0x1f, X1, X1
-	VPMOVSXDQ    X1, Y0
-	VPAND        constant18<>+0(SB), Y0, Y0
-	VPSUBB       Y0, Y9, Y9
-	VPUNPCKLDQ   Y3, Y2, Y0
-	VPUNPCKHDQ   Y3, Y2, Y1
-	VPUNPCKLDQ   Y5, Y4, Y2
-	VPUNPCKHDQ   Y5, Y4, Y3
-	VPUNPCKLQDQ  Y2, Y0, Y4
+	VPMOVZXBW    (R10), Y0
+	VPBROADCASTQ 32(R10), Y1
+	VPSHUFB      constant16<>+0(SB), Y1, Y1
+	VPMULLW      constant17<>+0(SB), Y1, Y1
+	VPAND        constant18<>+0(SB), Y1, Y1
+	VPOR         Y1, Y0, Y0
+	VMOVDQU      Y0, (SP)
+	VPMOVZXBW    16(R10), Y0
+	VPBROADCASTQ 40(R10), Y1
+	VPSHUFB      constant16<>+0(SB), Y1, Y1
+	VPMULLW      constant17<>+0(SB), Y1, Y1
+	VPAND        constant18<>+0(SB), Y1, Y1
+	VPOR         Y1, Y0, Y0
+	VMOVDQU      Y0, 32(SP)
+	MOVWLZX      (SP), R12
+	VMOVQ        (R11)(R12*8), X0
+	MOVWLZX      2(SP), R12
+	VPINSRQ      $0x01, (R11)(R12*8), X0, X0
+	MOVWLZX      4(SP), R12
+	VMOVQ        (R11)(R12*8), X1
+	MOVWLZX      6(SP), R12
+	VPINSRQ      $0x01, (R11)(R12*8), X1, X1
+	VINSERTI128  $0x01, X1, Y0, Y0
+	VMOVDQU      constant20<>+0(SB), Y2
+	VPBROADCASTD 30(R10), Y1
+	VPAND        Y2, Y1, Y1
+	VPCMPEQD     Y2, Y1, Y1
+	VPAND        constant19<>+0(SB), Y1, Y1
+	VPSUBB       Y1, Y0, Y0
+	MOVWLZX      8(SP), R12
+	VMOVQ        (R11)(R12*8), X1
+	MOVWLZX      10(SP), R12
+	VPINSRQ      $0x01, (R11)(R12*8), X1, X1
+	MOVWLZX      12(SP), R12
+	VMOVQ        (R11)(R12*8), X2
+	MOVWLZX      14(SP), R12
+	VPINSRQ      $0x01, (R11)(R12*8), X2, X2
+	VINSERTI128  $0x01, X2, Y1, Y1
+	VMOVDQU      constant20<>+0(SB), Y3
+	VPBROADCASTD 32(R10), Y2
+	VPAND        Y3, Y2, Y2
+	VPCMPEQD     Y3, Y2, Y2
+	VPAND        constant19<>+0(SB), Y2, Y2
+	VPSUBB       Y2, Y1, Y1
+	MOVWLZX      16(SP), R12
+	VMOVQ        (R11)(R12*8), X2
+	MOVWLZX      18(SP), R12
+	VPINSRQ      $0x01, (R11)(R12*8), X2, X2
+	MOVWLZX      20(SP), R12
+	VMOVQ        (R11)(R12*8), X3
+	MOVWLZX      22(SP), R12
+	VPINSRQ      $0x01, (R11)(R12*8), X3, X3
+	VINSERTI128  $0x01, X3, Y2, Y2
+	VMOVDQU      constant20<>+0(SB), Y4
+	VPBROADCASTD 34(R10), Y3
+	VPAND        Y4, Y3, Y3
+	VPCMPEQD     Y4, Y3, Y3
+	VPAND        constant19<>+0(SB), Y3, Y3
+	VPSUBB       Y3, Y2, Y2
+	MOVWLZX      24(SP), R12
+	VMOVQ        (R11)(R12*8), X3
+	MOVWLZX      26(SP), R12
+	VPINSRQ      $0x01, (R11)(R12*8), X3, X3
+	MOVWLZX      28(SP), R12
+	VMOVQ        (R11)(R12*8), X4
+	MOVWLZX      30(SP), R12
+	VPINSRQ      $0x01, (R11)(R12*8), X4, X4
+	VINSERTI128  $0x01, X4, Y3, Y3
+	VMOVDQU      constant20<>+0(SB), Y5
+	VPBROADCASTD 36(R10), Y4
+	VPAND        Y5, Y4, Y4
+	VPCMPEQD     Y5, Y4, Y4
+	VPAND        constant19<>+0(SB), Y4, Y4
+	VPSUBB       Y4, Y3, Y3
+	MOVWLZX      32(SP), R12
+	VMOVQ        (R11)(R12*8), X4
+	MOVWLZX      34(SP), R12
+	VPINSRQ      $0x01, (R11)(R12*8), X4, X4
+	MOVWLZX      36(SP), R12
+	VMOVQ        (R11)(R12*8), X5
+	MOVWLZX      38(SP), R12
+	VPINSRQ      $0x01, (R11)(R12*8), X5, X5
+	VINSERTI128  $0x01, X5, Y4, Y4
+	VMOVDQU      constant20<>+0(SB), Y6
+	VPBROADCASTD 38(R10), Y5
+	VPAND        Y6, Y5, Y5
+	VPCMPEQD     Y6, Y5, Y5
+	VPAND        constant19<>+0(SB), Y5, Y5
+	VPSUBB       Y5, Y4, Y4
+	MOVWLZX      40(SP), R12
+	VMOVQ        (R11)(R12*8), X5
+	MOVWLZX      42(SP), R12
+	VPINSRQ      $0x01, (R11)(R12*8), X5, X5
+	MOVWLZX      44(SP), R12
+	VMOVQ        (R11)(R12*8), X6
+	MOVWLZX      46(SP), R12
+	VPINSRQ      $0x01, (R11)(R12*8), X6, X6
+	VINSERTI128  $0x01, X6, Y5, Y5
+	VMOVDQU      constant20<>+0(SB), Y7
+	VPBROADCASTD 40(R10), Y6
+	VPAND        Y7, Y6, Y6
+	VPCMPEQD     Y7, Y6, Y6
+	VPAND        constant19<>+0(SB), Y6, Y6
+	VPSUBB       Y6, Y5, Y5
+	MOVWLZX      48(SP), R12
+	VMOVQ        (R11)(R12*8), X6
+	MOVWLZX      50(SP), R12
+	VPINSRQ      $0x01, (R11)(R12*8), X6, X6
+	MOVWLZX      52(SP), R12
+	VMOVQ        (R11)(R12*8), X7
+	MOVWLZX      54(SP), R12
+	VPINSRQ      $0x01, (R11)(R12*8), X7, X7
+	VINSERTI128  $0x01, X7, Y6, Y6
+	VMOVDQU      constant20<>+0(SB), Y8
+	VPBROADCASTD 42(R10), Y7
+	VPAND        Y8, Y7, Y7
+	VPCMPEQD     Y8, Y7, Y7
+	VPAND        constant19<>+0(SB), Y7, Y7
+	VPSUBB       Y7, Y6, Y6
+	MOVWLZX      56(SP), R12
+	VMOVQ        (R11)(R12*8), X7
+	MOVWLZX      58(SP), R12
+	VPINSRQ      $0x01, (R11)(R12*8), X7, X7
+	MOVWLZX      60(SP), R12
+	VMOVQ        (R11)(R12*8), X8
+	MOVWLZX      62(SP), R12
+	VPINSRQ      $0x01, (R11)(R12*8), X8, X8
+	VINSERTI128  $0x01, X8, Y7, Y7
+	VMOVDQU      constant20<>+0(SB), Y9
+	VPBROADCASTD 44(R10), Y8
+	VPAND        Y9, Y8, Y8
+	VPCMPEQD     Y9, Y8, Y8
+	VPAND        constant19<>+0(SB), Y8, Y8
+	VPSUBB       Y8, Y7, Y7
+	VPUNPCKLDQ   Y1, Y0, Y8
+	VPUNPCKHDQ   Y1, Y0, Y0
+	VPUNPCKLDQ   Y3, Y2, Y1
+	VPUNPCKHDQ   Y3, Y2, Y2
+	VPUNPCKLQDQ  Y1, Y8, Y3
+	VPUNPCKHQDQ  Y1, Y8, Y1
+	VPUNPCKLQDQ  Y2, Y0, Y8
 	VPUNPCKHQDQ  Y2, Y0, Y0
-	VPUNPCKLQDQ  Y3, Y1, Y2
-	VPUNPCKHQDQ  Y3, Y1, Y1
-	VPUNPCKLDQ   Y7, Y6, Y3
-	VPUNPCKHDQ   Y7, Y6, Y5
-	VPUNPCKLDQ   Y9, Y8, Y6
-	VPUNPCKHDQ   Y9, Y8, Y7
-	VPUNPCKLQDQ  Y6, Y3, Y8
-	VPUNPCKHQDQ  Y6, Y3, Y3
-	VPUNPCKLQDQ  Y7, Y5, Y6
-	VPUNPCKHQDQ  Y7, Y5, Y5
-	VPERM2I128   $0x20, Y8, Y4, Y7
-	VMOVDQU      Y7, (AX)(R9*8)
-	VPERM2I128   $0x31, Y8, Y4, Y7
-	VMOVDQU      Y7, 256(AX)(R9*8)
-	VPERM2I128   $0x20, Y3, Y0, Y4
-	VMOVDQU      Y4, 64(AX)(R9*8)
-	VPERM2I128   $0x31, Y3, Y0, Y4
-	VMOVDQU      Y4, 320(AX)(R9*8)
-	VPERM2I128   $0x20, Y6, Y2, Y0
-	VMOVDQU      Y0, 128(AX)(R9*8)
-	VPERM2I128   $0x31, Y6, Y2, Y0
-	VMOVDQU      Y0, 384(AX)(R9*8)
-	VPERM2I128   $0x20, Y5, Y1, Y0
-	VMOVDQU      Y0, 192(AX)(R9*8)
-	VPERM2I128   $0x31, Y5, Y1, Y0
-	VMOVDQU      Y0, 448(AX)(R9*8)
+	VPUNPCKLDQ   Y5, Y4, Y2
+	VPUNPCKHDQ   Y5, Y4, Y4
+	VPUNPCKLDQ   Y7, Y6, Y5
+	VPUNPCKHDQ   Y7, Y6, Y6
+	VPUNPCKLQDQ  Y5, Y2, Y7
+	VPUNPCKHQDQ  Y5, Y2, Y2
+	VPUNPCKLQDQ  Y6, Y4, Y5
+	VPUNPCKHQDQ  Y6, Y4, Y4
+	VPERM2I128   $0x20, Y7, Y3, Y6
+	VMOVDQU      Y6, (AX)(R9*8)
+	VPERM2I128   $0x31, Y7, Y3, Y6
+	VMOVDQU      Y6, 256(AX)(R9*8)
+	VPERM2I128   $0x20, Y2, Y1, Y3
+	VMOVDQU      Y3, 64(AX)(R9*8)
+	VPERM2I128   $0x31, Y2, Y1, Y3
+	VMOVDQU      Y3, 320(AX)(R9*8)
+	VPERM2I128   $0x20, Y5, Y8, Y1
+	VMOVDQU      Y1, 128(AX)(R9*8)
+	VPERM2I128   $0x31, Y5, Y8, Y1
+	VMOVDQU      Y1, 384(AX)(R9*8)
+	VPERM2I128   $0x20, Y4, Y0, Y1
+	VMOVDQU      Y1, 192(AX)(R9*8)
+	VPERM2I128   $0x31, Y4, Y0, Y1
+	VMOVDQU      Y1, 448(AX)(R9*8)
 	VPBROADCASTQ 48(R10), Y0
 	MOVQ         48(R10), R11
 	MOVQ         $0xf000f000f000f000, R12
@@ -1234,159 +1304,189 @@ tile:
 	VMOVD        R11, X1
 	VCVTPH2PS    X1, X1
 	VBROADCASTSS X1, Y1
-	VPSHUFB      constant19<>+0(SB), Y0, Y0
-	VPSRLVD      constant20<>+0(SB), Y0, Y2
-	VPAND        constant21<>+0(SB), Y2, Y2
-	VPSRLVD      constant22<>+0(SB), Y0, Y0
-	VPAND        constant21<>+0(SB), Y0, Y0
+	VPSHUFB      constant21<>+0(SB), Y0, Y0
+	VPSRLVD      constant22<>+0(SB), Y0, Y2
+	VPAND        constant23<>+0(SB), Y2, Y2
+	VPSRLVD      constant24<>+0(SB), Y0, Y0
+	VPAND        constant23<>+0(SB), Y0, Y0
 	VCVTDQ2PS    Y2, Y2
-	VMOVDQU      constant24<>+0(SB), Y3
-	VFMADD213PS  constant23<>+0(SB), Y3, Y2
+	VMOVDQU      constant26<>+0(SB), Y3
+	VFMADD213PS  constant25<>+0(SB), Y3, Y2
 	VMULPS       Y1, Y2, Y2
 	VCVTDQ2PS    Y0, Y0
-	VMOVDQU      constant24<>+0(SB), Y3
-	VFMADD213PS  constant23<>+0(SB), Y3, Y0
+	VMOVDQU      constant26<>+0(SB), Y3
+	VFMADD213PS  constant25<>+0(SB), Y3, Y0
 	VMULPS       Y1, Y0, Y0
 	VMOVDQU      Y2, (CX)(R9*2)
 	VMOVDQU      Y0, 64(CX)(R9*2)
 	ADDQ         $+56, R10
 	LEAQ         ·iq1Book+0(SB), R11
-	VPMOVZXBD    (R10), X0
-	VPBROADCASTW 32(R10), X1
-	VPSRLVD      constant16<>+0(SB), X1, X1
-	VPAND        constant17<>+0(SB), X1, X2
-	VPOR         X2, X0, X0
-	VPXOR        Y2, Y2, Y2
-	VPCMPEQD     Y3, Y3, Y3
-	VPGATHERDQ   Y3, (R11)(X0*8), Y2
-	VPSLLD       $0x14, X1, X1
-	VPSRAD       $0x1f, X1, X1
-	VPMOVSXDQ    X1, Y0
-	VPAND        constant18<>+0(SB), Y0, Y0
-	VPSUBB       Y0, Y2, Y2
-	VPMOVZXBD    4(R10), X0
-	VPBROADCASTW 34(R10), X1
-	VPSRLVD      constant16<>+0(SB), X1, X1
-	VPAND        constant17<>+0(SB), X1, X3
-	VPOR         X3, X0, X0
-	VPXOR        Y3, Y3, Y3
-	VPCMPEQD     Y4, Y4, Y4
-	VPGATHERDQ   Y4, (R11)(X0*8), Y3
-	VPSLLD       $0x14, X1, X1
-	VPSRAD       $0x1f, X1, X1
-	VPMOVSXDQ    X1, Y0
-	VPAND        constant18<>+0(SB), Y0, Y0
-	VPSUBB       Y0, Y3, Y3
-	VPMOVZXBD    8(R10), X0
-	VPBROADCASTW 36(R10), X1
-	VPSRLVD      constant16<>+0(SB), X1, X1
-	VPAND        constant17<>+0(SB), X1, X4
-	VPOR         X4, X0, X0
-	VPXOR        Y4, Y4, Y4
-	VPCMPEQD     Y5, Y5, Y5
-	VPGATHERDQ   Y5, (R11)(X0*8), Y4
-	VPSLLD       $0x14, X1, X1
-	VPSRAD       $0x1f, X1, X1
-	VPMOVSXDQ    X1, Y0
-	VPAND        constant18<>+0(SB), Y0, Y0
-	VPSUBB       Y0, Y4, Y4
-	VPMOVZXBD    12(R10), X0
-	VPBROADCASTW 38(R10), X1
-	VPSRLVD      constant16<>+0(SB), X1, X1
-	VPAND        constant17<>+0(SB), X1, X5
-	VPOR         X5, X0, X0
-	VPXOR        Y5, Y5, Y5
-	VPCMPEQD     Y6, Y6, Y6
-	VPGATHERDQ   Y6, (R11)(X0*8), Y5
-	VPSLLD       $0x14, X1, X1
-	VPSRAD       $0x1f, X1, X1
-	VPMOVSXDQ    X1, Y0
-	VPAND        constant18<>+0(SB), Y0, Y0
-	VPSUBB       Y0, Y5, Y5
-	VPMOVZXBD    16(R10), X0
-	VPBROADCASTW 40(R10), X1
-	VPSRLVD      constant16<>+0(SB), X1, X1
-	VPAND        constant17<>+0(SB), X1, X6
-	VPOR         X6, X0, X0
-	VPXOR        Y6, Y6, Y6
-	VPCMPEQD     Y7, Y7, Y7
-	VPGATHERDQ   Y7, (R11)(X0*8), Y6
-	VPSLLD       $0x14, X1, X1
-	VPSRAD       $0x1f, X1, X1
-	VPMOVSXDQ    X1, Y0
-	VPAND        constant18<>+0(SB), Y0, Y0
-	VPSUBB       Y0, Y6, Y6
-	VPMOVZXBD    20(R10), X0
-	VPBROADCASTW 42(R10), X1
-	VPSRLVD      constant16<>+0(SB), X1, X1
-	VPAND        constant17<>+0(SB), X1, X7
-	VPOR         X7, X0, X0
-	VPXOR        Y7, Y7, Y7
-	VPCMPEQD     Y8, Y8, Y8
-	VPGATHERDQ   Y8, (R11)(X0*8), Y7
-	VPSLLD       $0x14, X1, X1
-	VPSRAD       $0x1f, X1, X1
-	VPMOVSXDQ    X1, Y0
-	VPAND        constant18<>+0(SB), Y0, Y0
-	VPSUBB       Y0, Y7, Y7
-	VPMOVZXBD    24(R10), X0
-	VPBROADCASTW 44(R10), X1
-	VPSRLVD      constant16<>+0(SB), X1, X1
-	VPAND        constant17<>+0(SB), X1, X8
-	VPOR         X8, X0, X0
-	VPXOR        Y8, Y8, Y8
-	VPCMPEQD     Y9, Y9, Y9
-	VPGATHERDQ   Y9, (R11)(X0*8), Y8
-	VPSLLD       $0x14, X1, X1
-	VPSRAD       $0x1f, X1, X1
-	VPMOVSXDQ    X1, Y0
-	VPAND        constant18<>+0(SB), Y0, Y0
-	VPSUBB       Y0, Y8, Y8
-	VPMOVZXBD    28(R10), X0
-	VPBROADCASTW 46(R10), X1
-	VPSRLVD      constant16<>+0(SB), X1, X1
-	VPAND        constant17<>+0(SB), X1, X9
-	VPOR         X9, X0, X0
-	VPXOR        Y9, Y9, Y9
-	VPCMPEQD     Y10, Y10, Y10
-	VPGATHERDQ   Y10, (R11)(X0*8), Y9
-	VPSLLD       $0x14, X1, X1
-	VPSRAD       $0x1f, X1, X1
-	VPMOVSXDQ    X1, Y0
-	VPAND        constant18<>+0(SB), Y0, Y0
-	VPSUBB       Y0, Y9, Y9
-	VPUNPCKLDQ   Y3, Y2, Y0
-	VPUNPCKHDQ   Y3, Y2, Y1
-	VPUNPCKLDQ   Y5, Y4, Y2
-	VPUNPCKHDQ   Y5, Y4, Y3
-	VPUNPCKLQDQ  Y2, Y0, Y4
+	VPMOVZXBW    (R10), Y0
+	VPBROADCASTQ 32(R10), Y1
+	VPSHUFB      constant16<>+0(SB), Y1, Y1
+	VPMULLW      constant17<>+0(SB), Y1, Y1
+	VPAND        constant18<>+0(SB), Y1, Y1
+	VPOR         Y1, Y0, Y0
+	VMOVDQU      Y0, 64(SP)
+	VPMOVZXBW    16(R10), Y0
+	VPBROADCASTQ 40(R10), Y1
+	VPSHUFB      constant16<>+0(SB), Y1, Y1
+	VPMULLW      constant17<>+0(SB), Y1, Y1
+	VPAND        constant18<>+0(SB), Y1, Y1
+	VPOR         Y1, Y0, Y0
+	VMOVDQU      Y0, 96(SP)
+	MOVWLZX      64(SP), R12
+	VMOVQ        (R11)(R12*8), X0
+	MOVWLZX      66(SP), R12
+	VPINSRQ      $0x01, (R11)(R12*8), X0, X0
+	MOVWLZX      68(SP), R12
+	VMOVQ        (R11)(R12*8), X1
+	MOVWLZX      70(SP), R12
+	VPINSRQ      $0x01, (R11)(R12*8), X1, X1
+	VINSERTI128  $0x01, X1, Y0, Y0
+	VMOVDQU      constant20<>+0(SB), Y2
+	VPBROADCASTD 30(R10), Y1
+	VPAND        Y2, Y1, Y1
+	VPCMPEQD     Y2, Y1, Y1
+	VPAND        constant19<>+0(SB), Y1, Y1
+	VPSUBB       Y1, Y0, Y0
+	MOVWLZX      72(SP), R12
+	VMOVQ        (R11)(R12*8), X1
+	MOVWLZX      74(SP), R12
+	VPINSRQ      $0x01, (R11)(R12*8), X1, X1
+	MOVWLZX      76(SP), R12
+	VMOVQ        (R11)(R12*8), X2
+	MOVWLZX      78(SP), R12
+	VPINSRQ      $0x01, (R11)(R12*8), X2, X2
+	VINSERTI128  $0x01, X2, Y1, Y1
+	VMOVDQU      constant20<>+0(SB), Y3
+	VPBROADCASTD 32(R10), Y2
+	VPAND        Y3, Y2, Y2
+	VPCMPEQD     Y3, Y2, Y2
+	VPAND        constant19<>+0(SB), Y2, Y2
+	VPSUBB       Y2, Y1, Y1
+	MOVWLZX      80(SP), R12
+	VMOVQ        (R11)(R12*8), X2
+	MOVWLZX      82(SP), R12
+	VPINSRQ      $0x01, (R11)(R12*8), X2, X2
+	MOVWLZX      84(SP), R12
+	VMOVQ        (R11)(R12*8), X3
+	MOVWLZX      86(SP), R12
+	VPINSRQ      $0x01, (R11)(R12*8), X3, X3
+	VINSERTI128  $0x01, X3, Y2, Y2
+	VMOVDQU      constant20<>+0(SB), Y4
+	VPBROADCASTD 34(R10), Y3
+	VPAND        Y4, Y3, Y3
+	VPCMPEQD     Y4, Y3, Y3
+	VPAND        constant19<>+0(SB), Y3, Y3
+	VPSUBB       Y3, Y2, Y2
+	MOVWLZX      88(SP), R12
+	VMOVQ        (R11)(R12*8), X3
+	MOVWLZX      90(SP), R12
+	VPINSRQ      $0x01, (R11)(R12*8), X3, X3
+	MOVWLZX      92(SP), R12
+	VMOVQ        (R11)(R12*8), X4
+	MOVWLZX      94(SP), R12
+	VPINSRQ      $0x01, (R11)(R12*8), X4, X4
+	VINSERTI128  $0x01, X4, Y3, Y3
+	VMOVDQU      constant20<>+0(SB), Y5
+	VPBROADCASTD 36(R10), Y4
+	VPAND        Y5, Y4, Y4
+	VPCMPEQD     Y5, Y4, Y4
+	VPAND        constant19<>+0(SB), Y4, Y4
+	VPSUBB       Y4, Y3, Y3
+	MOVWLZX      96(SP), R12
+	VMOVQ        (R11)(R12*8), X4
+	MOVWLZX      98(SP), R12
+	VPINSRQ      $0x01, (R11)(R12*8), X4, X4
+	MOVWLZX      100(SP), R12
+	VMOVQ        (R11)(R12*8), X5
+	MOVWLZX      102(SP), R12
+	VPINSRQ      $0x01, (R11)(R12*8), X5, X5
+	VINSERTI128  $0x01, X5, Y4, Y4
+	VMOVDQU      constant20<>+0(SB), Y6
+	VPBROADCASTD 38(R10), Y5
+	VPAND        Y6, Y5, Y5
+	VPCMPEQD     Y6, Y5, Y5
+	VPAND        constant19<>+0(SB), Y5, Y5
+	VPSUBB       Y5, Y4, Y4
+	MOVWLZX      104(SP), R12
+	VMOVQ        (R11)(R12*8), X5
+	MOVWLZX      106(SP), R12
+	VPINSRQ      $0x01, (R11)(R12*8), X5, X5
+	MOVWLZX      108(SP), R12
+	VMOVQ        (R11)(R12*8), X6
+	MOVWLZX      110(SP), R12
+	VPINSRQ      $0x01, (R11)(R12*8), X6, X6
+	VINSERTI128  $0x01, X6, Y5, Y5
+	VMOVDQU      constant20<>+0(SB), Y7
+	VPBROADCASTD 40(R10), Y6
+	VPAND        Y7, Y6, Y6
+	VPCMPEQD     Y7, Y6, Y6
+	VPAND        constant19<>+0(SB), Y6, Y6
+	VPSUBB       Y6, Y5, Y5
+	MOVWLZX      112(SP), R12
+	VMOVQ        (R11)(R12*8), X6
+	MOVWLZX      114(SP), R12
+	VPINSRQ      $0x01, (R11)(R12*8), X6, X6
+	MOVWLZX      116(SP), R12
+	VMOVQ        (R11)(R12*8), X7
+	MOVWLZX      118(SP), R12
+	VPINSRQ      $0x01, (R11)(R12*8), X7, X7
+	VINSERTI128  $0x01, X7, Y6, Y6
+	VMOVDQU      constant20<>+0(SB), Y8
+	VPBROADCASTD 42(R10), Y7
+	VPAND        Y8, Y7, Y7
+	VPCMPEQD     Y8, Y7, Y7
+	VPAND        constant19<>+0(SB), Y7, Y7
+	VPSUBB       Y7, Y6, Y6
+	MOVWLZX      120(SP), R12
+	VMOVQ        (R11)(R12*8), X7
+	MOVWLZX      122(SP), R12
+	VPINSRQ      $0x01, (R11)(R12*8), X7, X7
+	MOVWLZX      124(SP), R12
+	VMOVQ        (R11)(R12*8), X8
+	MOVWLZX      126(SP), R12
+	VPINSRQ      $0x01, (R11)(R12*8), X8, X8
+	VINSERTI128  $0x01, X8, Y7, Y7
+	VMOVDQU      constant20<>+0(SB), Y9
+	VPBROADCASTD 44(R10), Y8
+	VPAND        Y9, Y8, Y8
+	VPCMPEQD     Y9, Y8, Y8
+	VPAND        constant19<>+0(SB), Y8, Y8
+	VPSUBB       Y8, Y7, Y7
+	VPUNPCKLDQ   Y1, Y0, Y8
+	VPUNPCKHDQ   Y1, Y0, Y0
+	VPUNPCKLDQ   Y3, Y2, Y1
+	VPUNPCKHDQ   Y3, Y2, Y2
+	VPUNPCKLQDQ  Y1, Y8, Y3
+	VPUNPCKHQDQ  Y1, Y8, Y1
+	VPUNPCKLQDQ  Y2, Y0, Y8
 	VPUNPCKHQDQ  Y2, Y0, Y0
-	VPUNPCKLQDQ  Y3, Y1, Y2
-	VPUNPCKHQDQ  Y3, Y1, Y1
-	VPUNPCKLDQ   Y7, Y6, Y3
-	VPUNPCKHDQ   Y7, Y6, Y5
-	VPUNPCKLDQ   Y9, Y8, Y6
-	VPUNPCKHDQ   Y9, Y8, Y7
-	VPUNPCKLQDQ  Y6, Y3, Y8
-	VPUNPCKHQDQ  Y6, Y3, Y3
-	VPUNPCKLQDQ  Y7, Y5, Y6
-	VPUNPCKHQDQ  Y7, Y5, Y5
-	VPERM2I128   $0x20, Y8, Y4, Y7
-	VMOVDQU      Y7, 32(AX)(R9*8)
-	VPERM2I128   $0x31, Y8, Y4, Y7
-	VMOVDQU      Y7, 288(AX)(R9*8)
-	VPERM2I128   $0x20, Y3, Y0, Y4
-	VMOVDQU      Y4, 96(AX)(R9*8)
-	VPERM2I128   $0x31, Y3, Y0, Y4
-	VMOVDQU      Y4, 352(AX)(R9*8)
-	VPERM2I128   $0x20, Y6, Y2, Y0
-	VMOVDQU      Y0, 160(AX)(R9*8)
-	VPERM2I128   $0x31, Y6, Y2, Y0
-	VMOVDQU      Y0, 416(AX)(R9*8)
-	VPERM2I128   $0x20, Y5, Y1, Y0
-	VMOVDQU      Y0, 224(AX)(R9*8)
-	VPERM2I128   $0x31, Y5, Y1, Y0
-	VMOVDQU      Y0, 480(AX)(R9*8)
+	VPUNPCKLDQ   Y5, Y4, Y2
+	VPUNPCKHDQ   Y5, Y4, Y4
+	VPUNPCKLDQ   Y7, Y6, Y5
+	VPUNPCKHDQ   Y7, Y6, Y6
+	VPUNPCKLQDQ  Y5, Y2, Y7
+	VPUNPCKHQDQ  Y5, Y2, Y2
+	VPUNPCKLQDQ  Y6, Y4, Y5
+	VPUNPCKHQDQ  Y6, Y4, Y4
+	VPERM2I128   $0x20, Y7, Y3, Y6
+	VMOVDQU      Y6, 32(AX)(R9*8)
+	VPERM2I128   $0x31, Y7, Y3, Y6
+	VMOVDQU      Y6, 288(AX)(R9*8)
+	VPERM2I128   $0x20, Y2, Y1, Y3
+	VMOVDQU      Y3, 96(AX)(R9*8)
+	VPERM2I128   $0x31, Y2, Y1, Y3
+	VMOVDQU      Y3, 352(AX)(R9*8)
+	VPERM2I128   $0x20, Y5, Y8, Y1
+	VMOVDQU      Y1, 160(AX)(R9*8)
+	VPERM2I128   $0x31, Y5, Y8, Y1
+	VMOVDQU      Y1, 416(AX)(R9*8)
+	VPERM2I128   $0x20, Y4, Y0, Y1
+	VMOVDQU      Y1, 224(AX)(R9*8)
+	VPERM2I128   $0x31, Y4, Y0, Y1
+	VMOVDQU      Y1, 480(AX)(R9*8)
 	VPBROADCASTQ 48(R10), Y0
 	MOVQ         48(R10), R11
 	MOVQ         $0xf000f000f000f000, R12
@@ -1398,18 +1498,18 @@ tile:
 	VMOVD        R11, X1
 	VCVTPH2PS    X1, X1
 	VBROADCASTSS X1, Y1
-	VPSHUFB      constant19<>+0(SB), Y0, Y0
-	VPSRLVD      constant20<>+0(SB), Y0, Y2
-	VPAND        constant21<>+0(SB), Y2, Y2
-	VPSRLVD      constant22<>+0(SB), Y0, Y0
-	VPAND        constant21<>+0(SB), Y0, Y0
+	VPSHUFB      constant21<>+0(SB), Y0, Y0
+	VPSRLVD      constant22<>+0(SB), Y0, Y2
+	VPAND        constant23<>+0(SB), Y2, Y2
+	VPSRLVD      constant24<>+0(SB), Y0, Y0
+	VPAND        constant23<>+0(SB), Y0, Y0
 	VCVTDQ2PS    Y2, Y2
-	VMOVDQU      constant24<>+0(SB), Y3
-	VFMADD213PS  constant23<>+0(SB), Y3, Y2
+	VMOVDQU      constant26<>+0(SB), Y3
+	VFMADD213PS  constant25<>+0(SB), Y3, Y2
 	VMULPS       Y1, Y2, Y2
 	VCVTDQ2PS    Y0, Y0
-	VMOVDQU      constant24<>+0(SB), Y3
-	VFMADD213PS  constant23<>+0(SB), Y3, Y0
+	VMOVDQU      constant26<>+0(SB), Y3
+	VFMADD213PS  constant25<>+0(SB), Y3, Y0
 	VMULPS       Y1, Y0, Y0
 	VMOVDQU      Y2, 32(CX)(R9*2)
 	VMOVDQU      Y0, 96(CX)(R9*2)

@@ -669,7 +669,7 @@ GLOBL constant14<>(SB), RODATA|NOPTR, $64
 
 // func iq1_sRowAVX2(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 // Requires: AVX, AVX2, F16C, FMA3, MMX+
-TEXT ·iq1_sRowAVX2(SB), NOSPLIT, $0-72
+TEXT ·iq1_sRowAVX2(SB), NOSPLIT, $64-72
 	MOVQ dst+0(FP), AX
 	MOVQ w+8(FP), CX
 	MOVQ stride+16(FP), DX
@@ -679,6 +679,9 @@ TEXT ·iq1_sRowAVX2(SB), NOSPLIT, $0-72
 	MOVQ d+40(FP), R8
 	MOVQ s+48(FP), R9
 	MOVQ half+56(FP), R10
+	JMP  constants
+
+begin:
 	ANDQ $-8, SI
 	SHLQ $0x02, SI
 
@@ -693,129 +696,152 @@ group:
 	PREFETCHT1   8192(R11)
 	PREFETCHT0   3072(R11)
 	LEAQ         ·iq1Book+0(SB), R12
-	VPMOVZXBD    2(R11), X1
-	VPBROADCASTW 34(R11), Y2
-	VPSRLVD      constant15<>+0(SB), X2, X2
-	VPAND        constant16<>+0(SB), X2, X2
-	VPOR         X2, X1, X1
-	VPXOR        Y2, Y2, Y2
-	VPCMPEQD     Y3, Y3, Y3
-	VPGATHERDQ   Y3, (R12)(X1*8), Y2
-	VPMADDUBSW   (DI)(R10*8), Y2, Y1
-	VPMOVZXBD    6(R11), X2
-	VPBROADCASTW 36(R11), Y3
-	VPSRLVD      constant15<>+0(SB), X3, X3
-	VPAND        constant16<>+0(SB), X3, X3
-	VPOR         X3, X2, X2
-	VPXOR        Y3, Y3, Y3
-	VPCMPEQD     Y4, Y4, Y4
-	VPGATHERDQ   Y4, (R12)(X2*8), Y3
-	VPMADDUBSW   32(DI)(R10*8), Y3, Y2
-	VPUNPCKLWD   Y2, Y1, Y3
+	VPMOVZXBW    2(R11), Y1
+	VPADDW       Y1, Y1, Y1
+	VPBROADCASTQ 34(R11), Y2
+	VPSHUFB      constant15<>+0(SB), Y2, Y2
+	VPMULLW      constant16<>+0(SB), Y2, Y2
+	VPAND        constant17<>+0(SB), Y2, Y2
+	VPOR         Y2, Y1, Y1
+	VMOVDQU      Y1, (SP)
+	VPMOVZXBW    18(R11), Y1
+	VPADDW       Y1, Y1, Y1
+	VPBROADCASTQ 42(R11), Y2
+	VPSHUFB      constant15<>+0(SB), Y2, Y2
+	VPMULLW      constant16<>+0(SB), Y2, Y2
+	VPAND        constant17<>+0(SB), Y2, Y2
+	VPOR         Y2, Y1, Y1
+	VMOVDQU      Y1, 32(SP)
+	MOVWLZX      (SP), R13
+	VMOVQ        (R12)(R13*4), X1
+	MOVWLZX      2(SP), R13
+	VPINSRQ      $0x01, (R12)(R13*4), X1, X1
+	MOVWLZX      4(SP), R13
+	VMOVQ        (R12)(R13*4), X2
+	MOVWLZX      6(SP), R13
+	VPINSRQ      $0x01, (R12)(R13*4), X2, X2
+	VINSERTI128  $0x01, X2, Y1, Y1
+	VPMADDUBSW   (DI)(R10*8), Y1, Y1
+	MOVWLZX      8(SP), R13
+	VMOVQ        (R12)(R13*4), X2
+	MOVWLZX      10(SP), R13
+	VPINSRQ      $0x01, (R12)(R13*4), X2, X2
+	MOVWLZX      12(SP), R13
+	VMOVQ        (R12)(R13*4), X4
+	MOVWLZX      14(SP), R13
+	VPINSRQ      $0x01, (R12)(R13*4), X4, X4
+	VINSERTI128  $0x01, X4, Y2, Y2
+	VPMADDUBSW   32(DI)(R10*8), Y2, Y2
+	VPUNPCKLWD   Y2, Y1, Y4
 	VPUNPCKHWD   Y2, Y1, Y1
-	VPADDW       Y3, Y1, Y1
-	VPMOVZXBD    10(R11), X2
-	VPBROADCASTW 38(R11), Y3
-	VPSRLVD      constant15<>+0(SB), X3, X3
-	VPAND        constant16<>+0(SB), X3, X3
-	VPOR         X3, X2, X2
-	VPXOR        Y3, Y3, Y3
-	VPCMPEQD     Y4, Y4, Y4
-	VPGATHERDQ   Y4, (R12)(X2*8), Y3
-	VPMADDUBSW   64(DI)(R10*8), Y3, Y2
-	VPMOVZXBD    14(R11), X3
-	VPBROADCASTW 40(R11), Y4
-	VPSRLVD      constant15<>+0(SB), X4, X4
-	VPAND        constant16<>+0(SB), X4, X4
-	VPOR         X4, X3, X3
-	VPXOR        Y4, Y4, Y4
-	VPCMPEQD     Y5, Y5, Y5
-	VPGATHERDQ   Y5, (R12)(X3*8), Y4
-	VPMADDUBSW   96(DI)(R10*8), Y4, Y3
-	VPUNPCKLWD   Y3, Y2, Y4
-	VPUNPCKHWD   Y3, Y2, Y2
-	VPADDW       Y4, Y2, Y2
-	VPUNPCKLDQ   Y2, Y1, Y3
+	VPADDW       Y4, Y1, Y1
+	MOVWLZX      16(SP), R13
+	VMOVQ        (R12)(R13*4), X2
+	MOVWLZX      18(SP), R13
+	VPINSRQ      $0x01, (R12)(R13*4), X2, X2
+	MOVWLZX      20(SP), R13
+	VMOVQ        (R12)(R13*4), X4
+	MOVWLZX      22(SP), R13
+	VPINSRQ      $0x01, (R12)(R13*4), X4, X4
+	VINSERTI128  $0x01, X4, Y2, Y2
+	VPMADDUBSW   64(DI)(R10*8), Y2, Y2
+	MOVWLZX      24(SP), R13
+	VMOVQ        (R12)(R13*4), X4
+	MOVWLZX      26(SP), R13
+	VPINSRQ      $0x01, (R12)(R13*4), X4, X4
+	MOVWLZX      28(SP), R13
+	VMOVQ        (R12)(R13*4), X5
+	MOVWLZX      30(SP), R13
+	VPINSRQ      $0x01, (R12)(R13*4), X5, X5
+	VINSERTI128  $0x01, X5, Y4, Y4
+	VPMADDUBSW   96(DI)(R10*8), Y4, Y4
+	VPUNPCKLWD   Y4, Y2, Y5
+	VPUNPCKHWD   Y4, Y2, Y2
+	VPADDW       Y5, Y2, Y2
+	VPUNPCKLDQ   Y2, Y1, Y4
 	VPUNPCKHDQ   Y2, Y1, Y1
-	VPADDW       Y3, Y1, Y1
-	VPMOVZXBD    18(R11), X2
-	VPBROADCASTW 42(R11), Y3
-	VPSRLVD      constant15<>+0(SB), X3, X3
-	VPAND        constant16<>+0(SB), X3, X3
-	VPOR         X3, X2, X2
-	VPXOR        Y3, Y3, Y3
-	VPCMPEQD     Y4, Y4, Y4
-	VPGATHERDQ   Y4, (R12)(X2*8), Y3
-	VPMADDUBSW   128(DI)(R10*8), Y3, Y2
-	VPMOVZXBD    22(R11), X3
-	VPBROADCASTW 44(R11), Y4
-	VPSRLVD      constant15<>+0(SB), X4, X4
-	VPAND        constant16<>+0(SB), X4, X4
-	VPOR         X4, X3, X3
-	VPXOR        Y4, Y4, Y4
-	VPCMPEQD     Y5, Y5, Y5
-	VPGATHERDQ   Y5, (R12)(X3*8), Y4
-	VPMADDUBSW   160(DI)(R10*8), Y4, Y3
-	VPUNPCKLWD   Y3, Y2, Y4
-	VPUNPCKHWD   Y3, Y2, Y2
-	VPADDW       Y4, Y2, Y2
-	VPMOVZXBD    26(R11), X3
-	VPBROADCASTW 46(R11), Y4
-	VPSRLVD      constant15<>+0(SB), X4, X4
-	VPAND        constant16<>+0(SB), X4, X4
-	VPOR         X4, X3, X3
-	VPXOR        Y4, Y4, Y4
-	VPCMPEQD     Y5, Y5, Y5
-	VPGATHERDQ   Y5, (R12)(X3*8), Y4
-	VPMADDUBSW   192(DI)(R10*8), Y4, Y3
-	VPMOVZXBD    30(R11), X4
-	VPBROADCASTW 48(R11), Y5
-	VPSRLVD      constant15<>+0(SB), X5, X5
-	VPAND        constant16<>+0(SB), X5, X5
-	VPOR         X5, X4, X4
-	VPXOR        Y5, Y5, Y5
-	VPCMPEQD     Y6, Y6, Y6
-	VPGATHERDQ   Y6, (R12)(X4*8), Y5
-	VPMADDUBSW   224(DI)(R10*8), Y5, Y4
-	VPUNPCKLWD   Y4, Y3, Y5
-	VPUNPCKHWD   Y4, Y3, Y3
-	VPADDW       Y5, Y3, Y3
-	VPUNPCKLDQ   Y3, Y2, Y4
-	VPUNPCKHDQ   Y3, Y2, Y2
-	VPADDW       Y4, Y2, Y2
-	VPUNPCKLQDQ  Y2, Y1, Y3
+	VPADDW       Y4, Y1, Y1
+	MOVWLZX      32(SP), R13
+	VMOVQ        (R12)(R13*4), X2
+	MOVWLZX      34(SP), R13
+	VPINSRQ      $0x01, (R12)(R13*4), X2, X2
+	MOVWLZX      36(SP), R13
+	VMOVQ        (R12)(R13*4), X4
+	MOVWLZX      38(SP), R13
+	VPINSRQ      $0x01, (R12)(R13*4), X4, X4
+	VINSERTI128  $0x01, X4, Y2, Y2
+	VPMADDUBSW   128(DI)(R10*8), Y2, Y2
+	MOVWLZX      40(SP), R13
+	VMOVQ        (R12)(R13*4), X4
+	MOVWLZX      42(SP), R13
+	VPINSRQ      $0x01, (R12)(R13*4), X4, X4
+	MOVWLZX      44(SP), R13
+	VMOVQ        (R12)(R13*4), X5
+	MOVWLZX      46(SP), R13
+	VPINSRQ      $0x01, (R12)(R13*4), X5, X5
+	VINSERTI128  $0x01, X5, Y4, Y4
+	VPMADDUBSW   160(DI)(R10*8), Y4, Y4
+	VPUNPCKLWD   Y4, Y2, Y5
+	VPUNPCKHWD   Y4, Y2, Y2
+	VPADDW       Y5, Y2, Y2
+	MOVWLZX      48(SP), R13
+	VMOVQ        (R12)(R13*4), X4
+	MOVWLZX      50(SP), R13
+	VPINSRQ      $0x01, (R12)(R13*4), X4, X4
+	MOVWLZX      52(SP), R13
+	VMOVQ        (R12)(R13*4), X5
+	MOVWLZX      54(SP), R13
+	VPINSRQ      $0x01, (R12)(R13*4), X5, X5
+	VINSERTI128  $0x01, X5, Y4, Y4
+	VPMADDUBSW   192(DI)(R10*8), Y4, Y4
+	MOVWLZX      56(SP), R13
+	VMOVQ        (R12)(R13*4), X5
+	MOVWLZX      58(SP), R13
+	VPINSRQ      $0x01, (R12)(R13*4), X5, X5
+	MOVWLZX      60(SP), R13
+	VMOVQ        (R12)(R13*4), X6
+	MOVWLZX      62(SP), R13
+	VPINSRQ      $0x01, (R12)(R13*4), X6, X6
+	VINSERTI128  $0x01, X6, Y5, Y5
+	VPMADDUBSW   224(DI)(R10*8), Y5, Y5
+	VPUNPCKLWD   Y5, Y4, Y6
+	VPUNPCKHWD   Y5, Y4, Y4
+	VPADDW       Y6, Y4, Y4
+	VPUNPCKLDQ   Y4, Y2, Y5
+	VPUNPCKHDQ   Y4, Y2, Y2
+	VPADDW       Y5, Y2, Y2
+	VPUNPCKLQDQ  Y2, Y1, Y4
 	VPUNPCKHQDQ  Y2, Y1, Y1
-	VEXTRACTI128 $0x01, Y3, X2
-	VPMOVSXWD    X3, Y3
-	VPMOVSXWD    X2, Y2
-	VEXTRACTI128 $0x01, Y1, X4
-	VPMOVSXWD    X1, Y1
+	VEXTRACTI128 $0x01, Y4, X2
 	VPMOVSXWD    X4, Y4
-	VPADDD       Y1, Y3, Y3
-	VPADDD       Y4, Y2, Y2
-	VPADDD       Y2, Y3, Y3
+	VPMOVSXWD    X2, Y2
+	VEXTRACTI128 $0x01, Y1, X5
+	VPMOVSXWD    X1, Y1
+	VPMOVSXWD    X5, Y5
+	VPADDD       Y1, Y4, Y4
+	VPADDD       Y5, Y2, Y2
+	VPADDD       Y2, Y4, Y4
 	VMOVDQU      (R9)(R10*1), Y1
 	VPSLLD       $0x04, Y1, Y2
-	VPSUBD       Y2, Y3, Y3
+	VPSUBD       Y2, Y4, Y4
 	VPMOVZXWD    34(R11), Y2
 	VPADDD       Y1, Y1, Y1
 	VPSLLD       $0x10, Y2, Y2
 	VPSRAD       $0x1f, Y2, Y2
 	VPAND        Y1, Y2, Y1
-	VPSUBD       Y1, Y3, Y3
+	VPSUBD       Y1, Y4, Y4
 	VPBROADCASTW (R11), Y1
 	VCVTPH2PS    X1, Y1
 	VPMOVZXWD    34(R11), Y2
-	VPSRLVD      constant17<>+0(SB), Y2, Y2
-	VPAND        constant18<>+0(SB), Y2, Y2
+	VPSRLVD      constant18<>+0(SB), Y2, Y2
+	VPAND        constant19<>+0(SB), Y2, Y2
 	VCVTDQ2PS    Y2, Y2
-	VMOVDQU      constant20<>+0(SB), Y4
-	VFMADD213PS  constant19<>+0(SB), Y4, Y2
+	VFMADD213PS  constant20<>+0(SB), Y3, Y2
 	VMULPS       Y1, Y2, Y2
 	VMOVDQU      (R8)(R10*1), Y1
-	VCVTDQ2PS    Y3, Y3
+	VCVTDQ2PS    Y4, Y4
 	VMULPS       Y1, Y2, Y2
-	VFMADD231PS  Y2, Y3, Y0
+	VFMADD231PS  Y2, Y4, Y0
 	ADDQ         $+50, R11
 	ADDQ         $+32, R10
 	JMP          group
@@ -835,45 +861,55 @@ rest:
 	VZEROUPPER
 	RET
 
-DATA constant15<>+0(SB)/8, $0x0000000b00000008
-DATA constant15<>+8(SB)/8, $0x000000110000000e
-DATA constant15<>+16(SB)/8, $0x0000000b00000008
-DATA constant15<>+24(SB)/8, $0x000000110000000e
+constants:
+	VMOVDQU constant21<>+0(SB), Y3
+	JMP     begin
+
+DATA constant15<>+0(SB)/8, $0x0100010001000100
+DATA constant15<>+8(SB)/8, $0x0302030203020302
+DATA constant15<>+16(SB)/8, $0x0504050405040504
+DATA constant15<>+24(SB)/8, $0x0706070607060706
 GLOBL constant15<>(SB), RODATA|NOPTR, $32
 
-DATA constant16<>+0(SB)/8, $0x0000070000000700
-DATA constant16<>+8(SB)/8, $0x0000070000000700
-DATA constant16<>+16(SB)/8, $0x0000070000000700
-DATA constant16<>+24(SB)/8, $0x0000070000000700
+DATA constant16<>+0(SB)/8, $0x0001000800400200
+DATA constant16<>+8(SB)/8, $0x0001000800400200
+DATA constant16<>+16(SB)/8, $0x0001000800400200
+DATA constant16<>+24(SB)/8, $0x0001000800400200
 GLOBL constant16<>(SB), RODATA|NOPTR, $32
 
-DATA constant17<>+0(SB)/8, $0x0000000c0000000c
-DATA constant17<>+8(SB)/8, $0x0000000c0000000c
-DATA constant17<>+16(SB)/8, $0x0000000c0000000c
-DATA constant17<>+24(SB)/8, $0x0000000c0000000c
+DATA constant17<>+0(SB)/8, $0x0e000e000e000e00
+DATA constant17<>+8(SB)/8, $0x0e000e000e000e00
+DATA constant17<>+16(SB)/8, $0x0e000e000e000e00
+DATA constant17<>+24(SB)/8, $0x0e000e000e000e00
 GLOBL constant17<>(SB), RODATA|NOPTR, $32
 
-DATA constant18<>+0(SB)/8, $0x0000000700000007
-DATA constant18<>+8(SB)/8, $0x0000000700000007
-DATA constant18<>+16(SB)/8, $0x0000000700000007
-DATA constant18<>+24(SB)/8, $0x0000000700000007
+DATA constant18<>+0(SB)/8, $0x0000000c0000000c
+DATA constant18<>+8(SB)/8, $0x0000000c0000000c
+DATA constant18<>+16(SB)/8, $0x0000000c0000000c
+DATA constant18<>+24(SB)/8, $0x0000000c0000000c
 GLOBL constant18<>(SB), RODATA|NOPTR, $32
 
-DATA constant19<>+0(SB)/8, $0x3e0000003e000000
-DATA constant19<>+8(SB)/8, $0x3e0000003e000000
-DATA constant19<>+16(SB)/8, $0x3e0000003e000000
-DATA constant19<>+24(SB)/8, $0x3e0000003e000000
+DATA constant19<>+0(SB)/8, $0x0000000700000007
+DATA constant19<>+8(SB)/8, $0x0000000700000007
+DATA constant19<>+16(SB)/8, $0x0000000700000007
+DATA constant19<>+24(SB)/8, $0x0000000700000007
 GLOBL constant19<>(SB), RODATA|NOPTR, $32
 
-DATA constant20<>+0(SB)/8, $0x3e8000003e800000
-DATA constant20<>+8(SB)/8, $0x3e8000003e800000
-DATA constant20<>+16(SB)/8, $0x3e8000003e800000
-DATA constant20<>+24(SB)/8, $0x3e8000003e800000
+DATA constant20<>+0(SB)/8, $0x3e0000003e000000
+DATA constant20<>+8(SB)/8, $0x3e0000003e000000
+DATA constant20<>+16(SB)/8, $0x3e0000003e000000
+DATA constant20<>+24(SB)/8, $0x3e0000003e000000
 GLOBL constant20<>(SB), RODATA|NOPTR, $32
+
+DATA constant21<>+0(SB)/8, $0x3e8000003e800000
+DATA constant21<>+8(SB)/8, $0x3e8000003e800000
+DATA constant21<>+16(SB)/8, $0x3e8000003e800000
+DATA constant21<>+24(SB)/8, $0x3e8000003e800000
+GLOBL constant21<>(SB), RODATA|NOPTR, $32
 
 // func iq1_sPackAVX2(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX2, F16C, FMA3
-TEXT ·iq1_sPackAVX2(SB), NOSPLIT, $0-56
+TEXT ·iq1_sPackAVX2(SB), NOSPLIT, $128-56
 	MOVQ t+0(FP), AX
 	MOVQ a+8(FP), CX
 	MOVQ w+24(FP), DX
@@ -890,266 +926,330 @@ row:
 
 tile:
 	LEAQ         ·iq1Book+0(SB), R11
-	VPMOVZXBD    2(R10), X0
-	VPBROADCASTW 34(R10), Y2
-	VPSRLVD      constant15<>+0(SB), X2, X1
-	VPAND        constant16<>+0(SB), X1, X1
-	VPOR         X1, X0, X0
-	VPXOR        Y1, Y1, Y1
-	VPCMPEQD     Y3, Y3, Y3
-	VPGATHERDQ   Y3, (R11)(X0*8), Y1
+	VPMOVZXBW    2(R10), Y0
+	VPADDW       Y0, Y0, Y0
+	VPBROADCASTQ 34(R10), Y1
+	VPSHUFB      constant15<>+0(SB), Y1, Y1
+	VPMULLW      constant16<>+0(SB), Y1, Y1
+	VPAND        constant17<>+0(SB), Y1, Y1
+	VPOR         Y1, Y0, Y0
+	VMOVDQU      Y0, (SP)
+	VPMOVZXBW    18(R10), Y0
+	VPADDW       Y0, Y0, Y0
+	VPBROADCASTQ 42(R10), Y1
+	VPSHUFB      constant15<>+0(SB), Y1, Y1
+	VPMULLW      constant16<>+0(SB), Y1, Y1
+	VPAND        constant17<>+0(SB), Y1, Y1
+	VPOR         Y1, Y0, Y0
+	VMOVDQU      Y0, 32(SP)
+	MOVWLZX      (SP), R12
+	VMOVQ        (R11)(R12*4), X0
+	MOVWLZX      2(SP), R12
+	VPINSRQ      $0x01, (R11)(R12*4), X0, X0
+	MOVWLZX      4(SP), R12
+	VMOVQ        (R11)(R12*4), X1
+	MOVWLZX      6(SP), R12
+	VPINSRQ      $0x01, (R11)(R12*4), X1, X1
+	VINSERTI128  $0x01, X1, Y0, Y0
+	VPBROADCASTW 34(R10), Y1
+	VPSRAW       $0x0f, Y1, Y1
+	VPAND        constant22<>+0(SB), Y1, Y1
+	VPSUBB       Y1, Y0, Y0
+	MOVWLZX      8(SP), R12
+	VMOVQ        (R11)(R12*4), X1
+	MOVWLZX      10(SP), R12
+	VPINSRQ      $0x01, (R11)(R12*4), X1, X1
+	MOVWLZX      12(SP), R12
+	VMOVQ        (R11)(R12*4), X2
+	MOVWLZX      14(SP), R12
+	VPINSRQ      $0x01, (R11)(R12*4), X2, X2
+	VINSERTI128  $0x01, X2, Y1, Y1
+	VPBROADCASTW 36(R10), Y2
 	VPSRAW       $0x0f, Y2, Y2
-	VPAND        constant21<>+0(SB), Y2, Y0
-	VPSUBB       Y0, Y1, Y1
-	VPMOVZXBD    6(R10), X0
-	VPBROADCASTW 36(R10), Y3
-	VPSRLVD      constant15<>+0(SB), X3, X2
-	VPAND        constant16<>+0(SB), X2, X2
-	VPOR         X2, X0, X0
-	VPXOR        Y2, Y2, Y2
-	VPCMPEQD     Y4, Y4, Y4
-	VPGATHERDQ   Y4, (R11)(X0*8), Y2
+	VPAND        constant22<>+0(SB), Y2, Y2
+	VPSUBB       Y2, Y1, Y1
+	MOVWLZX      16(SP), R12
+	VMOVQ        (R11)(R12*4), X2
+	MOVWLZX      18(SP), R12
+	VPINSRQ      $0x01, (R11)(R12*4), X2, X2
+	MOVWLZX      20(SP), R12
+	VMOVQ        (R11)(R12*4), X3
+	MOVWLZX      22(SP), R12
+	VPINSRQ      $0x01, (R11)(R12*4), X3, X3
+	VINSERTI128  $0x01, X3, Y2, Y2
+	VPBROADCASTW 38(R10), Y3
 	VPSRAW       $0x0f, Y3, Y3
-	VPAND        constant21<>+0(SB), Y3, Y0
-	VPSUBB       Y0, Y2, Y2
-	VPMOVZXBD    10(R10), X0
-	VPBROADCASTW 38(R10), Y4
-	VPSRLVD      constant15<>+0(SB), X4, X3
-	VPAND        constant16<>+0(SB), X3, X3
-	VPOR         X3, X0, X0
-	VPXOR        Y3, Y3, Y3
-	VPCMPEQD     Y5, Y5, Y5
-	VPGATHERDQ   Y5, (R11)(X0*8), Y3
+	VPAND        constant22<>+0(SB), Y3, Y3
+	VPSUBB       Y3, Y2, Y2
+	MOVWLZX      24(SP), R12
+	VMOVQ        (R11)(R12*4), X3
+	MOVWLZX      26(SP), R12
+	VPINSRQ      $0x01, (R11)(R12*4), X3, X3
+	MOVWLZX      28(SP), R12
+	VMOVQ        (R11)(R12*4), X4
+	MOVWLZX      30(SP), R12
+	VPINSRQ      $0x01, (R11)(R12*4), X4, X4
+	VINSERTI128  $0x01, X4, Y3, Y3
+	VPBROADCASTW 40(R10), Y4
 	VPSRAW       $0x0f, Y4, Y4
-	VPAND        constant21<>+0(SB), Y4, Y0
-	VPSUBB       Y0, Y3, Y3
-	VPMOVZXBD    14(R10), X0
-	VPBROADCASTW 40(R10), Y5
-	VPSRLVD      constant15<>+0(SB), X5, X4
-	VPAND        constant16<>+0(SB), X4, X4
-	VPOR         X4, X0, X0
-	VPXOR        Y4, Y4, Y4
-	VPCMPEQD     Y6, Y6, Y6
-	VPGATHERDQ   Y6, (R11)(X0*8), Y4
+	VPAND        constant22<>+0(SB), Y4, Y4
+	VPSUBB       Y4, Y3, Y3
+	MOVWLZX      32(SP), R12
+	VMOVQ        (R11)(R12*4), X4
+	MOVWLZX      34(SP), R12
+	VPINSRQ      $0x01, (R11)(R12*4), X4, X4
+	MOVWLZX      36(SP), R12
+	VMOVQ        (R11)(R12*4), X5
+	MOVWLZX      38(SP), R12
+	VPINSRQ      $0x01, (R11)(R12*4), X5, X5
+	VINSERTI128  $0x01, X5, Y4, Y4
+	VPBROADCASTW 42(R10), Y5
 	VPSRAW       $0x0f, Y5, Y5
-	VPAND        constant21<>+0(SB), Y5, Y0
-	VPSUBB       Y0, Y4, Y4
-	VPMOVZXBD    18(R10), X0
-	VPBROADCASTW 42(R10), Y6
-	VPSRLVD      constant15<>+0(SB), X6, X5
-	VPAND        constant16<>+0(SB), X5, X5
-	VPOR         X5, X0, X0
-	VPXOR        Y5, Y5, Y5
-	VPCMPEQD     Y7, Y7, Y7
-	VPGATHERDQ   Y7, (R11)(X0*8), Y5
+	VPAND        constant22<>+0(SB), Y5, Y5
+	VPSUBB       Y5, Y4, Y4
+	MOVWLZX      40(SP), R12
+	VMOVQ        (R11)(R12*4), X5
+	MOVWLZX      42(SP), R12
+	VPINSRQ      $0x01, (R11)(R12*4), X5, X5
+	MOVWLZX      44(SP), R12
+	VMOVQ        (R11)(R12*4), X6
+	MOVWLZX      46(SP), R12
+	VPINSRQ      $0x01, (R11)(R12*4), X6, X6
+	VINSERTI128  $0x01, X6, Y5, Y5
+	VPBROADCASTW 44(R10), Y6
 	VPSRAW       $0x0f, Y6, Y6
-	VPAND        constant21<>+0(SB), Y6, Y0
-	VPSUBB       Y0, Y5, Y5
-	VPMOVZXBD    22(R10), X0
-	VPBROADCASTW 44(R10), Y7
-	VPSRLVD      constant15<>+0(SB), X7, X6
-	VPAND        constant16<>+0(SB), X6, X6
-	VPOR         X6, X0, X0
-	VPXOR        Y6, Y6, Y6
-	VPCMPEQD     Y8, Y8, Y8
-	VPGATHERDQ   Y8, (R11)(X0*8), Y6
+	VPAND        constant22<>+0(SB), Y6, Y6
+	VPSUBB       Y6, Y5, Y5
+	MOVWLZX      48(SP), R12
+	VMOVQ        (R11)(R12*4), X6
+	MOVWLZX      50(SP), R12
+	VPINSRQ      $0x01, (R11)(R12*4), X6, X6
+	MOVWLZX      52(SP), R12
+	VMOVQ        (R11)(R12*4), X7
+	MOVWLZX      54(SP), R12
+	VPINSRQ      $0x01, (R11)(R12*4), X7, X7
+	VINSERTI128  $0x01, X7, Y6, Y6
+	VPBROADCASTW 46(R10), Y7
 	VPSRAW       $0x0f, Y7, Y7
-	VPAND        constant21<>+0(SB), Y7, Y0
-	VPSUBB       Y0, Y6, Y6
-	VPMOVZXBD    26(R10), X0
-	VPBROADCASTW 46(R10), Y8
-	VPSRLVD      constant15<>+0(SB), X8, X7
-	VPAND        constant16<>+0(SB), X7, X7
-	VPOR         X7, X0, X0
-	VPXOR        Y7, Y7, Y7
-	VPCMPEQD     Y9, Y9, Y9
-	VPGATHERDQ   Y9, (R11)(X0*8), Y7
+	VPAND        constant22<>+0(SB), Y7, Y7
+	VPSUBB       Y7, Y6, Y6
+	MOVWLZX      56(SP), R12
+	VMOVQ        (R11)(R12*4), X7
+	MOVWLZX      58(SP), R12
+	VPINSRQ      $0x01, (R11)(R12*4), X7, X7
+	MOVWLZX      60(SP), R12
+	VMOVQ        (R11)(R12*4), X8
+	MOVWLZX      62(SP), R12
+	VPINSRQ      $0x01, (R11)(R12*4), X8, X8
+	VINSERTI128  $0x01, X8, Y7, Y7
+	VPBROADCASTW 48(R10), Y8
 	VPSRAW       $0x0f, Y8, Y8
-	VPAND        constant21<>+0(SB), Y8, Y0
-	VPSUBB       Y0, Y7, Y7
-	VPMOVZXBD    30(R10), X0
-	VPBROADCASTW 48(R10), Y9
-	VPSRLVD      constant15<>+0(SB), X9, X8
-	VPAND        constant16<>+0(SB), X8, X8
-	VPOR         X8, X0, X0
-	VPXOR        Y8, Y8, Y8
-	VPCMPEQD     Y10, Y10, Y10
-	VPGATHERDQ   Y10, (R11)(X0*8), Y8
-	VPSRAW       $0x0f, Y9, Y9
-	VPAND        constant21<>+0(SB), Y9, Y0
-	VPSUBB       Y0, Y8, Y8
-	VPUNPCKLDQ   Y2, Y1, Y0
-	VPUNPCKHDQ   Y2, Y1, Y1
-	VPUNPCKLDQ   Y4, Y3, Y2
-	VPUNPCKHDQ   Y4, Y3, Y3
-	VPUNPCKLQDQ  Y2, Y0, Y4
+	VPAND        constant22<>+0(SB), Y8, Y8
+	VPSUBB       Y8, Y7, Y7
+	VPUNPCKLDQ   Y1, Y0, Y8
+	VPUNPCKHDQ   Y1, Y0, Y0
+	VPUNPCKLDQ   Y3, Y2, Y1
+	VPUNPCKHDQ   Y3, Y2, Y2
+	VPUNPCKLQDQ  Y1, Y8, Y3
+	VPUNPCKHQDQ  Y1, Y8, Y1
+	VPUNPCKLQDQ  Y2, Y0, Y8
 	VPUNPCKHQDQ  Y2, Y0, Y0
-	VPUNPCKLQDQ  Y3, Y1, Y2
-	VPUNPCKHQDQ  Y3, Y1, Y1
-	VPUNPCKLDQ   Y6, Y5, Y3
-	VPUNPCKHDQ   Y6, Y5, Y5
-	VPUNPCKLDQ   Y8, Y7, Y6
-	VPUNPCKHDQ   Y8, Y7, Y7
-	VPUNPCKLQDQ  Y6, Y3, Y8
-	VPUNPCKHQDQ  Y6, Y3, Y3
-	VPUNPCKLQDQ  Y7, Y5, Y6
-	VPUNPCKHQDQ  Y7, Y5, Y5
-	VPERM2I128   $0x20, Y8, Y4, Y7
-	VMOVDQU      Y7, (AX)(R9*8)
-	VPERM2I128   $0x31, Y8, Y4, Y7
-	VMOVDQU      Y7, 256(AX)(R9*8)
-	VPERM2I128   $0x20, Y3, Y0, Y4
-	VMOVDQU      Y4, 64(AX)(R9*8)
-	VPERM2I128   $0x31, Y3, Y0, Y4
-	VMOVDQU      Y4, 320(AX)(R9*8)
-	VPERM2I128   $0x20, Y6, Y2, Y0
-	VMOVDQU      Y0, 128(AX)(R9*8)
-	VPERM2I128   $0x31, Y6, Y2, Y0
-	VMOVDQU      Y0, 384(AX)(R9*8)
-	VPERM2I128   $0x20, Y5, Y1, Y0
-	VMOVDQU      Y0, 192(AX)(R9*8)
-	VPERM2I128   $0x31, Y5, Y1, Y0
-	VMOVDQU      Y0, 448(AX)(R9*8)
+	VPUNPCKLDQ   Y5, Y4, Y2
+	VPUNPCKHDQ   Y5, Y4, Y4
+	VPUNPCKLDQ   Y7, Y6, Y5
+	VPUNPCKHDQ   Y7, Y6, Y6
+	VPUNPCKLQDQ  Y5, Y2, Y7
+	VPUNPCKHQDQ  Y5, Y2, Y2
+	VPUNPCKLQDQ  Y6, Y4, Y5
+	VPUNPCKHQDQ  Y6, Y4, Y4
+	VPERM2I128   $0x20, Y7, Y3, Y6
+	VMOVDQU      Y6, (AX)(R9*8)
+	VPERM2I128   $0x31, Y7, Y3, Y6
+	VMOVDQU      Y6, 256(AX)(R9*8)
+	VPERM2I128   $0x20, Y2, Y1, Y3
+	VMOVDQU      Y3, 64(AX)(R9*8)
+	VPERM2I128   $0x31, Y2, Y1, Y3
+	VMOVDQU      Y3, 320(AX)(R9*8)
+	VPERM2I128   $0x20, Y5, Y8, Y1
+	VMOVDQU      Y1, 128(AX)(R9*8)
+	VPERM2I128   $0x31, Y5, Y8, Y1
+	VMOVDQU      Y1, 384(AX)(R9*8)
+	VPERM2I128   $0x20, Y4, Y0, Y1
+	VMOVDQU      Y1, 192(AX)(R9*8)
+	VPERM2I128   $0x31, Y4, Y0, Y1
+	VMOVDQU      Y1, 448(AX)(R9*8)
 	VPBROADCASTW (R10), Y0
 	VCVTPH2PS    X0, Y0
 	VPMOVZXWD    34(R10), Y1
-	VPSRLVD      constant17<>+0(SB), Y1, Y1
-	VPAND        constant18<>+0(SB), Y1, Y1
+	VPSRLVD      constant18<>+0(SB), Y1, Y1
+	VPAND        constant19<>+0(SB), Y1, Y1
 	VCVTDQ2PS    Y1, Y1
-	VMOVDQU      constant20<>+0(SB), Y2
-	VFMADD213PS  constant19<>+0(SB), Y2, Y1
+	VMOVDQU      constant21<>+0(SB), Y2
+	VFMADD213PS  constant20<>+0(SB), Y2, Y1
 	VMULPS       Y0, Y1, Y1
 	VMOVDQU      Y1, (CX)(R9*1)
 	ADDQ         $+50, R10
 	LEAQ         ·iq1Book+0(SB), R11
-	VPMOVZXBD    2(R10), X0
-	VPBROADCASTW 34(R10), Y2
-	VPSRLVD      constant15<>+0(SB), X2, X1
-	VPAND        constant16<>+0(SB), X1, X1
-	VPOR         X1, X0, X0
-	VPXOR        Y1, Y1, Y1
-	VPCMPEQD     Y3, Y3, Y3
-	VPGATHERDQ   Y3, (R11)(X0*8), Y1
+	VPMOVZXBW    2(R10), Y0
+	VPADDW       Y0, Y0, Y0
+	VPBROADCASTQ 34(R10), Y1
+	VPSHUFB      constant15<>+0(SB), Y1, Y1
+	VPMULLW      constant16<>+0(SB), Y1, Y1
+	VPAND        constant17<>+0(SB), Y1, Y1
+	VPOR         Y1, Y0, Y0
+	VMOVDQU      Y0, 64(SP)
+	VPMOVZXBW    18(R10), Y0
+	VPADDW       Y0, Y0, Y0
+	VPBROADCASTQ 42(R10), Y1
+	VPSHUFB      constant15<>+0(SB), Y1, Y1
+	VPMULLW      constant16<>+0(SB), Y1, Y1
+	VPAND        constant17<>+0(SB), Y1, Y1
+	VPOR         Y1, Y0, Y0
+	VMOVDQU      Y0, 96(SP)
+	MOVWLZX      64(SP), R12
+	VMOVQ        (R11)(R12*4), X0
+	MOVWLZX      66(SP), R12
+	VPINSRQ      $0x01, (R11)(R12*4), X0, X0
+	MOVWLZX      68(SP), R12
+	VMOVQ        (R11)(R12*4), X1
+	MOVWLZX      70(SP), R12
+	VPINSRQ      $0x01, (R11)(R12*4), X1, X1
+	VINSERTI128  $0x01, X1, Y0, Y0
+	VPBROADCASTW 34(R10), Y1
+	VPSRAW       $0x0f, Y1, Y1
+	VPAND        constant22<>+0(SB), Y1, Y1
+	VPSUBB       Y1, Y0, Y0
+	MOVWLZX      72(SP), R12
+	VMOVQ        (R11)(R12*4), X1
+	MOVWLZX      74(SP), R12
+	VPINSRQ      $0x01, (R11)(R12*4), X1, X1
+	MOVWLZX      76(SP), R12
+	VMOVQ        (R11)(R12*4), X2
+	MOVWLZX      78(SP), R12
+	VPINSRQ      $0x01, (R11)(R12*4), X2, X2
+	VINSERTI128  $0x01, X2, Y1, Y1
+	VPBROADCASTW 36(R10), Y2
 	VPSRAW       $0x0f, Y2, Y2
-	VPAND        constant21<>+0(SB), Y2, Y0
-	VPSUBB       Y0, Y1, Y1
-	VPMOVZXBD    6(R10), X0
-	VPBROADCASTW 36(R10), Y3
-	VPSRLVD      constant15<>+0(SB), X3, X2
-	VPAND        constant16<>+0(SB), X2, X2
-	VPOR         X2, X0, X0
-	VPXOR        Y2, Y2, Y2
-	VPCMPEQD     Y4, Y4, Y4
-	VPGATHERDQ   Y4, (R11)(X0*8), Y2
+	VPAND        constant22<>+0(SB), Y2, Y2
+	VPSUBB       Y2, Y1, Y1
+	MOVWLZX      80(SP), R12
+	VMOVQ        (R11)(R12*4), X2
+	MOVWLZX      82(SP), R12
+	VPINSRQ      $0x01, (R11)(R12*4), X2, X2
+	MOVWLZX      84(SP), R12
+	VMOVQ        (R11)(R12*4), X3
+	MOVWLZX      86(SP), R12
+	VPINSRQ      $0x01, (R11)(R12*4), X3, X3
+	VINSERTI128  $0x01, X3, Y2, Y2
+	VPBROADCASTW 38(R10), Y3
 	VPSRAW       $0x0f, Y3, Y3
-	VPAND        constant21<>+0(SB), Y3, Y0
-	VPSUBB       Y0, Y2, Y2
-	VPMOVZXBD    10(R10), X0
-	VPBROADCASTW 38(R10), Y4
-	VPSRLVD      constant15<>+0(SB), X4, X3
-	VPAND        constant16<>+0(SB), X3, X3
-	VPOR         X3, X0, X0
-	VPXOR        Y3, Y3, Y3
-	VPCMPEQD     Y5, Y5, Y5
-	VPGATHERDQ   Y5, (R11)(X0*8), Y3
+	VPAND        constant22<>+0(SB), Y3, Y3
+	VPSUBB       Y3, Y2, Y2
+	MOVWLZX      88(SP), R12
+	VMOVQ        (R11)(R12*4), X3
+	MOVWLZX      90(SP), R12
+	VPINSRQ      $0x01, (R11)(R12*4), X3, X3
+	MOVWLZX      92(SP), R12
+	VMOVQ        (R11)(R12*4), X4
+	MOVWLZX      94(SP), R12
+	VPINSRQ      $0x01, (R11)(R12*4), X4, X4
+	VINSERTI128  $0x01, X4, Y3, Y3
+	VPBROADCASTW 40(R10), Y4
 	VPSRAW       $0x0f, Y4, Y4
-	VPAND        constant21<>+0(SB), Y4, Y0
-	VPSUBB       Y0, Y3, Y3
-	VPMOVZXBD    14(R10), X0
-	VPBROADCASTW 40(R10), Y5
-	VPSRLVD      constant15<>+0(SB), X5, X4
-	VPAND        constant16<>+0(SB), X4, X4
-	VPOR         X4, X0, X0
-	VPXOR        Y4, Y4, Y4
-	VPCMPEQD     Y6, Y6, Y6
-	VPGATHERDQ   Y6, (R11)(X0*8), Y4
+	VPAND        constant22<>+0(SB), Y4, Y4
+	VPSUBB       Y4, Y3, Y3
+	MOVWLZX      96(SP), R12
+	VMOVQ        (R11)(R12*4), X4
+	MOVWLZX      98(SP), R12
+	VPINSRQ      $0x01, (R11)(R12*4), X4, X4
+	MOVWLZX      100(SP), R12
+	VMOVQ        (R11)(R12*4), X5
+	MOVWLZX      102(SP), R12
+	VPINSRQ      $0x01, (R11)(R12*4), X5, X5
+	VINSERTI128  $0x01, X5, Y4, Y4
+	VPBROADCASTW 42(R10), Y5
 	VPSRAW       $0x0f, Y5, Y5
-	VPAND        constant21<>+0(SB), Y5, Y0
-	VPSUBB       Y0, Y4, Y4
-	VPMOVZXBD    18(R10), X0
-	VPBROADCASTW 42(R10), Y6
-	VPSRLVD      constant15<>+0(SB), X6, X5
-	VPAND        constant16<>+0(SB), X5, X5
-	VPOR         X5, X0, X0
-	VPXOR        Y5, Y5, Y5
-	VPCMPEQD     Y7, Y7, Y7
-	VPGATHERDQ   Y7, (R11)(X0*8), Y5
+	VPAND        constant22<>+0(SB), Y5, Y5
+	VPSUBB       Y5, Y4, Y4
+	MOVWLZX      104(SP), R12
+	VMOVQ        (R11)(R12*4), X5
+	MOVWLZX      106(SP), R12
+	VPINSRQ      $0x01, (R11)(R12*4), X5, X5
+	MOVWLZX      108(SP), R12
+	VMOVQ        (R11)(R12*4), X6
+	MOVWLZX      110(SP), R12
+	VPINSRQ      $0x01, (R11)(R12*4), X6, X6
+	VINSERTI128  $0x01, X6, Y5, Y5
+	VPBROADCASTW 44(R10), Y6
 	VPSRAW       $0x0f, Y6, Y6
-	VPAND        constant21<>+0(SB), Y6, Y0
-	VPSUBB       Y0, Y5, Y5
-	VPMOVZXBD    22(R10), X0
-	VPBROADCASTW 44(R10), Y7
-	VPSRLVD      constant15<>+0(SB), X7, X6
-	VPAND        constant16<>+0(SB), X6, X6
-	VPOR         X6, X0, X0
-	VPXOR        Y6, Y6, Y6
-	VPCMPEQD     Y8, Y8, Y8
-	VPGATHERDQ   Y8, (R11)(X0*8), Y6
+	VPAND        constant22<>+0(SB), Y6, Y6
+	VPSUBB       Y6, Y5, Y5
+	MOVWLZX      112(SP), R12
+	VMOVQ        (R11)(R12*4), X6
+	MOVWLZX      114(SP), R12
+	VPINSRQ      $0x01, (R11)(R12*4), X6, X6
+	MOVWLZX      116(SP), R12
+	VMOVQ        (R11)(R12*4), X7
+	MOVWLZX      118(SP), R12
+	VPINSRQ      $0x01, (R11)(R12*4), X7, X7
+	VINSERTI128  $0x01, X7, Y6, Y6
+	VPBROADCASTW 46(R10), Y7
 	VPSRAW       $0x0f, Y7, Y7
-	VPAND        constant21<>+0(SB), Y7, Y0
-	VPSUBB       Y0, Y6, Y6
-	VPMOVZXBD    26(R10), X0
-	VPBROADCASTW 46(R10), Y8
-	VPSRLVD      constant15<>+0(SB), X8, X7
-	VPAND        constant16<>+0(SB), X7, X7
-	VPOR         X7, X0, X0
-	VPXOR        Y7, Y7, Y7
-	VPCMPEQD     Y9, Y9, Y9
-	VPGATHERDQ   Y9, (R11)(X0*8), Y7
+	VPAND        constant22<>+0(SB), Y7, Y7
+	VPSUBB       Y7, Y6, Y6
+	MOVWLZX      120(SP), R12
+	VMOVQ        (R11)(R12*4), X7
+	MOVWLZX      122(SP), R12
+	VPINSRQ      $0x01, (R11)(R12*4), X7, X7
+	MOVWLZX      124(SP), R12
+	VMOVQ        (R11)(R12*4), X8
+	MOVWLZX      126(SP), R12
+	VPINSRQ      $0x01, (R11)(R12*4), X8, X8
+	VINSERTI128  $0x01, X8, Y7, Y7
+	VPBROADCASTW 48(R10), Y8
 	VPSRAW       $0x0f, Y8, Y8
-	VPAND        constant21<>+0(SB), Y8, Y0
-	VPSUBB       Y0, Y7, Y7
-	VPMOVZXBD    30(R10), X0
-	VPBROADCASTW 48(R10), Y9
-	VPSRLVD      constant15<>+0(SB), X9, X8
-	VPAND        constant16<>+0(SB), X8, X8
-	VPOR         X8, X0, X0
-	VPXOR        Y8, Y8, Y8
-	VPCMPEQD     Y10, Y10, Y10
-	VPGATHERDQ   Y10, (R11)(X0*8), Y8
-	VPSRAW       $0x0f, Y9, Y9
-	VPAND        constant21<>+0(SB), Y9, Y0
-	VPSUBB       Y0, Y8, Y8
-	VPUNPCKLDQ   Y2, Y1, Y0
-	VPUNPCKHDQ   Y2, Y1, Y1
-	VPUNPCKLDQ   Y4, Y3, Y2
-	VPUNPCKHDQ   Y4, Y3, Y3
-	VPUNPCKLQDQ  Y2, Y0, Y4
+	VPAND        constant22<>+0(SB), Y8, Y8
+	VPSUBB       Y8, Y7, Y7
+	VPUNPCKLDQ   Y1, Y0, Y8
+	VPUNPCKHDQ   Y1, Y0, Y0
+	VPUNPCKLDQ   Y3, Y2, Y1
+	VPUNPCKHDQ   Y3, Y2, Y2
+	VPUNPCKLQDQ  Y1, Y8, Y3
+	VPUNPCKHQDQ  Y1, Y8, Y1
+	VPUNPCKLQDQ  Y2, Y0, Y8
 	VPUNPCKHQDQ  Y2, Y0, Y0
-	VPUNPCKLQDQ  Y3, Y1, Y2
-	VPUNPCKHQDQ  Y3, Y1, Y1
-	VPUNPCKLDQ   Y6, Y5, Y3
-	VPUNPCKHDQ   Y6, Y5, Y5
-	VPUNPCKLDQ   Y8, Y7, Y6
-	VPUNPCKHDQ   Y8, Y7, Y7
-	VPUNPCKLQDQ  Y6, Y3, Y8
-	VPUNPCKHQDQ  Y6, Y3, Y3
-	VPUNPCKLQDQ  Y7, Y5, Y6
-	VPUNPCKHQDQ  Y7, Y5, Y5
-	VPERM2I128   $0x20, Y8, Y4, Y7
-	VMOVDQU      Y7, 32(AX)(R9*8)
-	VPERM2I128   $0x31, Y8, Y4, Y7
-	VMOVDQU      Y7, 288(AX)(R9*8)
-	VPERM2I128   $0x20, Y3, Y0, Y4
-	VMOVDQU      Y4, 96(AX)(R9*8)
-	VPERM2I128   $0x31, Y3, Y0, Y4
-	VMOVDQU      Y4, 352(AX)(R9*8)
-	VPERM2I128   $0x20, Y6, Y2, Y0
-	VMOVDQU      Y0, 160(AX)(R9*8)
-	VPERM2I128   $0x31, Y6, Y2, Y0
-	VMOVDQU      Y0, 416(AX)(R9*8)
-	VPERM2I128   $0x20, Y5, Y1, Y0
-	VMOVDQU      Y0, 224(AX)(R9*8)
-	VPERM2I128   $0x31, Y5, Y1, Y0
-	VMOVDQU      Y0, 480(AX)(R9*8)
+	VPUNPCKLDQ   Y5, Y4, Y2
+	VPUNPCKHDQ   Y5, Y4, Y4
+	VPUNPCKLDQ   Y7, Y6, Y5
+	VPUNPCKHDQ   Y7, Y6, Y6
+	VPUNPCKLQDQ  Y5, Y2, Y7
+	VPUNPCKHQDQ  Y5, Y2, Y2
+	VPUNPCKLQDQ  Y6, Y4, Y5
+	VPUNPCKHQDQ  Y6, Y4, Y4
+	VPERM2I128   $0x20, Y7, Y3, Y6
+	VMOVDQU      Y6, 32(AX)(R9*8)
+	VPERM2I128   $0x31, Y7, Y3, Y6
+	VMOVDQU      Y6, 288(AX)(R9*8)
+	VPERM2I128   $0x20, Y2, Y1, Y3
+	VMOVDQU      Y3, 96(AX)(R9*8)
+	VPERM2I128   $0x31, Y2, Y1, Y3
+	VMOVDQU      Y3, 352(AX)(R9*8)
+	VPERM2I128   $0x20, Y5, Y8, Y1
+	VMOVDQU      Y1, 160(AX)(R9*8)
+	VPERM2I128   $0x31, Y5, Y8, Y1
+	VMOVDQU      Y1, 416(AX)(R9*8)
+	VPERM2I128   $0x20, Y4, Y0, Y1
+	VMOVDQU      Y1, 224(AX)(R9*8)
+	VPERM2I128   $0x31, Y4, Y0, Y1
+	VMOVDQU      Y1, 480(AX)(R9*8)
 	VPBROADCASTW (R10), Y0
 	VCVTPH2PS    X0, Y0
 	VPMOVZXWD    34(R10), Y1
-	VPSRLVD      constant17<>+0(SB), Y1, Y1
-	VPAND        constant18<>+0(SB), Y1, Y1
+	VPSRLVD      constant18<>+0(SB), Y1, Y1
+	VPAND        constant19<>+0(SB), Y1, Y1
 	VCVTDQ2PS    Y1, Y1
-	VMOVDQU      constant20<>+0(SB), Y2
-	VFMADD213PS  constant19<>+0(SB), Y2, Y1
+	VMOVDQU      constant21<>+0(SB), Y2
+	VFMADD213PS  constant20<>+0(SB), Y2, Y1
 	VMULPS       Y0, Y1, Y1
 	VMOVDQU      Y1, 32(CX)(R9*1)
 	ADDQ         $+50, R10
@@ -1164,8 +1264,8 @@ tile:
 	VZEROUPPER
 	RET
 
-DATA constant21<>+0(SB)/8, $0x0202020202020202
-DATA constant21<>+8(SB)/8, $0x0202020202020202
-DATA constant21<>+16(SB)/8, $0x0202020202020202
-DATA constant21<>+24(SB)/8, $0x0202020202020202
-GLOBL constant21<>(SB), RODATA|NOPTR, $32
+DATA constant22<>+0(SB)/8, $0x0202020202020202
+DATA constant22<>+8(SB)/8, $0x0202020202020202
+DATA constant22<>+16(SB)/8, $0x0202020202020202
+DATA constant22<>+24(SB)/8, $0x0202020202020202
+GLOBL constant22<>(SB), RODATA|NOPTR, $32

@@ -20,7 +20,7 @@ func init() {
 	register(format.IQ1_M, smallBias, iq1_mRowAVX512, iq1_mRowAVX2, iq1_mPackAVX512, iq1_mPackAVX2, tileHalvesAVX512, tileHalvesAVX2)
 }
 
-// The codebooks as the assembly looks them up: an entry's codes plus the bias of the format's packed ones, one word an entry.
+// The codebooks as the assembly looks them up: an entry's magnitudes, or IQ1's codes plus the bias, one word an entry.
 var (
 	iq2xxsBook [256]uint64
 	iq2xsBook  [512]uint64
@@ -38,11 +38,11 @@ const (
 
 // fillBooks prepares the codebooks, once and not before a kernel needs one.
 var fillBooks = sync.OnceFunc(func() {
-	fillBook(iq2xxsBook[:], format.IQ2_XXS, 1, iqBias)
-	fillBook(iq2xsBook[:], format.IQ2_XS, 1, iqBias)
-	fillBook(iq2sBook[:], format.IQ2_S, 1, iqBias)
-	fillBook(iq3xxsBook[:], format.IQ3_XXS, 1, iqBias)
-	fillBook(iq3sBook[:], format.IQ3_S, 1, smallBias)
+	fillBook(iq2xxsBook[:], format.IQ2_XXS, 1, 0)
+	fillBook(iq2xsBook[:], format.IQ2_XS, 1, 0)
+	fillBook(iq2sBook[:], format.IQ2_S, 1, 0)
+	fillBook(iq3xxsBook[:], format.IQ3_XXS, 1, 0)
+	fillBook(iq3sBook[:], format.IQ3_S, 1, 0)
 	fillBook(iq1Book[:], format.IQ1_S, 8, smallBias+1)
 })
 

@@ -10,22 +10,25 @@ import (
 )
 
 // iqFormat describes an IQ format: units of eight blocks, whose codes are entries of a codebook, of eight or four columns, with signs
-// or, for IQ1, an offset. The codebook has the bias in its entries.
+// or, for IQ1, an offset. The codebook has magnitudes, or IQ1's bias in its entries.
 type iqFormat struct {
 	name, book string
 	entry      int   // bytes of an entry
 	unit       []int // as unitFormat's
-	shift      int   // log2 of the bias
+	max        int   // the largest code
+	shift      int   // log2 of the bias, which only packed codes have if there are signs
 	kind
 
 	// indices returns the indices of the entries of block b of the group at w, with 512 bits those of block b+1 too, a dword each; and
 	// for IQ1 what lowered uses.
 	indices func(v *simd, u iqUnits, b int) (indices, high reg.VecVirtual)
+	// places, for AVX2 unless nil, prepares the places of the indices of a group's entries, to be used instead.
+	places func(v *simd, u iqUnits) places
 	// signs returns the places of the blocks' sign bits, 32 each, which it prepares; nil for IQ1.
 	signs func(v *simd, u iqUnits) func(b int) Mem
-	// lowered says where the codes of the same blocks as indices', whose second result it has, are two less: a mask of quadwords with
-	// 512 bits, else a vector of bytes; nil for IQ2 and IQ3.
-	lowered func(v *simd, high reg.VecVirtual) Op
+	// lowered says where the codes of the same blocks as indices', whose second result it has with 512 bits, are two less: a mask of
+	// quadwords then, else a vector of bytes; nil for IQ2 and IQ3.
+	lowered func(v *simd, u iqUnits, b int, high reg.VecVirtual) Op
 	// adjust, unless nil, does for whole blocks what lowered is for, in products.
 	adjust func(v *simd, u iqUnits, sums, i reg.VecVirtual)
 	// scales returns the scales' numbers and their factor, a lane a block.
@@ -36,6 +39,13 @@ type iqFormat struct {
 type iqScales struct {
 	d, a, b       reg.VecVirtual
 	slope, offset float32
+}
+
+// places are of indices in memory: number i is so many bytes at at(i), and the offset of its entry scale times as much.
+type places struct {
+	at    func(i int) Mem
+	bytes int
+	scale uint8
 }
 
 // iqUnits are the units of a group.
@@ -58,32 +68,43 @@ func (f *iqFormat) format() *unitFormat {
 	for _, n := range f.unit {
 		size += n
 	}
-	codes := func(v *simd, w reg.Register, lower bool, emit func(reg.VecVirtual)) {
+	codes := func(v *simd, w reg.Register, packed bool, emit func(reg.VecVirtual)) {
 		units := iqUnits{w, size}
 		book := GP64()
 		LEAQ(Mem{Symbol: Symbol{Name: "·" + f.book}, Base: reg.StaticBase}, book)
 		var signs func(int) Mem
-		if f.signs != nil {
+		if f.signs != nil && packed {
 			signs = f.signs(v, units)
 		}
+		var from places
+		scalar := !v.wide() && f.places != nil
+		if scalar {
+			from = f.places(v, units)
+		}
 		for b := 0; b < v.lanes; b += v.lanes / 8 {
-			indices, high := f.indices(v, units, b)
-			u := v.lookUp(book, indices, f.entry)
+			var u, high reg.VecVirtual
+			if scalar {
+				u = v.lookUp(book, from, b)
+			} else {
+				var indices reg.VecVirtual
+				indices, high = f.indices(v, units, b)
+				u = v.gather(book, indices, f.entry)
+			}
 			switch {
 			case signs != nil:
-				v.negate(u, signs(b), 1<<f.shift)
-			case !lower:
+				u = v.signed(u, signs(b), 1<<f.shift)
+			case f.lowered == nil || f.adjust != nil && !packed:
 			case v.wide():
-				VPSUBQ(v.dwords(0x02020202), u, f.lowered(v, high), u)
+				VPSUBQ(v.dwords(0x02020202), u, f.lowered(v, units, b, high), u)
 			default:
-				VPSUBB(v.and(v.dwords(0x02020202), f.lowered(v, high).(reg.VecVirtual)), u, u)
+				VPSUBB(v.and(v.dwords(0x02020202), f.lowered(v, units, b, nil).(reg.VecVirtual)), u, u)
 			}
 			emit(u)
 		}
 	}
 	u := &unitFormat{
-		name: f.name, unit: f.unit, unitBlocks: 8, max: 2<<f.shift - 1, bias: 1 << f.shift, kind: f.kind,
-		codes: func(v *simd, w reg.Register, emit func(reg.VecVirtual)) { codes(v, w, f.adjust == nil, emit) },
+		name: f.name, unit: f.unit, unitBlocks: 8, max: f.max, held: true, kind: f.kind,
+		codes: func(v *simd, w reg.Register, emit func(reg.VecVirtual)) { codes(v, w, false, emit) },
 		tile: func(v *simd, w reg.Register, emit func(int, reg.VecVirtual)) {
 			var in [8]reg.VecVirtual
 			k := 0
@@ -106,6 +127,14 @@ func (f *iqFormat) format() *unitFormat {
 			}
 			return scales
 		},
+	}
+	if f.signs != nil {
+		u.negate = func(v *simd, w reg.Register) func(int, reg.VecVirtual) {
+			signs := f.signs(v, iqUnits{w, size})
+			return func(k int, x reg.VecVirtual) { v.negate(x, signs(k*v.lanes/8)) }
+		}
+	} else {
+		u.bias = 1 << f.shift
 	}
 	if f.adjust != nil {
 		u.adjust = func(v *simd, w reg.Register, sums, i reg.VecVirtual) { f.adjust(v, iqUnits{w, size}, sums, i) }
@@ -132,29 +161,85 @@ func (v *simd) transposed(in [8]reg.VecVirtual, emit func(int, reg.VecVirtual)) 
 	}
 }
 
-// lookUp returns the entries of the codebook with these indices.
-func (v *simd) lookUp(book reg.Register, indices reg.VecVirtual, entry int) reg.VecVirtual {
+// gather returns the entries of the codebook with these indices.
+func (v *simd) gather(book reg.Register, indices reg.VecVirtual, entry int) reg.VecVirtual {
 	u := v.new()
 	zero(u)
 	m := Mem{Base: book, Index: indices, Scale: uint8(entry)}
-	if v.wide() {
-		k := K()
-		ones("KXNORW", k)
+	if !v.wide() {
+		all := v.new()
+		ones("VPCMPEQD", all)
 		if entry == 8 {
-			VPGATHERDQ(m, k, u)
+			VPGATHERDQ(all, m, u)
 		} else {
-			VPGATHERDD(m, k, u)
+			VPGATHERDD(all, m, u)
 		}
 		return u
 	}
-	all := v.new()
-	ones("VPCMPEQD", all)
+	k := K()
+	ones("KXNORW", k)
 	if entry == 8 {
-		VPGATHERDQ(all, m, u)
+		VPGATHERDQ(m, k, u)
 	} else {
-		VPGATHERDD(all, m, u)
+		VPGATHERDD(m, k, u)
 	}
 	return u
+}
+
+// lookUp returns the entries of eight bytes of the codebook for block b, for AVX2. Loads one by one are faster than gathering these.
+func (v *simd) lookUp(book reg.Register, from places, b int) reg.VecVirtual {
+	n := 4 * b
+	next := func() Mem {
+		i := GP32()
+		if from.bytes == 1 {
+			MOVBLZX(from.at(n), i)
+		} else {
+			MOVWLZX(from.at(n), i)
+		}
+		n++
+		return Mem{Base: book, Index: i.As64(), Scale: from.scale}
+	}
+	var halves [2]reg.VecVirtual
+	for h := range halves {
+		x := YMM()
+		loadLow64(next(), x)
+		VPINSRQ(Imm(1), next(), x.AsX(), x.AsX())
+		halves[h] = x
+	}
+	VINSERTI128(Imm(1), halves[1].AsX(), halves[0], halves[0])
+	return halves[0]
+}
+
+// loadLow64 loads the low 64 bits of v and clears the rest, as loadLow does.
+func loadLow64(from Op, v reg.VecVirtual) {
+	Instruction(&ir.Instruction{Opcode: "VMOVQ", Operands: []Op{from, v.AsX()}, Inputs: []Op{from}, Outputs: []Op{v}})
+}
+
+// wordsAt returns the places of a unit's 32 indices of a word, which make makes sixteen at a time.
+func (v *simd) wordsAt(scale uint8, make func(i int) reg.VecVirtual) places {
+	m := AllocLocal(64)
+	for i := 0; i < 32; i += 16 {
+		load(make(i), m.Offset(2*i))
+	}
+	return places{func(i int) Mem { return m.Offset(2 * i) }, 2, scale}
+}
+
+// highBits returns x with the bits of mask of sixteen words: those that have the bytes from of all 128 bits of high, multiplied by factors.
+func (v *simd) highBits(x, high reg.VecVirtual, from [32]uint8, mask uint16, factors ...uint16) reg.VecVirtual {
+	VPSHUFB(v.keep(from[:]), high, high)
+	VPMULLW(v.words(factors...), high, high)
+	return v.or(v.and(v.words(mask), high), x)
+}
+
+// repeated repeats n bytes for words: word i has byte i/count and, if two, the one behind it, of elements of so many bytes.
+func repeated(count, bytes int) (from [32]uint8) {
+	for i := range 16 {
+		from[2*i], from[2*i+1] = uint8(i/count*bytes), 0x80
+		if bytes == 2 {
+			from[2*i+1] = from[2*i] + 1
+		}
+	}
+	return from
 }
 
 // ones sets all bits of r by an instruction whose result does not depend on it; avo must be told.
@@ -162,24 +247,45 @@ func ones(opcode string, r Op) {
 	Instruction(&ir.Instruction{Opcode: opcode, Operands: []Op{r, r, r}, Outputs: []Op{r}})
 }
 
-// negate replaces u, codes with a bias, by those of the negative values where the bits of signs are set: 2·bias - u.
-func (v *simd) negate(u reg.VecVirtual, signs Mem, bias int) {
-	repeat := func(b int) uint32 { return uint32(b) * 0x01010101 }
+// negate changes the sign of x's bytes where the bits of signs are set.
+func (v *simd) negate(x reg.VecVirtual, signs Mem) {
 	if v.wide() {
 		k := K()
 		KMOVQ(signs, k)
-		VPSUBB(u, v.inRegister(v.dwords(repeat(2*bias))), k, u)
+		VPSUBB(x, v.inRegister(v.dwords(0)), k, x)
 		return
 	}
-	// A byte for each bit, all ones if it is set; then (2·bias-1 ^ u) + 1.
+	m := v.bytesOf(signs)
+	VPOR(v.inRegister(v.dwords(0x01010101)), m, m)
+	VPSIGNB(m, x, x)
+}
+
+// signed returns bias + u, or bias - u where the bits of signs are set.
+func (v *simd) signed(u reg.VecVirtual, signs Mem, bias int) reg.VecVirtual {
+	b, x := v.dwords(uint32(bias)*0x01010101), v.new()
+	if v.wide() {
+		k := K()
+		KMOVQ(signs, k)
+		VPADDB(b, u, x)
+		VPSUBB(u, v.inRegister(b), k, x)
+		return x
+	}
+	m := v.bytesOf(signs)
+	VPXOR(m, u, u)
+	VPSUBB(m, u, x)
+	VPADDB(b, x, x)
+	return x
+}
+
+// bytesOf returns a byte for each of 32 bits, all ones if it is set.
+func (v *simd) bytesOf(bits Mem) reg.VecVirtual {
 	m := YMM()
-	VPBROADCASTD(signs, m)
-	VPSHUFB(v.dwords(0, 0, 0x01010101, 0x01010101, 0x02020202, 0x02020202, 0x03030303, 0x03030303), m, m)
+	VPBROADCASTD(bits, m)
+	VPSHUFB(v.inRegister(v.dwords(0, 0, 0x01010101, 0x01010101, 0x02020202, 0x02020202, 0x03030303, 0x03030303)), m, m)
 	bit := v.inRegister(v.dwords(0x08040201, 0x80402010))
 	VPAND(bit, m, m)
 	VPCMPEQB(bit, m, m)
-	VPXOR(v.and(v.dwords(repeat(2*bias-1)), m), u, u)
-	VPSUBB(m, u, u)
+	return m
 }
 
 // part returns op, a constant of full length, in the length of a vector.
@@ -307,17 +413,16 @@ func iq2_xxs() *iqFormat {
 		return lo
 	}
 	return &iqFormat{
-		name: "iq2_xxs", book: "iq2xxsBook", entry: 8, unit: []int{2, 32, 32}, shift: 6,
+		name: "iq2_xxs", book: "iq2xxsBook", entry: 8, unit: []int{2, 32, 32}, max: 43, shift: 6,
 		indices: func(v *simd, u iqUnits, b int) (indices, high reg.VecVirtual) {
 			x := v.fewer()
-			if v.wide() {
-				broadcast128(u.block(b, 2, 8), x)
-				bytes := v.dwords(0x80808000, 0x80808001, 0x80808002, 0x80808003, 0x80808008, 0x80808009, 0x8080800a, 0x8080800b)
-				VPSHUFB(part(bytes, x), x, x)
-			} else {
-				VPMOVZXBD(u.block(b, 2, 8), x)
-			}
+			broadcast128(u.block(b, 2, 8), x)
+			bytes := v.dwords(0x80808000, 0x80808001, 0x80808002, 0x80808003, 0x80808008, 0x80808009, 0x8080800a, 0x8080800b)
+			VPSHUFB(part(bytes, x), x, x)
 			return x, nil
+		},
+		places: func(_ *simd, u iqUnits) places {
+			return places{func(i int) Mem { return u.block(i/4, 2, 8).Offset(i % 4) }, 1, 8}
 		},
 		signs: func(v *simd, u iqUnits) func(int) Mem { return v.store(v.fourSigns(odd(v, u))) },
 		scales: func(v *simd, u iqUnits) iqScales {
@@ -329,12 +434,15 @@ func iq2_xxs() *iqFormat {
 // iq2_xs: binary16 d; 32 words of an index of nine bits and seven signs; scale nibbles.
 func iq2_xs() *iqFormat {
 	return &iqFormat{
-		name: "iq2_xs", book: "iq2xsBook", entry: 8, unit: []int{2, 32, 32, 4, 4}, shift: 6, kind: halves,
+		name: "iq2_xs", book: "iq2xsBook", entry: 8, unit: []int{2, 32, 32, 4, 4}, max: 43, shift: 6, kind: halves,
 		indices: func(v *simd, u iqUnits, b int) (indices, high reg.VecVirtual) {
 			x := v.fewer()
 			VPMOVZXWD(u.block(b, 2, 8), x)
 			and(part(v.dwords(511), x), x, x)
 			return x, nil
+		},
+		places: func(v *simd, u iqUnits) places {
+			return v.wordsAt(8, func(i int) reg.VecVirtual { return v.and(u.block(i/4, 2, 8), v.inRegister(v.words(511))) })
 		},
 		signs: func(v *simd, u iqUnits) func(int) Mem {
 			var x [2]reg.VecVirtual
@@ -360,19 +468,23 @@ func iq2_xs() *iqFormat {
 // iq2_s: binary16 d; the low bytes of the indices; signs; bit pairs above the indices' bytes; scale nibbles.
 func iq2_s() *iqFormat {
 	return &iqFormat{
-		name: "iq2_s", book: "iq2sBook", entry: 8, unit: []int{2, 32, 32, 16}, shift: 6, kind: halves,
+		name: "iq2_s", book: "iq2sBook", entry: 8, unit: []int{2, 32, 32, 16}, max: 43, shift: 6, kind: halves,
 		indices: func(v *simd, u iqUnits, b int) (indices, high reg.VecVirtual) {
 			x := v.fewer()
 			high = v.fewer()
 			VPMOVZXBD(u.block(b, 2, 4), x)
 			// Copies of the bytes of pairs fill the dwords; bits 2i and on of the one above bit 16 go to bit 8.
-			if v.wide() {
-				VPBROADCASTW(u.block(b, 66, 1), high)
-			} else {
-				VPBROADCASTB(u.block(b, 66, 1), high)
-			}
+			VPBROADCASTW(u.block(b, 66, 1), high)
 			VPSRLVD(part(v.dwords(8, 10, 12, 14, 16, 18, 20, 22), high), high, high)
 			return v.addBits(0x300, high, x), nil
+		},
+		places: func(v *simd, u iqUnits) places {
+			return v.wordsAt(8, func(i int) reg.VecVirtual {
+				x, high := v.new(), v.new()
+				VPMOVZXBW(u.block(i/4, 2, 4), x)
+				VPBROADCASTD(u.block(i/4, 66, 1), high)
+				return v.highBits(x, high, repeated(4, 1), 0x300, 256, 64, 16, 4)
+			})
 		},
 		signs:  func(_ *simd, u iqUnits) func(int) Mem { return func(b int) Mem { return u.block(b, 34, 4) } },
 		scales: func(v *simd, u iqUnits) iqScales { return v.nibbleHalves(u, 74) },
@@ -382,7 +494,7 @@ func iq2_s() *iqFormat {
 // iq3_xxs: binary16 d; indices; per block a dword of 4×7 signs and the scale.
 func iq3_xxs() *iqFormat {
 	return &iqFormat{
-		name: "iq3_xxs", book: "iq3xxsBook", entry: 4, unit: []int{2, 32, 32, 32}, shift: 6,
+		name: "iq3_xxs", book: "iq3xxsBook", entry: 4, unit: []int{2, 32, 32, 32}, max: 62, shift: 6,
 		indices: func(v *simd, u iqUnits, b int) (indices, high reg.VecVirtual) {
 			x := v.new()
 			VPMOVZXBD(u.block(b, 2, 8), x)
@@ -398,7 +510,7 @@ func iq3_xxs() *iqFormat {
 // iq3_s: binary16 d; the low bytes of the indices; their high bits, a byte a block; signs; scale nibbles.
 func iq3_s() *iqFormat {
 	return &iqFormat{
-		name: "iq3_s", book: "iq3sBook", entry: 4, unit: []int{2, 32, 32, 32, 4, 4, 4}, shift: 4,
+		name: "iq3_s", book: "iq3sBook", entry: 4, unit: []int{2, 32, 32, 32, 4, 4, 4}, max: 15, shift: 4,
 		indices: func(v *simd, u iqUnits, b int) (indices, high reg.VecVirtual) {
 			x := v.new()
 			VPMOVZXBD(u.block(b, 2, 8), x)
@@ -410,7 +522,7 @@ func iq3_s() *iqFormat {
 			}
 			high = v.new()
 			VPBROADCASTB(u.block(b, 66, 1), high)
-			VPSRLVD(v.dwords(8, 9, 10, 11, 12, 13, 14, 15), high, high)
+			VPSRLVD(v.inRegister(v.dwords(8, 9, 10, 11, 12, 13, 14, 15)), high, high)
 			return v.addBits(0x100, high, x), nil
 		},
 		signs: func(_ *simd, u iqUnits) func(int) Mem { return func(b int) Mem { return u.block(b, 74, 4) } },
@@ -440,27 +552,33 @@ func iq1_s() *iqFormat {
 		return x
 	}
 	return &iqFormat{
-		name: "iq1_s", book: "iq1Book", entry: 8, unit: []int{2, 32, 16}, shift: 4,
+		name: "iq1_s", book: "iq1Book", entry: 8, unit: []int{2, 32, 16}, max: 31, shift: 4,
 		indices: func(v *simd, u iqUnits, b int) (indices, high reg.VecVirtual) {
 			x, bits := v.fewer(), v.fewer()
 			VPMOVZXBD(u.block(b, 2, 4), x)
-			if v.wide() {
-				high = v.fewer()
-				VPBROADCASTD(u.block(b, 34, 2), high)
-				VPRORVD(part(v.dwords(24, 27, 30, 1, 8, 11, 14, 17), high), high, bits)
-			} else {
-				high = v.new()
-				VPBROADCASTW(u.block(b, 34, 2), high)
-				VPSRLVD(part(v.dwords(8, 11, 14, 17), bits), high.AsX(), bits) // of the word's copy from bit 16 on
-			}
+			high = v.fewer()
+			VPBROADCASTD(u.block(b, 34, 2), high)
+			VPRORVD(part(v.dwords(24, 27, 30, 1, 8, 11, 14, 17), high), high, bits)
 			return v.addBits(0x700, bits, x), high
 		},
-		lowered: func(v *simd, high reg.VecVirtual) Op {
+		places: func(v *simd, u iqUnits) places {
+			// Twice the indices: the upper bits of all come to bit 9 by shifts to the left.
+			return v.wordsAt(4, func(i int) reg.VecVirtual {
+				x, high := v.new(), v.new()
+				VPMOVZXBW(u.block(i/4, 2, 4), x)
+				VPADDW(x, x, x)
+				VPBROADCASTQ(u.block(i/4, 34, 2), high)
+				return v.highBits(x, high, repeated(4, 2), 0xe00, 512, 64, 8, 1)
+			})
+		},
+		lowered: func(v *simd, u iqUnits, b int, high reg.VecVirtual) Op {
 			if v.wide() {
 				k := K()
 				VPTESTMD(part(v.dwords(0x8000, 0x8000, 0x8000, 0x8000, 1<<31, 1<<31, 1<<31, 1<<31), high), high, k)
 				return k
 			}
+			high = v.new()
+			VPBROADCASTW(u.block(b, 34, 2), high)
 			VPSRAW(Imm(15), high, high)
 			return high
 		},
@@ -487,32 +605,35 @@ func iq1_s() *iqFormat {
 // 4×3 bits of scales below.
 func iq1_m() *iqFormat {
 	return &iqFormat{
-		name: "iq1_m", book: "iq1Book", entry: 8, unit: []int{32, 16, 4, 4}, shift: 4, kind: halves,
+		name: "iq1_m", book: "iq1Book", entry: 8, unit: []int{32, 16, 4, 4}, max: 31, shift: 4, kind: halves,
 		indices: func(v *simd, u iqUnits, b int) (indices, high reg.VecVirtual) {
 			x := v.fewer()
 			high = v.fewer()
 			VPMOVZXBD(u.block(b, 0, 4), x)
 			// The nibbles, copies of which fill the dwords, go to bit 8.
-			if v.wide() {
-				VPBROADCASTD(u.block(b, 32, 2), high)
-				VPRORVD(part(v.dwords(24, 28, 0, 4, 8, 12, 16, 20), high), high, high)
-			} else {
-				VPBROADCASTW(u.block(b, 32, 2), high)
-				VPSRLVD(part(v.dwords(8, 12, 16, 20), high), high, high)
-			}
+			VPBROADCASTD(u.block(b, 32, 2), high)
+			VPRORVD(part(v.dwords(24, 28, 0, 4, 8, 12, 16, 20), high), high, high)
 			return v.addBits(0x700, high, x), high
 		},
-		lowered: func(v *simd, high reg.VecVirtual) Op {
+		places: func(v *simd, u iqUnits) places {
+			return v.wordsAt(8, func(i int) reg.VecVirtual {
+				x, high := v.new(), v.new()
+				VPMOVZXBW(u.block(i/4, 0, 4), x)
+				VPBROADCASTQ(u.block(i/4, 32, 2), high)
+				return v.highBits(x, high, repeated(2, 1), 0x700, 256, 16)
+			})
+		},
+		lowered: func(v *simd, u iqUnits, b int, high reg.VecVirtual) Op {
 			if v.wide() {
 				k := K()
 				VPTESTMD(part(v.dwords(0x800), high), high, k)
 				return k
 			}
-			all := v.new()
-			VPSLLD(Imm(20), high, high)
-			VPSRAD(Imm(31), high, high)
-			VPMOVSXDQ(high, all)
-			return all
+			x, bit := v.new(), v.inRegister(v.dwords(1<<19, 1<<19, 1<<23, 1<<23, 1<<27, 1<<27, 1<<31, 1<<31))
+			VPBROADCASTD(u.block(b, 30, 2), x) // the block's word is the upper one
+			and(bit, x, x)
+			VPCMPEQD(bit, x, x)
+			return x
 		},
 		scales: func(v *simd, u iqUnits) iqScales {
 			x, d := v.new(), v.new()

@@ -22,11 +22,15 @@ type unitFormat struct {
 	unitBlocks int   // blocks of 32 columns of a unit
 	max        int   // the largest unsigned code
 	bias       int   // what the codes are above their values, a power of two; 0: nothing
+	held       bool  // there are registers for some constants of AVX2's row kernel, those that inRegister is asked for
 	// signed is for codes too large for AVX2's products of unsigned ones: for AVX2 they are signed bytes, then, and have no bias.
 	signed bool
 
 	// codes emits the unsigned codes of a group at w, block after block: vectors of one block, with 512 bits of two.
 	codes func(v *simd, w reg.Register, emit func(u reg.VecVirtual))
+	// negate, unless nil, returns what negates the activations x of the k-th vector of codes where its signs say so; codes are magnitudes
+	// then, and have no bias.
+	negate func(v *simd, w reg.Register) func(k int, x reg.VecVirtual)
 	// adjust, unless nil, corrects the products i of a group at w, less the bias, of codes that are tile's but for a number a block; sums
 	// are the activations'.
 	adjust func(v *simd, w reg.Register, sums, i reg.VecVirtual)
@@ -43,7 +47,9 @@ type unitFormat struct {
 func unitTarget(f *unitFormat) {
 	target(f.name, func() {
 		for _, w := range []int{512, 256} {
-			f.rows(newSimd(w))
+			v := newSimd(w)
+			v.held = v.held || f.held
+			f.rows(v)
 			f.pack(newSimd(w))
 		}
 	})
@@ -62,25 +68,26 @@ type simd struct {
 	w     int // bits: 512 with AVX-512, 256 with AVX2
 	lanes int // of 32 bits
 	// With 512 bits, where registers abound, constants and masks are loaded once per call: by code that begin jumps to and end emits,
-	// when it is known which there are.
+	// when it is known which there are. With 256 bits it is those that inRegister is asked for, if held.
+	held  bool
 	kept  map[string]reg.VecVirtual
 	masks map[uint32]reg.OpmaskVirtual
 }
 
 func newSimd(w int) *simd {
-	return &simd{w: w, lanes: w / 32, kept: map[string]reg.VecVirtual{}, masks: map[uint32]reg.OpmaskVirtual{}}
+	return &simd{w: w, lanes: w / 32, held: w == 512, kept: map[string]reg.VecVirtual{}, masks: map[uint32]reg.OpmaskVirtual{}}
 }
 
 // begin goes after the loading of the function's parameters, end after its last instruction.
 func (v *simd) begin() {
-	if v.wide() {
+	if v.held {
 		JMP(LabelRef("constants"))
 		Label("begin")
 	}
 }
 
 func (v *simd) end() {
-	if !v.wide() {
+	if !v.held {
 		return
 	}
 	Label("constants")
@@ -147,13 +154,14 @@ func (v *simd) lowHigh(x reg.VecVirtual) (low, high reg.VecVirtual) {
 }
 
 // constantNames has the names of the constants of the output, by content.
-var constantNames = map[string]string{}
+var constantNames, constantData = map[string]string{}, map[string]string{}
 
 func constant(data []byte) Mem {
 	name, ok := constantNames[string(data)]
 	if !ok {
 		name = fmt.Sprintf("constant%d", len(constantNames))
 		constantNames[string(data)] = name
+		constantData[name] = string(data)
 	}
 	return bytesConst(name, data)
 }
@@ -193,6 +201,13 @@ func (v *simd) inRegister(x Op) reg.VecVirtual {
 		return r
 	}
 	r := v.new()
+	if m := x.(Mem); v.held && constantData[m.Symbol.Name] != "" {
+		if kept := v.kept[constantData[m.Symbol.Name]]; kept != nil {
+			return kept
+		}
+		v.kept[constantData[m.Symbol.Name]] = r
+		return r
+	}
 	load(x, r)
 	return r
 }
@@ -446,6 +461,14 @@ func interleavedSum(v *simd, n interleave, add func(...Op)) func(a, b reg.VecVir
 	}
 }
 
+// ones returns what VPMADDWD adds pairs of words by.
+func (v *simd) ones() Op {
+	if v.held {
+		return v.inRegister(v.words(1))
+	}
+	return v.words(1)
+}
+
 // narrowedSum merges vectors whose lanes fit 16 bits by adding adjacent lanes: in each 128 bits, two sums of a and then two of b.
 func (v *simd) narrowedSum(a, b reg.VecVirtual) reg.VecVirtual {
 	x := v.new()
@@ -466,20 +489,37 @@ func (v *simd) adjacentSum(a, b reg.VecVirtual) reg.VecVirtual {
 // dots returns the integer dot products of a group's codes with the activations at q + 8·o, a lane a block, i1 being nil; or those of
 // the blocks' first and second halves if the format has halves. The bias is still in them.
 func (f *unitFormat) dots(v *simd, w, q, o reg.Register) (i0, i1 reg.VecVirtual) {
-	short := !v.wide() && !f.signed && f.max*127*8 <= math.MaxInt16 // sums of eight products fit 16 bits
+	short := !v.wide() && !f.signed && f.max*127*8 <= math.MaxInt16            // sums of eight products fit 16 bits
+	fours := (v.wide() || f.held) && !f.signed && f.max*127*4 <= math.MaxInt16 // those of four do, and are made use of
 	var r reduction
 	r.merge[0], r.merge[1] = interleavedSum(v, dwords, VPADDD), interleavedSum(v, qwords, VPADDD)
 	switch {
 	case short:
 		r.merge[0], r.merge[1] = interleavedSum(v, words, VPADDW), interleavedSum(v, dwords, VPADDW)
+	case !v.wide() && fours:
+		add := interleavedSum(v, dwords, VPADDW)
+		r.merge[0] = func(a, b reg.VecVirtual) reg.VecVirtual {
+			x := add(a, b)
+			VPMADDWD(v.ones(), x, x)
+			return x
+		}
 	case v.wide() && f.max*127*8 <= math.MaxInt16:
 		r.merge[0], r.merge[1] = v.narrowedSum, v.narrowedSum
-	case v.wide() && f.max*127*4 <= math.MaxInt16:
+	case v.wide() && fours:
 		r.merge[0], r.merge[1] = v.narrowedSum, v.adjacentSum
+	}
+	negate := func(int, reg.VecVirtual) {}
+	if f.negate != nil {
+		negate = f.negate(v, w)
 	}
 	k := 0
 	f.codes(v, w, func(u reg.VecVirtual) {
-		x := at(q, o, 8, k*v.w/8)
+		var x Op = at(q, o, 8, k*v.w/8)
+		if f.negate != nil {
+			r := v.load(x.(Mem))
+			negate(k, r)
+			x = r
+		}
 		k++
 		y := v.new()
 		if v.wide() {
@@ -495,8 +535,8 @@ func (f *unitFormat) dots(v *simd, w, q, o reg.Register) (i0, i1 reg.VecVirtual)
 			} else {
 				VPMADDUBSW(x, u, y)
 			}
-			if !short {
-				VPMADDWD(v.words(1), y, y)
+			if !short && !fours {
+				VPMADDWD(v.ones(), y, y)
 			}
 		}
 		r.add(y)
