@@ -8,8 +8,9 @@ import (
 	"time"
 )
 
-// spinFor is how long an idle worker watches for the next piece of work before it parks. Between two ops of a decode step lie a few
-// microseconds; a woken goroutine starts tens of microseconds late.
+// spinFor is how long a worker watches for jobs after its last range before it parks. Between two ops of a decode step lie a few
+// microseconds; a woken goroutine starts tens of microseconds late. Jobs that others finish without it do not prolong that: of a large team
+// and small ops, only those stay awake whom the ops have work for.
 const spinFor = 60 * time.Microsecond
 
 // spinYield is how many looks a waiting goroutine takes before it offers its processor to another one.
@@ -111,9 +112,9 @@ func (t *Team) help() {
 	}
 }
 
-// claim works on ranges until none is left, those of the next job too if it comes that fast. A panic is kept for Run, and the ranges that
-// nobody has claimed are dropped.
-func (t *Team) claim(worker int) {
+// claim works on ranges until none is left, those of the next job too if it comes that fast, and says whether it got any. A panic is kept
+// for Run, and the ranges that nobody has claimed are dropped.
+func (t *Team) claim(worker int) (worked bool) {
 	defer func() {
 		if p := recover(); p != nil {
 			kept := p // whose address is taken: each claim would allocate p otherwise
@@ -125,9 +126,10 @@ func (t *Team) claim(worker int) {
 		todo := t.todo.Load()
 		unclaimed := int(uint32(todo))
 		if unclaimed == 0 {
-			return
+			return worked
 		}
 		if t.todo.CompareAndSwap(todo, todo-1) {
+			worked = true
 			from := (t.ranges - unclaimed) * t.grain
 			t.fn(worker, from, min(from+t.grain, t.n))
 			t.left.Add(-1)
@@ -149,29 +151,42 @@ func (t *Team) drop() int64 {
 func (t *Team) work(worker int) {
 	debug.SetPanicOnFault(true) // reading a mapped file that was truncated is a panic, which claim carries to the caller
 	var seen uint64
+	since := time.Now() // of the last range, or of waking up
 	for {
-		seen = t.await(seen)
-		if t.closed.Load() {
+		job, came := t.watch(seen, since)
+		if !came {
+			job = t.park(seen)
+			since = time.Now()
+		}
+		if seen = job; t.closed.Load() {
 			return
 		}
-		t.claim(worker)
+		if t.claim(worker) {
+			since = time.Now()
+		}
 	}
 }
 
-// await returns the number of the next job after seen: it spins for a bounded time, then parks.
-func (t *Team) await(seen uint64) uint64 {
-	start := time.Now()
-	for spin := 1; ; spin++ {
+// watch spins until a job after seen comes, and returns its number, or spinFor has passed since a time.
+func (t *Team) watch(seen uint64, since time.Time) (job uint64, came bool) {
+	for spin := 0; ; spin++ {
 		if job := t.jobs.Load(); job != seen {
-			return job
+			return job, true
 		}
 		if spin%spinYield == 0 {
-			if time.Since(start) > spinFor {
-				break
+			if time.Since(since) > spinFor {
+				return 0, false
 			}
-			runtime.Gosched()
+			if spin > 0 {
+				runtime.Gosched()
+			}
 		}
 	}
+}
+
+// park sleeps until help is needed with a job after seen, and returns its number. No wake-up is lost: either Run sees that the worker has
+// parked, or the worker, which looks after it has said so, sees the job.
+func (t *Team) park(seen uint64) uint64 {
 	t.mu.Lock()
 	t.parked.Add(1)
 	for t.jobs.Load() == seen || uint32(t.todo.Load()) == 0 && !t.closed.Load() {

@@ -1,6 +1,7 @@
 package cpu
 
 import (
+	"runtime"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -41,6 +42,23 @@ func TestTeamWakesParkedWorkers(t *testing.T) {
 		if sum.Load() != 4950 {
 			t.Fatalf("sum %d, want 4950", sum.Load())
 		}
+	}
+}
+
+func TestTeamParksWorkersThatGetNothing(t *testing.T) {
+	team := NewTeam(4)
+	defer team.Close()
+	// A job of two ranges that end together has work for the caller and for one worker.
+	for begin := time.Now(); team.parked.Load() < 2; {
+		if time.Since(begin) > 10*time.Second {
+			t.Fatalf("%d of 3 workers have parked, want 2", team.parked.Load())
+		}
+		var met atomic.Int32
+		team.Run(2, 1, func(_, _, _ int) {
+			for met.Add(1); met.Load() < 2; {
+				runtime.Gosched()
+			}
+		})
 	}
 }
 
