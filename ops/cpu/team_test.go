@@ -62,6 +62,25 @@ func TestTeamParksWorkersThatGetNothing(t *testing.T) {
 	}
 }
 
+// TestTeamClaimSaysWhetherItWorked: a worker's spinning time runs on from its last range.
+func TestTeamClaimSaysWhetherItWorked(t *testing.T) {
+	for name, fn := range map[string]func(_, _, _ int){"a job": func(_, _, _ int) {}, "a panic": func(_, _, _ int) { panic("boom") }} {
+		team := NewTeam(1)
+		team.n, team.grain, team.ranges, team.fn = 2, 1, 2, fn
+		team.left.Store(2)
+		team.todo.Store(2)
+		if !team.claim(0) {
+			t.Errorf("%s of two ranges: claim says that it got none", name)
+		}
+		if team.claim(0) {
+			t.Errorf("%s that is over: claim says that it got a range", name)
+		}
+		if _, came := team.watch(0, time.Now().Add(-2*spinFor)); came {
+			t.Error("a job came from nowhere")
+		}
+	}
+}
+
 func TestTeamRaisesPanicInCaller(t *testing.T) {
 	team := NewTeam(2)
 	defer team.Close()
