@@ -9,29 +9,27 @@
 TEXT ·iq4_nlRowAVX512(SB), NOSPLIT, $296-72
 	MOVQ dst+0(FP), AX
 	MOVQ w+8(FP), CX
-	MOVQ stride+16(FP), DX
-	MOVQ n+24(FP), BX
-	MOVQ blocks+64(FP), SI
-	MOVQ q+32(FP), DI
-	MOVQ d+40(FP), R8
-	MOVQ s+48(FP), R9
-	MOVQ half+56(FP), R10
+	MOVQ blocks+64(FP), DX
+	MOVQ q+32(FP), BX
+	MOVQ d+40(FP), SI
+	MOVQ s+48(FP), DI
+	MOVQ half+56(FP), R8
 	JMP  constants
 
 begin:
-	MOVQ      w+8(FP), R10
-	MOVQ      DX, R11
-	IMULQ     BX, R11
-	ADDQ      R11, R10
-	SUBQ      $+288, R10
-	MOVQ      R10, (SP)
-	MOVQ      SI, R12
-	ANDQ      $+15, R12
-	LEAQ      constant0<>+0(SB), R10
-	SHLQ      $0x02, R12
-	SUBQ      R12, R10
-	VMOVDQU32 64(R10), Z0
-	SHRQ      $0x02, R12
+	MOVQ      w+8(FP), R8
+	MOVQ      stride+16(FP), R9
+	IMULQ     n+24(FP), R9
+	ADDQ      R9, R8
+	SUBQ      $+288, R8
+	MOVQ      R8, (SP)
+	MOVQ      DX, R10
+	ANDQ      $+15, R10
+	LEAQ      constant0<>+0(SB), R8
+	SHLQ      $0x02, R10
+	SUBQ      R10, R8
+	VMOVDQU32 64(R8), Z0
+	SHRQ      $0x02, R10
 	VMOVDQU32 constant1<>+0(SB), Y1
 	VMOVDQU32 Y1, 8(SP)
 	VMOVDQU32 Y1, 40(SP)
@@ -42,95 +40,95 @@ begin:
 	VMOVDQU32 Y1, 200(SP)
 	VMOVDQU32 Y1, 232(SP)
 	VMOVDQU32 Y1, 264(SP)
-	ANDQ      $-16, SI
-	SHLQ      $0x02, SI
+	ANDQ      $-16, DX
+	SHLQ      $0x02, DX
 
 row:
 	VPXORD Z1, Z1, Z1
-	MOVQ   CX, R11
-	XORQ   R10, R10
+	MOVQ   CX, R9
+	XORQ   R8, R8
 
 group:
-	CMPQ            R10, SI
+	CMPQ            R8, DX
 	JGE             rest
-	PREFETCHT1      8192(R11)
-	PREFETCHT0      3072(R11)
-	PREFETCHT1      8256(R11)
-	PREFETCHT0      3136(R11)
-	PREFETCHT1      8320(R11)
-	PREFETCHT0      3200(R11)
-	PREFETCHT1      8384(R11)
-	PREFETCHT0      3264(R11)
-	PREFETCHT1      8448(R11)
-	PREFETCHT0      3328(R11)
-	VBROADCASTI32X4 2(R11), Z8
-	VBROADCASTI32X4 20(R11), K1, Z8
+	PREFETCHT1      8192(R9)
+	PREFETCHT0      3072(R9)
+	PREFETCHT1      8256(R9)
+	PREFETCHT0      3136(R9)
+	PREFETCHT1      8320(R9)
+	PREFETCHT0      3200(R9)
+	PREFETCHT1      8384(R9)
+	PREFETCHT0      3264(R9)
+	PREFETCHT1      8448(R9)
+	PREFETCHT0      3328(R9)
+	VBROADCASTI32X4 2(R9), Z8
+	VBROADCASTI32X4 20(R9), K1, Z8
 	VPSRLVD         Z2, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPSHUFB         Z8, Z4, Z8
 	VPXORD          Z9, Z9, Z9
-	VPDPBUSD        (DI)(R10*8), Z8, Z9
-	VBROADCASTI32X4 38(R11), Z8
-	VBROADCASTI32X4 56(R11), K1, Z8
+	VPDPBUSD        (BX)(R8*8), Z8, Z9
+	VBROADCASTI32X4 38(R9), Z8
+	VBROADCASTI32X4 56(R9), K1, Z8
 	VPSRLVD         Z2, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPSHUFB         Z8, Z4, Z8
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        64(DI)(R10*8), Z8, Z10
+	VPDPBUSD        64(BX)(R8*8), Z8, Z10
 	VPUNPCKLDQ      Z10, Z9, Z8
 	VPUNPCKHDQ      Z10, Z9, Z9
 	VPADDD          Z8, Z9, Z9
-	VBROADCASTI32X4 74(R11), Z8
-	VBROADCASTI32X4 92(R11), K1, Z8
+	VBROADCASTI32X4 74(R9), Z8
+	VBROADCASTI32X4 92(R9), K1, Z8
 	VPSRLVD         Z2, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPSHUFB         Z8, Z4, Z8
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        128(DI)(R10*8), Z8, Z10
-	VBROADCASTI32X4 110(R11), Z8
-	VBROADCASTI32X4 128(R11), K1, Z8
+	VPDPBUSD        128(BX)(R8*8), Z8, Z10
+	VBROADCASTI32X4 110(R9), Z8
+	VBROADCASTI32X4 128(R9), K1, Z8
 	VPSRLVD         Z2, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPSHUFB         Z8, Z4, Z8
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        192(DI)(R10*8), Z8, Z11
+	VPDPBUSD        192(BX)(R8*8), Z8, Z11
 	VPUNPCKLDQ      Z11, Z10, Z8
 	VPUNPCKHDQ      Z11, Z10, Z10
 	VPADDD          Z8, Z10, Z10
 	VPUNPCKLQDQ     Z10, Z9, Z8
 	VPUNPCKHQDQ     Z10, Z9, Z9
 	VPADDD          Z8, Z9, Z9
-	VBROADCASTI32X4 146(R11), Z8
-	VBROADCASTI32X4 164(R11), K1, Z8
+	VBROADCASTI32X4 146(R9), Z8
+	VBROADCASTI32X4 164(R9), K1, Z8
 	VPSRLVD         Z2, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPSHUFB         Z8, Z4, Z8
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        256(DI)(R10*8), Z8, Z10
-	VBROADCASTI32X4 182(R11), Z8
-	VBROADCASTI32X4 200(R11), K1, Z8
+	VPDPBUSD        256(BX)(R8*8), Z8, Z10
+	VBROADCASTI32X4 182(R9), Z8
+	VBROADCASTI32X4 200(R9), K1, Z8
 	VPSRLVD         Z2, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPSHUFB         Z8, Z4, Z8
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        320(DI)(R10*8), Z8, Z11
+	VPDPBUSD        320(BX)(R8*8), Z8, Z11
 	VPUNPCKLDQ      Z11, Z10, Z8
 	VPUNPCKHDQ      Z11, Z10, Z10
 	VPADDD          Z8, Z10, Z10
-	VBROADCASTI32X4 218(R11), Z8
-	VBROADCASTI32X4 236(R11), K1, Z8
+	VBROADCASTI32X4 218(R9), Z8
+	VBROADCASTI32X4 236(R9), K1, Z8
 	VPSRLVD         Z2, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPSHUFB         Z8, Z4, Z8
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        384(DI)(R10*8), Z8, Z11
-	VBROADCASTI32X4 254(R11), Z8
-	VBROADCASTI32X4 272(R11), K1, Z8
+	VPDPBUSD        384(BX)(R8*8), Z8, Z11
+	VBROADCASTI32X4 254(R9), Z8
+	VBROADCASTI32X4 272(R9), K1, Z8
 	VPSRLVD         Z2, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPSHUFB         Z8, Z4, Z8
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        448(DI)(R10*8), Z8, Z12
+	VPDPBUSD        448(BX)(R8*8), Z8, Z12
 	VPUNPCKLDQ      Z12, Z11, Z8
 	VPUNPCKHDQ      Z12, Z11, Z11
 	VPADDD          Z8, Z11, Z11
@@ -141,112 +139,112 @@ group:
 	VPERMT2D        Z10, Z5, Z8
 	VPERMT2D        Z10, Z6, Z9
 	VPADDD          Z9, Z8, Z8
-	VMOVDQU32       (R9)(R10*1), Z9
+	VMOVDQU32       (DI)(R8*1), Z9
 	VPSLLD          $0x07, Z9, Z9
 	VPSUBD          Z9, Z8, Z8
-	VPERMW          (R11), Z7, Z9
-	VPERMW          72(R11), Z7, K2, Z9
-	VPERMW          144(R11), Z7, K3, Z9
-	VPERMW          216(R11), Z7, K4, Z9
+	VPERMW          (R9), Z7, Z9
+	VPERMW          72(R9), Z7, K2, Z9
+	VPERMW          144(R9), Z7, K3, Z9
+	VPERMW          216(R9), Z7, K4, Z9
 	VCVTPH2PS       Y9, Z9
-	VMOVDQU32       (R8)(R10*1), Z10
+	VMOVDQU32       (SI)(R8*1), Z10
 	VCVTDQ2PS       Z8, Z8
 	VMULPS          Z10, Z9, Z9
 	VFMADD231PS     Z9, Z8, Z1
-	ADDQ            $+288, R11
-	ADDQ            $+64, R10
+	ADDQ            $+288, R9
+	ADDQ            $+64, R8
 	JMP             group
 
 rest:
-	CMPQ R12, $0x00
+	CMPQ R10, $0x00
 	JE   done
-	CMPQ R11, (SP)
+	CMPQ R9, (SP)
 	JLS  inPlace
-	MOVQ R12, R13
-	LEAQ 8(SP), R14
+	MOVQ R10, R11
+	LEAQ 8(SP), R12
 
 copy:
-	MOVWLZX   (R11), R15
-	MOVW      R15, (R14)
-	ADDQ      $+2, R11
-	ADDQ      $+2, R14
-	VMOVDQU32 (R11), X8
-	VMOVDQU32 X8, (R14)
-	ADDQ      $+16, R11
-	ADDQ      $+16, R14
-	SUBQ      $+1, R13
+	MOVWLZX   (R9), R13
+	MOVW      R13, (R12)
+	ADDQ      $+2, R9
+	ADDQ      $+2, R12
+	VMOVDQU32 (R9), X8
+	VMOVDQU32 X8, (R12)
+	ADDQ      $+16, R9
+	ADDQ      $+16, R12
+	SUBQ      $+1, R11
 	JG        copy
-	LEAQ      8(SP), R11
+	LEAQ      8(SP), R9
 
 inPlace:
-	VBROADCASTI32X4 2(R11), Z8
-	VBROADCASTI32X4 20(R11), K1, Z8
+	VBROADCASTI32X4 2(R9), Z8
+	VBROADCASTI32X4 20(R9), K1, Z8
 	VPSRLVD         Z2, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPSHUFB         Z8, Z4, Z8
 	VPXORD          Z9, Z9, Z9
-	VPDPBUSD        (DI)(R10*8), Z8, Z9
-	VBROADCASTI32X4 38(R11), Z8
-	VBROADCASTI32X4 56(R11), K1, Z8
+	VPDPBUSD        (BX)(R8*8), Z8, Z9
+	VBROADCASTI32X4 38(R9), Z8
+	VBROADCASTI32X4 56(R9), K1, Z8
 	VPSRLVD         Z2, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPSHUFB         Z8, Z4, Z8
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        64(DI)(R10*8), Z8, Z10
+	VPDPBUSD        64(BX)(R8*8), Z8, Z10
 	VPUNPCKLDQ      Z10, Z9, Z8
 	VPUNPCKHDQ      Z10, Z9, Z9
 	VPADDD          Z8, Z9, Z9
-	VBROADCASTI32X4 74(R11), Z8
-	VBROADCASTI32X4 92(R11), K1, Z8
+	VBROADCASTI32X4 74(R9), Z8
+	VBROADCASTI32X4 92(R9), K1, Z8
 	VPSRLVD         Z2, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPSHUFB         Z8, Z4, Z8
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        128(DI)(R10*8), Z8, Z10
-	VBROADCASTI32X4 110(R11), Z8
-	VBROADCASTI32X4 128(R11), K1, Z8
+	VPDPBUSD        128(BX)(R8*8), Z8, Z10
+	VBROADCASTI32X4 110(R9), Z8
+	VBROADCASTI32X4 128(R9), K1, Z8
 	VPSRLVD         Z2, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPSHUFB         Z8, Z4, Z8
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        192(DI)(R10*8), Z8, Z11
+	VPDPBUSD        192(BX)(R8*8), Z8, Z11
 	VPUNPCKLDQ      Z11, Z10, Z8
 	VPUNPCKHDQ      Z11, Z10, Z10
 	VPADDD          Z8, Z10, Z10
 	VPUNPCKLQDQ     Z10, Z9, Z8
 	VPUNPCKHQDQ     Z10, Z9, Z9
 	VPADDD          Z8, Z9, Z9
-	VBROADCASTI32X4 146(R11), Z8
-	VBROADCASTI32X4 164(R11), K1, Z8
+	VBROADCASTI32X4 146(R9), Z8
+	VBROADCASTI32X4 164(R9), K1, Z8
 	VPSRLVD         Z2, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPSHUFB         Z8, Z4, Z8
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        256(DI)(R10*8), Z8, Z10
-	VBROADCASTI32X4 182(R11), Z8
-	VBROADCASTI32X4 200(R11), K1, Z8
+	VPDPBUSD        256(BX)(R8*8), Z8, Z10
+	VBROADCASTI32X4 182(R9), Z8
+	VBROADCASTI32X4 200(R9), K1, Z8
 	VPSRLVD         Z2, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPSHUFB         Z8, Z4, Z8
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        320(DI)(R10*8), Z8, Z11
+	VPDPBUSD        320(BX)(R8*8), Z8, Z11
 	VPUNPCKLDQ      Z11, Z10, Z8
 	VPUNPCKHDQ      Z11, Z10, Z10
 	VPADDD          Z8, Z10, Z10
-	VBROADCASTI32X4 218(R11), Z8
-	VBROADCASTI32X4 236(R11), K1, Z8
+	VBROADCASTI32X4 218(R9), Z8
+	VBROADCASTI32X4 236(R9), K1, Z8
 	VPSRLVD         Z2, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPSHUFB         Z8, Z4, Z8
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        384(DI)(R10*8), Z8, Z11
-	VBROADCASTI32X4 254(R11), Z8
-	VBROADCASTI32X4 272(R11), K1, Z8
+	VPDPBUSD        384(BX)(R8*8), Z8, Z11
+	VBROADCASTI32X4 254(R9), Z8
+	VBROADCASTI32X4 272(R9), K1, Z8
 	VPSRLVD         Z2, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPSHUFB         Z8, Z4, Z8
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        448(DI)(R10*8), Z8, Z12
+	VPDPBUSD        448(BX)(R8*8), Z8, Z12
 	VPUNPCKLDQ      Z12, Z11, Z8
 	VPUNPCKHDQ      Z12, Z11, Z11
 	VPADDD          Z8, Z11, Z11
@@ -257,16 +255,16 @@ inPlace:
 	VPERMT2D        Z10, Z5, Z8
 	VPERMT2D        Z10, Z6, Z9
 	VPADDD          Z9, Z8, Z8
-	VMOVDQU32       (R9)(R10*1), Z9
+	VMOVDQU32       (DI)(R8*1), Z9
 	VPSLLD          $0x07, Z9, Z9
 	VPSUBD          Z9, Z8, Z8
-	VPERMW          (R11), Z7, Z9
-	VPERMW          72(R11), Z7, K2, Z9
-	VPERMW          144(R11), Z7, K3, Z9
-	VPERMW          216(R11), Z7, K4, Z9
+	VPERMW          (R9), Z7, Z9
+	VPERMW          72(R9), Z7, K2, Z9
+	VPERMW          144(R9), Z7, K3, Z9
+	VPERMW          216(R9), Z7, K4, Z9
 	VCVTPH2PS       Y9, Z9
 	VPANDD          Z0, Z9, Z9
-	VMOVDQU32       (R8)(R10*1), Z10
+	VMOVDQU32       (SI)(R8*1), Z10
 	VCVTDQ2PS       Z8, Z8
 	VMULPS          Z10, Z9, Z9
 	VFMADD231PS     Z9, Z8, Z1
@@ -282,8 +280,8 @@ done:
 	VADDPS        X1, X8, X8
 	VMOVSS        X8, (AX)
 	ADDQ          $0x04, AX
-	ADDQ          DX, CX
-	DECQ          BX
+	ADDQ          stride+16(FP), CX
+	DECQ          n+24(FP)
 	JG            row
 	VZEROUPPER
 	RET
@@ -295,14 +293,14 @@ constants:
 	VMOVDQU32 constant5<>+0(SB), Z4
 	VMOVDQU32 constant6<>+0(SB), Z6
 	VMOVDQU32 constant7<>+0(SB), Z3
-	MOVL      $0x000000f0, R10
-	KMOVD     R10, K2
-	MOVL      $0x00000f00, R10
-	KMOVD     R10, K3
-	MOVL      $0x0000f000, R10
-	KMOVD     R10, K4
-	MOVL      $0x0000ff00, R10
-	KMOVD     R10, K1
+	MOVL      $0x000000f0, R8
+	KMOVD     R8, K2
+	MOVL      $0x00000f00, R8
+	KMOVD     R8, K3
+	MOVL      $0x0000f000, R8
+	KMOVD     R8, K4
+	MOVL      $0x0000ff00, R8
+	KMOVD     R8, K1
 	JMP       begin
 
 DATA constant0<>+0(SB)/8, $0xffffffffffffffff
@@ -497,89 +495,87 @@ constants:
 TEXT ·iq4_nlRowAVX2(SB), NOSPLIT, $168-72
 	MOVQ    dst+0(FP), AX
 	MOVQ    w+8(FP), CX
-	MOVQ    stride+16(FP), DX
-	MOVQ    n+24(FP), BX
-	MOVQ    blocks+64(FP), SI
-	MOVQ    q+32(FP), DI
-	MOVQ    d+40(FP), R8
-	MOVQ    s+48(FP), R9
-	MOVQ    half+56(FP), R9
-	MOVQ    w+8(FP), R9
-	MOVQ    DX, R10
-	IMULQ   BX, R10
-	ADDQ    R10, R9
-	SUBQ    $+144, R9
-	MOVQ    R9, (SP)
-	MOVQ    SI, R11
-	ANDQ    $+7, R11
-	LEAQ    constant8<>+0(SB), R9
-	SHLQ    $0x02, R11
-	SUBQ    R11, R9
-	VMOVDQU 32(R9), Y0
-	SHRQ    $0x02, R11
+	MOVQ    blocks+64(FP), DX
+	MOVQ    q+32(FP), BX
+	MOVQ    d+40(FP), SI
+	MOVQ    s+48(FP), DI
+	MOVQ    half+56(FP), DI
+	MOVQ    w+8(FP), DI
+	MOVQ    stride+16(FP), R8
+	IMULQ   n+24(FP), R8
+	ADDQ    R8, DI
+	SUBQ    $+144, DI
+	MOVQ    DI, (SP)
+	MOVQ    DX, R9
+	ANDQ    $+7, R9
+	LEAQ    constant8<>+0(SB), DI
+	SHLQ    $0x02, R9
+	SUBQ    R9, DI
+	VMOVDQU 32(DI), Y0
+	SHRQ    $0x02, R9
 	VMOVDQU constant1<>+0(SB), Y1
 	VMOVDQU Y1, 8(SP)
 	VMOVDQU Y1, 40(SP)
 	VMOVDQU Y1, 72(SP)
 	VMOVDQU Y1, 104(SP)
 	VMOVDQU Y1, 136(SP)
-	ANDQ    $-8, SI
-	SHLQ    $0x02, SI
+	ANDQ    $-8, DX
+	SHLQ    $0x02, DX
 
 row:
 	VPXOR Y1, Y1, Y1
-	MOVQ  CX, R10
-	XORQ  R9, R9
+	MOVQ  CX, R8
+	XORQ  DI, DI
 
 group:
-	CMPQ           R9, SI
+	CMPQ           DI, DX
 	JGE            rest
-	PREFETCHT1     8192(R10)
-	PREFETCHT0     3072(R10)
-	PREFETCHT1     8256(R10)
-	PREFETCHT0     3136(R10)
-	PREFETCHT1     8320(R10)
-	PREFETCHT0     3200(R10)
-	VBROADCASTI128 2(R10), Y2
+	PREFETCHT1     8192(R8)
+	PREFETCHT0     3072(R8)
+	PREFETCHT1     8256(R8)
+	PREFETCHT0     3136(R8)
+	PREFETCHT1     8320(R8)
+	PREFETCHT0     3200(R8)
+	VBROADCASTI128 2(R8), Y2
 	VPSRLVD        constant9<>+0(SB), Y2, Y2
 	VPAND          constant10<>+0(SB), Y2, Y2
 	VMOVDQU        constant11<>+0(SB), Y3
 	VPSHUFB        Y2, Y3, Y2
 	VPABSB         Y2, Y4
-	VMOVDQU        (DI)(R9*8), Y3
+	VMOVDQU        (BX)(DI*8), Y3
 	VPSIGNB        Y2, Y3, Y3
 	VPMADDUBSW     Y3, Y4, Y3
 	VPMADDWD       constant12<>+0(SB), Y3, Y3
-	VBROADCASTI128 20(R10), Y2
+	VBROADCASTI128 20(R8), Y2
 	VPSRLVD        constant9<>+0(SB), Y2, Y2
 	VPAND          constant10<>+0(SB), Y2, Y2
 	VMOVDQU        constant11<>+0(SB), Y4
 	VPSHUFB        Y2, Y4, Y2
 	VPABSB         Y2, Y5
-	VMOVDQU        32(DI)(R9*8), Y4
+	VMOVDQU        32(BX)(DI*8), Y4
 	VPSIGNB        Y2, Y4, Y4
 	VPMADDUBSW     Y4, Y5, Y4
 	VPMADDWD       constant12<>+0(SB), Y4, Y4
 	VPUNPCKLDQ     Y4, Y3, Y2
 	VPUNPCKHDQ     Y4, Y3, Y3
 	VPADDD         Y2, Y3, Y3
-	VBROADCASTI128 38(R10), Y2
+	VBROADCASTI128 38(R8), Y2
 	VPSRLVD        constant9<>+0(SB), Y2, Y2
 	VPAND          constant10<>+0(SB), Y2, Y2
 	VMOVDQU        constant11<>+0(SB), Y4
 	VPSHUFB        Y2, Y4, Y2
 	VPABSB         Y2, Y5
-	VMOVDQU        64(DI)(R9*8), Y4
+	VMOVDQU        64(BX)(DI*8), Y4
 	VPSIGNB        Y2, Y4, Y4
 	VPMADDUBSW     Y4, Y5, Y4
 	VPMADDWD       constant12<>+0(SB), Y4, Y4
-	VBROADCASTI128 56(R10), Y2
+	VBROADCASTI128 56(R8), Y2
 	VPSRLVD        constant9<>+0(SB), Y2, Y2
 	VPAND          constant10<>+0(SB), Y2, Y2
 	VMOVDQU        constant11<>+0(SB), Y5
 	VPSHUFB        Y2, Y5, Y2
 	VPABSB         Y2, Y6
-	VMOVDQU        96(DI)(R9*8), Y5
+	VMOVDQU        96(BX)(DI*8), Y5
 	VPSIGNB        Y2, Y5, Y5
 	VPMADDUBSW     Y5, Y6, Y5
 	VPMADDWD       constant12<>+0(SB), Y5, Y5
@@ -589,46 +585,46 @@ group:
 	VPUNPCKLQDQ    Y4, Y3, Y2
 	VPUNPCKHQDQ    Y4, Y3, Y3
 	VPADDD         Y2, Y3, Y3
-	VBROADCASTI128 74(R10), Y2
+	VBROADCASTI128 74(R8), Y2
 	VPSRLVD        constant9<>+0(SB), Y2, Y2
 	VPAND          constant10<>+0(SB), Y2, Y2
 	VMOVDQU        constant11<>+0(SB), Y4
 	VPSHUFB        Y2, Y4, Y2
 	VPABSB         Y2, Y5
-	VMOVDQU        128(DI)(R9*8), Y4
+	VMOVDQU        128(BX)(DI*8), Y4
 	VPSIGNB        Y2, Y4, Y4
 	VPMADDUBSW     Y4, Y5, Y4
 	VPMADDWD       constant12<>+0(SB), Y4, Y4
-	VBROADCASTI128 92(R10), Y2
+	VBROADCASTI128 92(R8), Y2
 	VPSRLVD        constant9<>+0(SB), Y2, Y2
 	VPAND          constant10<>+0(SB), Y2, Y2
 	VMOVDQU        constant11<>+0(SB), Y5
 	VPSHUFB        Y2, Y5, Y2
 	VPABSB         Y2, Y6
-	VMOVDQU        160(DI)(R9*8), Y5
+	VMOVDQU        160(BX)(DI*8), Y5
 	VPSIGNB        Y2, Y5, Y5
 	VPMADDUBSW     Y5, Y6, Y5
 	VPMADDWD       constant12<>+0(SB), Y5, Y5
 	VPUNPCKLDQ     Y5, Y4, Y2
 	VPUNPCKHDQ     Y5, Y4, Y4
 	VPADDD         Y2, Y4, Y4
-	VBROADCASTI128 110(R10), Y2
+	VBROADCASTI128 110(R8), Y2
 	VPSRLVD        constant9<>+0(SB), Y2, Y2
 	VPAND          constant10<>+0(SB), Y2, Y2
 	VMOVDQU        constant11<>+0(SB), Y5
 	VPSHUFB        Y2, Y5, Y2
 	VPABSB         Y2, Y6
-	VMOVDQU        192(DI)(R9*8), Y5
+	VMOVDQU        192(BX)(DI*8), Y5
 	VPSIGNB        Y2, Y5, Y5
 	VPMADDUBSW     Y5, Y6, Y5
 	VPMADDWD       constant12<>+0(SB), Y5, Y5
-	VBROADCASTI128 128(R10), Y2
+	VBROADCASTI128 128(R8), Y2
 	VPSRLVD        constant9<>+0(SB), Y2, Y2
 	VPAND          constant10<>+0(SB), Y2, Y2
 	VMOVDQU        constant11<>+0(SB), Y6
 	VPSHUFB        Y2, Y6, Y2
 	VPABSB         Y2, Y7
-	VMOVDQU        224(DI)(R9*8), Y6
+	VMOVDQU        224(BX)(DI*8), Y6
 	VPSIGNB        Y2, Y6, Y6
 	VPMADDUBSW     Y6, Y7, Y6
 	VPMADDWD       constant12<>+0(SB), Y6, Y6
@@ -642,85 +638,85 @@ group:
 	VPERM2I128     $0x31, Y4, Y3, Y3
 	VPADDD         Y3, Y2, Y2
 	VPXOR          X3, X3, X3
-	VPINSRW        $0x00, (R10), X3, X3
-	VPINSRW        $0x01, 18(R10), X3, X3
-	VPINSRW        $0x02, 36(R10), X3, X3
-	VPINSRW        $0x03, 54(R10), X3, X3
-	VPINSRW        $0x04, 72(R10), X3, X3
-	VPINSRW        $0x05, 90(R10), X3, X3
-	VPINSRW        $0x06, 108(R10), X3, X3
-	VPINSRW        $0x07, 126(R10), X3, X3
+	VPINSRW        $0x00, (R8), X3, X3
+	VPINSRW        $0x01, 18(R8), X3, X3
+	VPINSRW        $0x02, 36(R8), X3, X3
+	VPINSRW        $0x03, 54(R8), X3, X3
+	VPINSRW        $0x04, 72(R8), X3, X3
+	VPINSRW        $0x05, 90(R8), X3, X3
+	VPINSRW        $0x06, 108(R8), X3, X3
+	VPINSRW        $0x07, 126(R8), X3, X3
 	VCVTPH2PS      X3, Y3
-	VMOVDQU        (R8)(R9*1), Y4
+	VMOVDQU        (SI)(DI*1), Y4
 	VCVTDQ2PS      Y2, Y2
 	VMULPS         Y4, Y3, Y3
 	VFMADD231PS    Y3, Y2, Y1
-	ADDQ           $+144, R10
-	ADDQ           $+32, R9
+	ADDQ           $+144, R8
+	ADDQ           $+32, DI
 	JMP            group
 
 rest:
-	CMPQ R11, $0x00
+	CMPQ R9, $0x00
 	JE   done
-	CMPQ R10, (SP)
+	CMPQ R8, (SP)
 	JLS  inPlace
-	MOVQ R11, R12
-	LEAQ 8(SP), R13
+	MOVQ R9, R10
+	LEAQ 8(SP), R11
 
 copy:
-	MOVWLZX (R10), R14
-	MOVW    R14, (R13)
-	ADDQ    $+2, R10
-	ADDQ    $+2, R13
-	VMOVDQU (R10), X2
-	VMOVDQU X2, (R13)
-	ADDQ    $+16, R10
-	ADDQ    $+16, R13
-	SUBQ    $+1, R12
+	MOVWLZX (R8), R12
+	MOVW    R12, (R11)
+	ADDQ    $+2, R8
+	ADDQ    $+2, R11
+	VMOVDQU (R8), X2
+	VMOVDQU X2, (R11)
+	ADDQ    $+16, R8
+	ADDQ    $+16, R11
+	SUBQ    $+1, R10
 	JG      copy
-	LEAQ    8(SP), R10
+	LEAQ    8(SP), R8
 
 inPlace:
-	VBROADCASTI128 2(R10), Y2
+	VBROADCASTI128 2(R8), Y2
 	VPSRLVD        constant9<>+0(SB), Y2, Y2
 	VPAND          constant10<>+0(SB), Y2, Y2
 	VMOVDQU        constant11<>+0(SB), Y3
 	VPSHUFB        Y2, Y3, Y2
 	VPABSB         Y2, Y4
-	VMOVDQU        (DI)(R9*8), Y3
+	VMOVDQU        (BX)(DI*8), Y3
 	VPSIGNB        Y2, Y3, Y3
 	VPMADDUBSW     Y3, Y4, Y3
 	VPMADDWD       constant12<>+0(SB), Y3, Y3
-	VBROADCASTI128 20(R10), Y2
+	VBROADCASTI128 20(R8), Y2
 	VPSRLVD        constant9<>+0(SB), Y2, Y2
 	VPAND          constant10<>+0(SB), Y2, Y2
 	VMOVDQU        constant11<>+0(SB), Y4
 	VPSHUFB        Y2, Y4, Y2
 	VPABSB         Y2, Y5
-	VMOVDQU        32(DI)(R9*8), Y4
+	VMOVDQU        32(BX)(DI*8), Y4
 	VPSIGNB        Y2, Y4, Y4
 	VPMADDUBSW     Y4, Y5, Y4
 	VPMADDWD       constant12<>+0(SB), Y4, Y4
 	VPUNPCKLDQ     Y4, Y3, Y2
 	VPUNPCKHDQ     Y4, Y3, Y3
 	VPADDD         Y2, Y3, Y3
-	VBROADCASTI128 38(R10), Y2
+	VBROADCASTI128 38(R8), Y2
 	VPSRLVD        constant9<>+0(SB), Y2, Y2
 	VPAND          constant10<>+0(SB), Y2, Y2
 	VMOVDQU        constant11<>+0(SB), Y4
 	VPSHUFB        Y2, Y4, Y2
 	VPABSB         Y2, Y5
-	VMOVDQU        64(DI)(R9*8), Y4
+	VMOVDQU        64(BX)(DI*8), Y4
 	VPSIGNB        Y2, Y4, Y4
 	VPMADDUBSW     Y4, Y5, Y4
 	VPMADDWD       constant12<>+0(SB), Y4, Y4
-	VBROADCASTI128 56(R10), Y2
+	VBROADCASTI128 56(R8), Y2
 	VPSRLVD        constant9<>+0(SB), Y2, Y2
 	VPAND          constant10<>+0(SB), Y2, Y2
 	VMOVDQU        constant11<>+0(SB), Y5
 	VPSHUFB        Y2, Y5, Y2
 	VPABSB         Y2, Y6
-	VMOVDQU        96(DI)(R9*8), Y5
+	VMOVDQU        96(BX)(DI*8), Y5
 	VPSIGNB        Y2, Y5, Y5
 	VPMADDUBSW     Y5, Y6, Y5
 	VPMADDWD       constant12<>+0(SB), Y5, Y5
@@ -730,46 +726,46 @@ inPlace:
 	VPUNPCKLQDQ    Y4, Y3, Y2
 	VPUNPCKHQDQ    Y4, Y3, Y3
 	VPADDD         Y2, Y3, Y3
-	VBROADCASTI128 74(R10), Y2
+	VBROADCASTI128 74(R8), Y2
 	VPSRLVD        constant9<>+0(SB), Y2, Y2
 	VPAND          constant10<>+0(SB), Y2, Y2
 	VMOVDQU        constant11<>+0(SB), Y4
 	VPSHUFB        Y2, Y4, Y2
 	VPABSB         Y2, Y5
-	VMOVDQU        128(DI)(R9*8), Y4
+	VMOVDQU        128(BX)(DI*8), Y4
 	VPSIGNB        Y2, Y4, Y4
 	VPMADDUBSW     Y4, Y5, Y4
 	VPMADDWD       constant12<>+0(SB), Y4, Y4
-	VBROADCASTI128 92(R10), Y2
+	VBROADCASTI128 92(R8), Y2
 	VPSRLVD        constant9<>+0(SB), Y2, Y2
 	VPAND          constant10<>+0(SB), Y2, Y2
 	VMOVDQU        constant11<>+0(SB), Y5
 	VPSHUFB        Y2, Y5, Y2
 	VPABSB         Y2, Y6
-	VMOVDQU        160(DI)(R9*8), Y5
+	VMOVDQU        160(BX)(DI*8), Y5
 	VPSIGNB        Y2, Y5, Y5
 	VPMADDUBSW     Y5, Y6, Y5
 	VPMADDWD       constant12<>+0(SB), Y5, Y5
 	VPUNPCKLDQ     Y5, Y4, Y2
 	VPUNPCKHDQ     Y5, Y4, Y4
 	VPADDD         Y2, Y4, Y4
-	VBROADCASTI128 110(R10), Y2
+	VBROADCASTI128 110(R8), Y2
 	VPSRLVD        constant9<>+0(SB), Y2, Y2
 	VPAND          constant10<>+0(SB), Y2, Y2
 	VMOVDQU        constant11<>+0(SB), Y5
 	VPSHUFB        Y2, Y5, Y2
 	VPABSB         Y2, Y6
-	VMOVDQU        192(DI)(R9*8), Y5
+	VMOVDQU        192(BX)(DI*8), Y5
 	VPSIGNB        Y2, Y5, Y5
 	VPMADDUBSW     Y5, Y6, Y5
 	VPMADDWD       constant12<>+0(SB), Y5, Y5
-	VBROADCASTI128 128(R10), Y2
+	VBROADCASTI128 128(R8), Y2
 	VPSRLVD        constant9<>+0(SB), Y2, Y2
 	VPAND          constant10<>+0(SB), Y2, Y2
 	VMOVDQU        constant11<>+0(SB), Y6
 	VPSHUFB        Y2, Y6, Y2
 	VPABSB         Y2, Y7
-	VMOVDQU        224(DI)(R9*8), Y6
+	VMOVDQU        224(BX)(DI*8), Y6
 	VPSIGNB        Y2, Y6, Y6
 	VPMADDUBSW     Y6, Y7, Y6
 	VPMADDWD       constant12<>+0(SB), Y6, Y6
@@ -783,17 +779,17 @@ inPlace:
 	VPERM2I128     $0x31, Y4, Y3, Y3
 	VPADDD         Y3, Y2, Y2
 	VPXOR          X3, X3, X3
-	VPINSRW        $0x00, (R10), X3, X3
-	VPINSRW        $0x01, 18(R10), X3, X3
-	VPINSRW        $0x02, 36(R10), X3, X3
-	VPINSRW        $0x03, 54(R10), X3, X3
-	VPINSRW        $0x04, 72(R10), X3, X3
-	VPINSRW        $0x05, 90(R10), X3, X3
-	VPINSRW        $0x06, 108(R10), X3, X3
-	VPINSRW        $0x07, 126(R10), X3, X3
+	VPINSRW        $0x00, (R8), X3, X3
+	VPINSRW        $0x01, 18(R8), X3, X3
+	VPINSRW        $0x02, 36(R8), X3, X3
+	VPINSRW        $0x03, 54(R8), X3, X3
+	VPINSRW        $0x04, 72(R8), X3, X3
+	VPINSRW        $0x05, 90(R8), X3, X3
+	VPINSRW        $0x06, 108(R8), X3, X3
+	VPINSRW        $0x07, 126(R8), X3, X3
 	VCVTPH2PS      X3, Y3
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        (R8)(R9*1), Y4
+	VMOVDQU        (SI)(DI*1), Y4
 	VCVTDQ2PS      Y2, Y2
 	VMULPS         Y4, Y3, Y3
 	VFMADD231PS    Y3, Y2, Y1
@@ -807,8 +803,8 @@ done:
 	VADDPS       X2, X1, X1
 	VMOVSS       X1, (AX)
 	ADDQ         $0x04, AX
-	ADDQ         DX, CX
-	DECQ         BX
+	ADDQ         stride+16(FP), CX
+	DECQ         n+24(FP)
 	JG           row
 	VZEROUPPER
 	RET

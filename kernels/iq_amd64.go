@@ -27,7 +27,7 @@ var (
 	iq2sBook   [1024]uint64
 	iq3xxsBook [256]uint32
 	iq3sBook   [512]uint32
-	iq1Book    [2048]uint64
+	iq1Book    [4096]uint64 // the upper half with the negative offset
 )
 
 // The biases, which keep codes of either sign positive.
@@ -43,7 +43,8 @@ var fillBooks = sync.OnceFunc(func() {
 	fillBook(iq2sBook[:], format.IQ2_S, 1, 0)
 	fillBook(iq3xxsBook[:], format.IQ3_XXS, 1, 0)
 	fillBook(iq3sBook[:], format.IQ3_S, 1, 0)
-	fillBook(iq1Book[:], format.IQ1_S, 8, smallBias+1)
+	fillBook(iq1Book[:2048], format.IQ1_S, 8, smallBias+1)
+	fillBook(iq1Book[2048:], format.IQ1_S, 8, smallBias-1)
 })
 
 // fillBook sets each byte to an entry's value times factor plus bias.

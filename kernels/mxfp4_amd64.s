@@ -9,29 +9,27 @@
 TEXT ·mxfp4RowAVX512(SB), NOSPLIT, $296-72
 	MOVQ dst+0(FP), AX
 	MOVQ w+8(FP), CX
-	MOVQ stride+16(FP), DX
-	MOVQ n+24(FP), BX
-	MOVQ blocks+64(FP), SI
-	MOVQ q+32(FP), DI
-	MOVQ d+40(FP), R8
-	MOVQ s+48(FP), R9
-	MOVQ half+56(FP), R10
+	MOVQ blocks+64(FP), DX
+	MOVQ q+32(FP), BX
+	MOVQ d+40(FP), SI
+	MOVQ s+48(FP), DI
+	MOVQ half+56(FP), R8
 	JMP  constants
 
 begin:
-	MOVQ      w+8(FP), R10
-	MOVQ      DX, R11
-	IMULQ     BX, R11
-	ADDQ      R11, R10
-	SUBQ      $+272, R10
-	MOVQ      R10, (SP)
-	MOVQ      SI, R12
-	ANDQ      $+15, R12
-	LEAQ      constant0<>+0(SB), R10
-	SHLQ      $0x02, R12
-	SUBQ      R12, R10
-	VMOVDQU32 64(R10), Z0
-	SHRQ      $0x02, R12
+	MOVQ      w+8(FP), R8
+	MOVQ      stride+16(FP), R9
+	IMULQ     n+24(FP), R9
+	ADDQ      R9, R8
+	SUBQ      $+272, R8
+	MOVQ      R8, (SP)
+	MOVQ      DX, R10
+	ANDQ      $+15, R10
+	LEAQ      constant0<>+0(SB), R8
+	SHLQ      $0x02, R10
+	SUBQ      R10, R8
+	VMOVDQU32 64(R8), Z0
+	SHRQ      $0x02, R10
 	VMOVDQU32 constant1<>+0(SB), Y1
 	VMOVDQU32 Y1, 8(SP)
 	VMOVDQU32 Y1, 40(SP)
@@ -42,91 +40,91 @@ begin:
 	VMOVDQU32 Y1, 200(SP)
 	VMOVDQU32 Y1, 232(SP)
 	VMOVDQU32 Y1, 264(SP)
-	ANDQ      $-16, SI
-	SHLQ      $0x02, SI
+	ANDQ      $-16, DX
+	SHLQ      $0x02, DX
 
 row:
 	VPXORD Z1, Z1, Z1
-	MOVQ   CX, R11
-	XORQ   R10, R10
+	MOVQ   CX, R9
+	XORQ   R8, R8
 
 group:
-	CMPQ            R10, SI
+	CMPQ            R8, DX
 	JGE             rest
-	PREFETCHT1      8192(R11)
-	PREFETCHT0      3072(R11)
-	PREFETCHT1      8256(R11)
-	PREFETCHT0      3136(R11)
-	PREFETCHT1      8320(R11)
-	PREFETCHT0      3200(R11)
-	PREFETCHT1      8384(R11)
-	PREFETCHT0      3264(R11)
-	PREFETCHT1      8448(R11)
-	PREFETCHT0      3328(R11)
-	VBROADCASTI32X4 1(R11), Z13
-	VBROADCASTI32X4 18(R11), K1, Z13
+	PREFETCHT1      8192(R9)
+	PREFETCHT0      3072(R9)
+	PREFETCHT1      8256(R9)
+	PREFETCHT0      3136(R9)
+	PREFETCHT1      8320(R9)
+	PREFETCHT0      3200(R9)
+	PREFETCHT1      8384(R9)
+	PREFETCHT0      3264(R9)
+	PREFETCHT1      8448(R9)
+	PREFETCHT0      3328(R9)
+	VBROADCASTI32X4 1(R9), Z13
+	VBROADCASTI32X4 18(R9), K1, Z13
 	VPSRLVD         Z2, Z13, Z13
 	VPANDD          Z3, Z13, Z13
 	VPSHUFB         Z13, Z4, Z13
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        (DI)(R10*8), Z13, Z14
-	VBROADCASTI32X4 35(R11), Z13
-	VBROADCASTI32X4 52(R11), K1, Z13
+	VPDPBUSD        (BX)(R8*8), Z13, Z14
+	VBROADCASTI32X4 35(R9), Z13
+	VBROADCASTI32X4 52(R9), K1, Z13
 	VPSRLVD         Z2, Z13, Z13
 	VPANDD          Z3, Z13, Z13
 	VPSHUFB         Z13, Z4, Z13
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        64(DI)(R10*8), Z13, Z15
+	VPDPBUSD        64(BX)(R8*8), Z13, Z15
 	VPACKSSDW       Z15, Z14, Z13
 	VPMADDWD        Z5, Z13, Z13
-	VBROADCASTI32X4 69(R11), Z14
-	VBROADCASTI32X4 86(R11), K1, Z14
+	VBROADCASTI32X4 69(R9), Z14
+	VBROADCASTI32X4 86(R9), K1, Z14
 	VPSRLVD         Z2, Z14, Z14
 	VPANDD          Z3, Z14, Z14
 	VPSHUFB         Z14, Z4, Z14
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        128(DI)(R10*8), Z14, Z15
-	VBROADCASTI32X4 103(R11), Z14
-	VBROADCASTI32X4 120(R11), K1, Z14
+	VPDPBUSD        128(BX)(R8*8), Z14, Z15
+	VBROADCASTI32X4 103(R9), Z14
+	VBROADCASTI32X4 120(R9), K1, Z14
 	VPSRLVD         Z2, Z14, Z14
 	VPANDD          Z3, Z14, Z14
 	VPSHUFB         Z14, Z4, Z14
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        192(DI)(R10*8), Z14, Z16
+	VPDPBUSD        192(BX)(R8*8), Z14, Z16
 	VPACKSSDW       Z16, Z15, Z14
 	VPMADDWD        Z5, Z14, Z14
 	VPACKSSDW       Z14, Z13, Z13
 	VPMADDWD        Z5, Z13, Z13
-	VBROADCASTI32X4 137(R11), Z14
-	VBROADCASTI32X4 154(R11), K1, Z14
+	VBROADCASTI32X4 137(R9), Z14
+	VBROADCASTI32X4 154(R9), K1, Z14
 	VPSRLVD         Z2, Z14, Z14
 	VPANDD          Z3, Z14, Z14
 	VPSHUFB         Z14, Z4, Z14
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        256(DI)(R10*8), Z14, Z15
-	VBROADCASTI32X4 171(R11), Z14
-	VBROADCASTI32X4 188(R11), K1, Z14
+	VPDPBUSD        256(BX)(R8*8), Z14, Z15
+	VBROADCASTI32X4 171(R9), Z14
+	VBROADCASTI32X4 188(R9), K1, Z14
 	VPSRLVD         Z2, Z14, Z14
 	VPANDD          Z3, Z14, Z14
 	VPSHUFB         Z14, Z4, Z14
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        320(DI)(R10*8), Z14, Z16
+	VPDPBUSD        320(BX)(R8*8), Z14, Z16
 	VPACKSSDW       Z16, Z15, Z14
 	VPMADDWD        Z5, Z14, Z14
-	VBROADCASTI32X4 205(R11), Z15
-	VBROADCASTI32X4 222(R11), K1, Z15
+	VBROADCASTI32X4 205(R9), Z15
+	VBROADCASTI32X4 222(R9), K1, Z15
 	VPSRLVD         Z2, Z15, Z15
 	VPANDD          Z3, Z15, Z15
 	VPSHUFB         Z15, Z4, Z15
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        384(DI)(R10*8), Z15, Z16
-	VBROADCASTI32X4 239(R11), Z15
-	VBROADCASTI32X4 256(R11), K1, Z15
+	VPDPBUSD        384(BX)(R8*8), Z15, Z16
+	VBROADCASTI32X4 239(R9), Z15
+	VBROADCASTI32X4 256(R9), K1, Z15
 	VPSRLVD         Z2, Z15, Z15
 	VPANDD          Z3, Z15, Z15
 	VPSHUFB         Z15, Z4, Z15
 	VPXORD          Z17, Z17, Z17
-	VPDPBUSD        448(DI)(R10*8), Z15, Z17
+	VPDPBUSD        448(BX)(R8*8), Z15, Z17
 	VPACKSSDW       Z17, Z16, Z15
 	VPMADDWD        Z5, Z15, Z15
 	VPACKSSDW       Z15, Z14, Z14
@@ -135,112 +133,112 @@ group:
 	VPERMT2D        Z14, Z6, Z15
 	VPERMT2D        Z14, Z7, Z13
 	VPADDD          Z13, Z15, Z15
-	VMOVDQU32       (R9)(R10*1), Z13
+	VMOVDQU32       (DI)(R8*1), Z13
 	VPSLLD          $0x04, Z13, Z13
 	VPSUBD          Z13, Z15, Z15
-	VPERMW          (R11), Z8, Z13
-	VPERMW          68(R11), Z8, K2, Z13
-	VPERMW          136(R11), Z8, K3, Z13
-	VPERMW          204(R11), Z8, K4, Z13
+	VPERMW          (R9), Z8, Z13
+	VPERMW          68(R9), Z8, K2, Z13
+	VPERMW          136(R9), Z8, K3, Z13
+	VPERMW          204(R9), Z8, K4, Z13
 	VPMOVZXWD       Y13, Z13
 	VPSLLVD         Z9, Z13, Z13
 	VPANDD          Z10, Z13, Z13
 	VPMAXUD         Z11, Z13, Z13
 	VMULPS          Z12, Z13, Z13
-	VMOVDQU32       (R8)(R10*1), Z14
+	VMOVDQU32       (SI)(R8*1), Z14
 	VCVTDQ2PS       Z15, Z15
 	VMULPS          Z14, Z13, Z13
 	VFMADD231PS     Z13, Z15, Z1
-	ADDQ            $+272, R11
-	ADDQ            $+64, R10
+	ADDQ            $+272, R9
+	ADDQ            $+64, R8
 	JMP             group
 
 rest:
-	CMPQ R12, $0x00
+	CMPQ R10, $0x00
 	JE   done
-	CMPQ R11, (SP)
+	CMPQ R9, (SP)
 	JLS  inPlace
-	MOVQ R12, R13
-	LEAQ 8(SP), R14
+	MOVQ R10, R11
+	LEAQ 8(SP), R12
 
 copy:
-	MOVBLZX   (R11), R15
-	MOVB      R15, (R14)
-	ADDQ      $+1, R11
-	ADDQ      $+1, R14
-	VMOVDQU32 (R11), X13
-	VMOVDQU32 X13, (R14)
-	ADDQ      $+16, R11
-	ADDQ      $+16, R14
-	SUBQ      $+1, R13
+	MOVBLZX   (R9), R13
+	MOVB      R13, (R12)
+	ADDQ      $+1, R9
+	ADDQ      $+1, R12
+	VMOVDQU32 (R9), X13
+	VMOVDQU32 X13, (R12)
+	ADDQ      $+16, R9
+	ADDQ      $+16, R12
+	SUBQ      $+1, R11
 	JG        copy
-	LEAQ      8(SP), R11
+	LEAQ      8(SP), R9
 
 inPlace:
-	VBROADCASTI32X4 1(R11), Z13
-	VBROADCASTI32X4 18(R11), K1, Z13
+	VBROADCASTI32X4 1(R9), Z13
+	VBROADCASTI32X4 18(R9), K1, Z13
 	VPSRLVD         Z2, Z13, Z13
 	VPANDD          Z3, Z13, Z13
 	VPSHUFB         Z13, Z4, Z13
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        (DI)(R10*8), Z13, Z14
-	VBROADCASTI32X4 35(R11), Z13
-	VBROADCASTI32X4 52(R11), K1, Z13
+	VPDPBUSD        (BX)(R8*8), Z13, Z14
+	VBROADCASTI32X4 35(R9), Z13
+	VBROADCASTI32X4 52(R9), K1, Z13
 	VPSRLVD         Z2, Z13, Z13
 	VPANDD          Z3, Z13, Z13
 	VPSHUFB         Z13, Z4, Z13
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        64(DI)(R10*8), Z13, Z15
+	VPDPBUSD        64(BX)(R8*8), Z13, Z15
 	VPACKSSDW       Z15, Z14, Z13
 	VPMADDWD        Z5, Z13, Z13
-	VBROADCASTI32X4 69(R11), Z14
-	VBROADCASTI32X4 86(R11), K1, Z14
+	VBROADCASTI32X4 69(R9), Z14
+	VBROADCASTI32X4 86(R9), K1, Z14
 	VPSRLVD         Z2, Z14, Z14
 	VPANDD          Z3, Z14, Z14
 	VPSHUFB         Z14, Z4, Z14
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        128(DI)(R10*8), Z14, Z15
-	VBROADCASTI32X4 103(R11), Z14
-	VBROADCASTI32X4 120(R11), K1, Z14
+	VPDPBUSD        128(BX)(R8*8), Z14, Z15
+	VBROADCASTI32X4 103(R9), Z14
+	VBROADCASTI32X4 120(R9), K1, Z14
 	VPSRLVD         Z2, Z14, Z14
 	VPANDD          Z3, Z14, Z14
 	VPSHUFB         Z14, Z4, Z14
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        192(DI)(R10*8), Z14, Z16
+	VPDPBUSD        192(BX)(R8*8), Z14, Z16
 	VPACKSSDW       Z16, Z15, Z14
 	VPMADDWD        Z5, Z14, Z14
 	VPACKSSDW       Z14, Z13, Z13
 	VPMADDWD        Z5, Z13, Z13
-	VBROADCASTI32X4 137(R11), Z14
-	VBROADCASTI32X4 154(R11), K1, Z14
+	VBROADCASTI32X4 137(R9), Z14
+	VBROADCASTI32X4 154(R9), K1, Z14
 	VPSRLVD         Z2, Z14, Z14
 	VPANDD          Z3, Z14, Z14
 	VPSHUFB         Z14, Z4, Z14
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        256(DI)(R10*8), Z14, Z15
-	VBROADCASTI32X4 171(R11), Z14
-	VBROADCASTI32X4 188(R11), K1, Z14
+	VPDPBUSD        256(BX)(R8*8), Z14, Z15
+	VBROADCASTI32X4 171(R9), Z14
+	VBROADCASTI32X4 188(R9), K1, Z14
 	VPSRLVD         Z2, Z14, Z14
 	VPANDD          Z3, Z14, Z14
 	VPSHUFB         Z14, Z4, Z14
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        320(DI)(R10*8), Z14, Z16
+	VPDPBUSD        320(BX)(R8*8), Z14, Z16
 	VPACKSSDW       Z16, Z15, Z14
 	VPMADDWD        Z5, Z14, Z14
-	VBROADCASTI32X4 205(R11), Z15
-	VBROADCASTI32X4 222(R11), K1, Z15
+	VBROADCASTI32X4 205(R9), Z15
+	VBROADCASTI32X4 222(R9), K1, Z15
 	VPSRLVD         Z2, Z15, Z15
 	VPANDD          Z3, Z15, Z15
 	VPSHUFB         Z15, Z4, Z15
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        384(DI)(R10*8), Z15, Z16
-	VBROADCASTI32X4 239(R11), Z15
-	VBROADCASTI32X4 256(R11), K1, Z15
+	VPDPBUSD        384(BX)(R8*8), Z15, Z16
+	VBROADCASTI32X4 239(R9), Z15
+	VBROADCASTI32X4 256(R9), K1, Z15
 	VPSRLVD         Z2, Z15, Z15
 	VPANDD          Z3, Z15, Z15
 	VPSHUFB         Z15, Z4, Z15
 	VPXORD          Z17, Z17, Z17
-	VPDPBUSD        448(DI)(R10*8), Z15, Z17
+	VPDPBUSD        448(BX)(R8*8), Z15, Z17
 	VPACKSSDW       Z17, Z16, Z15
 	VPMADDWD        Z5, Z15, Z15
 	VPACKSSDW       Z15, Z14, Z14
@@ -249,20 +247,20 @@ inPlace:
 	VPERMT2D        Z14, Z6, Z15
 	VPERMT2D        Z14, Z7, Z13
 	VPADDD          Z13, Z15, Z15
-	VMOVDQU32       (R9)(R10*1), Z13
+	VMOVDQU32       (DI)(R8*1), Z13
 	VPSLLD          $0x04, Z13, Z13
 	VPSUBD          Z13, Z15, Z15
-	VPERMW          (R11), Z8, Z13
-	VPERMW          68(R11), Z8, K2, Z13
-	VPERMW          136(R11), Z8, K3, Z13
-	VPERMW          204(R11), Z8, K4, Z13
+	VPERMW          (R9), Z8, Z13
+	VPERMW          68(R9), Z8, K2, Z13
+	VPERMW          136(R9), Z8, K3, Z13
+	VPERMW          204(R9), Z8, K4, Z13
 	VPMOVZXWD       Y13, Z13
 	VPSLLVD         Z9, Z13, Z13
 	VPANDD          Z10, Z13, Z13
 	VPMAXUD         Z11, Z13, Z13
 	VMULPS          Z12, Z13, Z13
 	VPANDD          Z0, Z13, Z13
-	VMOVDQU32       (R8)(R10*1), Z14
+	VMOVDQU32       (SI)(R8*1), Z14
 	VCVTDQ2PS       Z15, Z15
 	VMULPS          Z14, Z13, Z13
 	VFMADD231PS     Z13, Z15, Z1
@@ -278,8 +276,8 @@ done:
 	VADDPS        X1, X13, X13
 	VMOVSS        X13, (AX)
 	ADDQ          $0x04, AX
-	ADDQ          DX, CX
-	DECQ          BX
+	ADDQ          stride+16(FP), CX
+	DECQ          n+24(FP)
 	JG            row
 	VZEROUPPER
 	RET
@@ -296,14 +294,14 @@ constants:
 	VMOVDQU32 constant10<>+0(SB), Z3
 	VMOVDQU32 constant11<>+0(SB), Z4
 	VMOVDQU32 constant12<>+0(SB), Z9
-	MOVL      $0x000000f0, R10
-	KMOVD     R10, K2
-	MOVL      $0x00000f00, R10
-	KMOVD     R10, K3
-	MOVL      $0x0000f000, R10
-	KMOVD     R10, K4
-	MOVL      $0x0000ff00, R10
-	KMOVD     R10, K1
+	MOVL      $0x000000f0, R8
+	KMOVD     R8, K2
+	MOVL      $0x00000f00, R8
+	KMOVD     R8, K3
+	MOVL      $0x0000f000, R8
+	KMOVD     R8, K4
+	MOVL      $0x0000ff00, R8
+	KMOVD     R8, K1
 	JMP       begin
 
 DATA constant0<>+0(SB)/8, $0xffffffffffffffff
@@ -556,267 +554,253 @@ constants:
 TEXT ·mxfp4RowAVX2(SB), NOSPLIT, $168-72
 	MOVQ    dst+0(FP), AX
 	MOVQ    w+8(FP), CX
-	MOVQ    stride+16(FP), DX
-	MOVQ    n+24(FP), BX
-	MOVQ    blocks+64(FP), SI
-	MOVQ    q+32(FP), DI
-	MOVQ    d+40(FP), R8
-	MOVQ    s+48(FP), R9
-	MOVQ    half+56(FP), R10
-	MOVQ    w+8(FP), R10
-	MOVQ    DX, R11
-	IMULQ   BX, R11
-	ADDQ    R11, R10
-	SUBQ    $+136, R10
-	MOVQ    R10, (SP)
-	MOVQ    SI, R12
-	ANDQ    $+7, R12
-	LEAQ    constant13<>+0(SB), R10
-	SHLQ    $0x02, R12
-	SUBQ    R12, R10
-	VMOVDQU 32(R10), Y0
-	SHRQ    $0x02, R12
+	MOVQ    blocks+64(FP), DX
+	MOVQ    q+32(FP), BX
+	MOVQ    d+40(FP), SI
+	MOVQ    s+48(FP), DI
+	MOVQ    half+56(FP), R8
+	MOVQ    w+8(FP), R8
+	MOVQ    stride+16(FP), R9
+	IMULQ   n+24(FP), R9
+	ADDQ    R9, R8
+	SUBQ    $+136, R8
+	MOVQ    R8, (SP)
+	MOVQ    DX, R10
+	ANDQ    $+7, R10
+	LEAQ    constant13<>+0(SB), R8
+	SHLQ    $0x02, R10
+	SUBQ    R10, R8
+	VMOVDQU 32(R8), Y0
+	SHRQ    $0x02, R10
 	VMOVDQU constant1<>+0(SB), Y1
 	VMOVDQU Y1, 8(SP)
 	VMOVDQU Y1, 40(SP)
 	VMOVDQU Y1, 72(SP)
 	VMOVDQU Y1, 104(SP)
 	VMOVDQU Y1, 136(SP)
-	ANDQ    $-8, SI
-	SHLQ    $0x02, SI
+	ANDQ    $-8, DX
+	SHLQ    $0x02, DX
 
 row:
 	VPXOR Y1, Y1, Y1
-	MOVQ  CX, R11
-	XORQ  R10, R10
+	MOVQ  CX, R9
+	XORQ  R8, R8
 
 group:
-	CMPQ           R10, SI
+	CMPQ           R8, DX
 	JGE            rest
-	PREFETCHT1     8192(R11)
-	PREFETCHT0     3072(R11)
-	PREFETCHT1     8256(R11)
-	PREFETCHT0     3136(R11)
-	PREFETCHT1     8320(R11)
-	PREFETCHT0     3200(R11)
-	VBROADCASTI128 1(R11), Y2
+	PREFETCHT1     8192(R9)
+	PREFETCHT0     3072(R9)
+	PREFETCHT1     8256(R9)
+	PREFETCHT0     3136(R9)
+	PREFETCHT1     8320(R9)
+	PREFETCHT0     3200(R9)
+	VBROADCASTI128 1(R9), Y2
 	VPSRLVD        constant14<>+0(SB), Y2, Y2
 	VPAND          constant15<>+0(SB), Y2, Y2
 	VMOVDQU        constant16<>+0(SB), Y3
 	VPSHUFB        Y2, Y3, Y2
-	VPMADDUBSW     (DI)(R10*8), Y2, Y2
-	VBROADCASTI128 18(R11), Y3
+	VPMADDUBSW     (BX)(R8*8), Y2, Y2
+	VBROADCASTI128 18(R9), Y3
 	VPSRLVD        constant14<>+0(SB), Y3, Y3
 	VPAND          constant15<>+0(SB), Y3, Y3
 	VMOVDQU        constant16<>+0(SB), Y4
 	VPSHUFB        Y3, Y4, Y3
-	VPMADDUBSW     32(DI)(R10*8), Y3, Y3
-	VPUNPCKLWD     Y3, Y2, Y4
-	VPUNPCKHWD     Y3, Y2, Y2
-	VPADDW         Y4, Y2, Y2
-	VBROADCASTI128 35(R11), Y3
-	VPSRLVD        constant14<>+0(SB), Y3, Y3
-	VPAND          constant15<>+0(SB), Y3, Y3
-	VMOVDQU        constant16<>+0(SB), Y4
-	VPSHUFB        Y3, Y4, Y3
-	VPMADDUBSW     64(DI)(R10*8), Y3, Y3
-	VBROADCASTI128 52(R11), Y4
-	VPSRLVD        constant14<>+0(SB), Y4, Y4
-	VPAND          constant15<>+0(SB), Y4, Y4
-	VMOVDQU        constant16<>+0(SB), Y5
-	VPSHUFB        Y4, Y5, Y4
-	VPMADDUBSW     96(DI)(R10*8), Y4, Y4
-	VPUNPCKLWD     Y4, Y3, Y5
-	VPUNPCKHWD     Y4, Y3, Y3
-	VPADDW         Y5, Y3, Y3
+	VPMADDUBSW     32(BX)(R8*8), Y3, Y3
 	VPUNPCKLDQ     Y3, Y2, Y4
 	VPUNPCKHDQ     Y3, Y2, Y2
 	VPADDW         Y4, Y2, Y2
-	VBROADCASTI128 69(R11), Y3
+	VBROADCASTI128 35(R9), Y3
 	VPSRLVD        constant14<>+0(SB), Y3, Y3
 	VPAND          constant15<>+0(SB), Y3, Y3
 	VMOVDQU        constant16<>+0(SB), Y4
 	VPSHUFB        Y3, Y4, Y3
-	VPMADDUBSW     128(DI)(R10*8), Y3, Y3
-	VBROADCASTI128 86(R11), Y4
+	VPMADDUBSW     64(BX)(R8*8), Y3, Y3
+	VBROADCASTI128 52(R9), Y4
 	VPSRLVD        constant14<>+0(SB), Y4, Y4
 	VPAND          constant15<>+0(SB), Y4, Y4
 	VMOVDQU        constant16<>+0(SB), Y5
 	VPSHUFB        Y4, Y5, Y4
-	VPMADDUBSW     160(DI)(R10*8), Y4, Y4
-	VPUNPCKLWD     Y4, Y3, Y5
-	VPUNPCKHWD     Y4, Y3, Y3
-	VPADDW         Y5, Y3, Y3
-	VBROADCASTI128 103(R11), Y4
-	VPSRLVD        constant14<>+0(SB), Y4, Y4
-	VPAND          constant15<>+0(SB), Y4, Y4
-	VMOVDQU        constant16<>+0(SB), Y5
-	VPSHUFB        Y4, Y5, Y4
-	VPMADDUBSW     192(DI)(R10*8), Y4, Y4
-	VBROADCASTI128 120(R11), Y5
-	VPSRLVD        constant14<>+0(SB), Y5, Y5
-	VPAND          constant15<>+0(SB), Y5, Y5
-	VMOVDQU        constant16<>+0(SB), Y6
-	VPSHUFB        Y5, Y6, Y5
-	VPMADDUBSW     224(DI)(R10*8), Y5, Y5
-	VPUNPCKLWD     Y5, Y4, Y6
-	VPUNPCKHWD     Y5, Y4, Y4
-	VPADDW         Y6, Y4, Y4
+	VPMADDUBSW     96(BX)(R8*8), Y4, Y4
 	VPUNPCKLDQ     Y4, Y3, Y5
 	VPUNPCKHDQ     Y4, Y3, Y3
 	VPADDW         Y5, Y3, Y3
 	VPUNPCKLQDQ    Y3, Y2, Y4
 	VPUNPCKHQDQ    Y3, Y2, Y2
-	VEXTRACTI128   $0x01, Y4, X3
-	VPMOVSXWD      X4, Y4
-	VPMOVSXWD      X3, Y3
-	VEXTRACTI128   $0x01, Y2, X5
-	VPMOVSXWD      X2, Y2
-	VPMOVSXWD      X5, Y5
+	VPADDW         Y4, Y2, Y2
+	VBROADCASTI128 69(R9), Y3
+	VPSRLVD        constant14<>+0(SB), Y3, Y3
+	VPAND          constant15<>+0(SB), Y3, Y3
+	VMOVDQU        constant16<>+0(SB), Y4
+	VPSHUFB        Y3, Y4, Y3
+	VPMADDUBSW     128(BX)(R8*8), Y3, Y3
+	VBROADCASTI128 86(R9), Y4
+	VPSRLVD        constant14<>+0(SB), Y4, Y4
+	VPAND          constant15<>+0(SB), Y4, Y4
+	VMOVDQU        constant16<>+0(SB), Y5
+	VPSHUFB        Y4, Y5, Y4
+	VPMADDUBSW     160(BX)(R8*8), Y4, Y4
+	VPUNPCKLDQ     Y4, Y3, Y5
+	VPUNPCKHDQ     Y4, Y3, Y3
+	VPADDW         Y5, Y3, Y3
+	VBROADCASTI128 103(R9), Y4
+	VPSRLVD        constant14<>+0(SB), Y4, Y4
+	VPAND          constant15<>+0(SB), Y4, Y4
+	VMOVDQU        constant16<>+0(SB), Y5
+	VPSHUFB        Y4, Y5, Y4
+	VPMADDUBSW     192(BX)(R8*8), Y4, Y4
+	VBROADCASTI128 120(R9), Y5
+	VPSRLVD        constant14<>+0(SB), Y5, Y5
+	VPAND          constant15<>+0(SB), Y5, Y5
+	VMOVDQU        constant16<>+0(SB), Y6
+	VPSHUFB        Y5, Y6, Y5
+	VPMADDUBSW     224(BX)(R8*8), Y5, Y5
+	VPUNPCKLDQ     Y5, Y4, Y6
+	VPUNPCKHDQ     Y5, Y4, Y4
+	VPADDW         Y6, Y4, Y4
+	VPUNPCKLQDQ    Y4, Y3, Y5
+	VPUNPCKHQDQ    Y4, Y3, Y3
+	VPADDW         Y5, Y3, Y3
+	VPMADDWD       constant17<>+0(SB), Y2, Y2
+	VPMADDWD       constant17<>+0(SB), Y3, Y3
+	VPERM2I128     $0x20, Y3, Y2, Y4
+	VPERM2I128     $0x31, Y3, Y2, Y2
 	VPADDD         Y2, Y4, Y4
-	VPADDD         Y5, Y3, Y3
-	VPADDD         Y3, Y4, Y4
-	VMOVDQU        (R9)(R10*1), Y2
+	VMOVDQU        (DI)(R8*1), Y2
 	VPSLLD         $0x04, Y2, Y2
 	VPSUBD         Y2, Y4, Y4
 	VPXOR          Y2, Y2, Y2
-	VPINSRB        $0x00, (R11), X2, X2
-	VPINSRB        $0x01, 17(R11), X2, X2
-	VPINSRB        $0x02, 34(R11), X2, X2
-	VPINSRB        $0x03, 51(R11), X2, X2
-	VPINSRB        $0x04, 68(R11), X2, X2
-	VPINSRB        $0x05, 85(R11), X2, X2
-	VPINSRB        $0x06, 102(R11), X2, X2
-	VPINSRB        $0x07, 119(R11), X2, X2
+	VPINSRB        $0x00, (R9), X2, X2
+	VPINSRB        $0x01, 17(R9), X2, X2
+	VPINSRB        $0x02, 34(R9), X2, X2
+	VPINSRB        $0x03, 51(R9), X2, X2
+	VPINSRB        $0x04, 68(R9), X2, X2
+	VPINSRB        $0x05, 85(R9), X2, X2
+	VPINSRB        $0x06, 102(R9), X2, X2
+	VPINSRB        $0x07, 119(R9), X2, X2
 	VPMOVZXBD      X2, Y2
 	VPSLLD         $0x17, Y2, Y2
-	VPMAXUD        constant17<>+0(SB), Y2, Y2
-	VMULPS         constant18<>+0(SB), Y2, Y2
-	VMOVDQU        (R8)(R10*1), Y3
+	VPMAXUD        constant18<>+0(SB), Y2, Y2
+	VMULPS         constant19<>+0(SB), Y2, Y2
+	VMOVDQU        (SI)(R8*1), Y3
 	VCVTDQ2PS      Y4, Y4
 	VMULPS         Y3, Y2, Y2
 	VFMADD231PS    Y2, Y4, Y1
-	ADDQ           $+136, R11
-	ADDQ           $+32, R10
+	ADDQ           $+136, R9
+	ADDQ           $+32, R8
 	JMP            group
 
 rest:
-	CMPQ R12, $0x00
+	CMPQ R10, $0x00
 	JE   done
-	CMPQ R11, (SP)
+	CMPQ R9, (SP)
 	JLS  inPlace
-	MOVQ R12, R13
-	LEAQ 8(SP), R14
+	MOVQ R10, R11
+	LEAQ 8(SP), R12
 
 copy:
-	MOVBLZX (R11), R15
-	MOVB    R15, (R14)
-	ADDQ    $+1, R11
-	ADDQ    $+1, R14
-	VMOVDQU (R11), X2
-	VMOVDQU X2, (R14)
-	ADDQ    $+16, R11
-	ADDQ    $+16, R14
-	SUBQ    $+1, R13
+	MOVBLZX (R9), R13
+	MOVB    R13, (R12)
+	ADDQ    $+1, R9
+	ADDQ    $+1, R12
+	VMOVDQU (R9), X2
+	VMOVDQU X2, (R12)
+	ADDQ    $+16, R9
+	ADDQ    $+16, R12
+	SUBQ    $+1, R11
 	JG      copy
-	LEAQ    8(SP), R11
+	LEAQ    8(SP), R9
 
 inPlace:
-	VBROADCASTI128 1(R11), Y2
+	VBROADCASTI128 1(R9), Y2
 	VPSRLVD        constant14<>+0(SB), Y2, Y2
 	VPAND          constant15<>+0(SB), Y2, Y2
 	VMOVDQU        constant16<>+0(SB), Y3
 	VPSHUFB        Y2, Y3, Y2
-	VPMADDUBSW     (DI)(R10*8), Y2, Y2
-	VBROADCASTI128 18(R11), Y3
+	VPMADDUBSW     (BX)(R8*8), Y2, Y2
+	VBROADCASTI128 18(R9), Y3
 	VPSRLVD        constant14<>+0(SB), Y3, Y3
 	VPAND          constant15<>+0(SB), Y3, Y3
 	VMOVDQU        constant16<>+0(SB), Y4
 	VPSHUFB        Y3, Y4, Y3
-	VPMADDUBSW     32(DI)(R10*8), Y3, Y3
-	VPUNPCKLWD     Y3, Y2, Y4
-	VPUNPCKHWD     Y3, Y2, Y2
-	VPADDW         Y4, Y2, Y2
-	VBROADCASTI128 35(R11), Y3
-	VPSRLVD        constant14<>+0(SB), Y3, Y3
-	VPAND          constant15<>+0(SB), Y3, Y3
-	VMOVDQU        constant16<>+0(SB), Y4
-	VPSHUFB        Y3, Y4, Y3
-	VPMADDUBSW     64(DI)(R10*8), Y3, Y3
-	VBROADCASTI128 52(R11), Y4
-	VPSRLVD        constant14<>+0(SB), Y4, Y4
-	VPAND          constant15<>+0(SB), Y4, Y4
-	VMOVDQU        constant16<>+0(SB), Y5
-	VPSHUFB        Y4, Y5, Y4
-	VPMADDUBSW     96(DI)(R10*8), Y4, Y4
-	VPUNPCKLWD     Y4, Y3, Y5
-	VPUNPCKHWD     Y4, Y3, Y3
-	VPADDW         Y5, Y3, Y3
+	VPMADDUBSW     32(BX)(R8*8), Y3, Y3
 	VPUNPCKLDQ     Y3, Y2, Y4
 	VPUNPCKHDQ     Y3, Y2, Y2
 	VPADDW         Y4, Y2, Y2
-	VBROADCASTI128 69(R11), Y3
+	VBROADCASTI128 35(R9), Y3
 	VPSRLVD        constant14<>+0(SB), Y3, Y3
 	VPAND          constant15<>+0(SB), Y3, Y3
 	VMOVDQU        constant16<>+0(SB), Y4
 	VPSHUFB        Y3, Y4, Y3
-	VPMADDUBSW     128(DI)(R10*8), Y3, Y3
-	VBROADCASTI128 86(R11), Y4
+	VPMADDUBSW     64(BX)(R8*8), Y3, Y3
+	VBROADCASTI128 52(R9), Y4
 	VPSRLVD        constant14<>+0(SB), Y4, Y4
 	VPAND          constant15<>+0(SB), Y4, Y4
 	VMOVDQU        constant16<>+0(SB), Y5
 	VPSHUFB        Y4, Y5, Y4
-	VPMADDUBSW     160(DI)(R10*8), Y4, Y4
-	VPUNPCKLWD     Y4, Y3, Y5
-	VPUNPCKHWD     Y4, Y3, Y3
-	VPADDW         Y5, Y3, Y3
-	VBROADCASTI128 103(R11), Y4
-	VPSRLVD        constant14<>+0(SB), Y4, Y4
-	VPAND          constant15<>+0(SB), Y4, Y4
-	VMOVDQU        constant16<>+0(SB), Y5
-	VPSHUFB        Y4, Y5, Y4
-	VPMADDUBSW     192(DI)(R10*8), Y4, Y4
-	VBROADCASTI128 120(R11), Y5
-	VPSRLVD        constant14<>+0(SB), Y5, Y5
-	VPAND          constant15<>+0(SB), Y5, Y5
-	VMOVDQU        constant16<>+0(SB), Y6
-	VPSHUFB        Y5, Y6, Y5
-	VPMADDUBSW     224(DI)(R10*8), Y5, Y5
-	VPUNPCKLWD     Y5, Y4, Y6
-	VPUNPCKHWD     Y5, Y4, Y4
-	VPADDW         Y6, Y4, Y4
+	VPMADDUBSW     96(BX)(R8*8), Y4, Y4
 	VPUNPCKLDQ     Y4, Y3, Y5
 	VPUNPCKHDQ     Y4, Y3, Y3
 	VPADDW         Y5, Y3, Y3
 	VPUNPCKLQDQ    Y3, Y2, Y4
 	VPUNPCKHQDQ    Y3, Y2, Y2
-	VEXTRACTI128   $0x01, Y4, X3
-	VPMOVSXWD      X4, Y4
-	VPMOVSXWD      X3, Y3
-	VEXTRACTI128   $0x01, Y2, X5
-	VPMOVSXWD      X2, Y2
-	VPMOVSXWD      X5, Y5
+	VPADDW         Y4, Y2, Y2
+	VBROADCASTI128 69(R9), Y3
+	VPSRLVD        constant14<>+0(SB), Y3, Y3
+	VPAND          constant15<>+0(SB), Y3, Y3
+	VMOVDQU        constant16<>+0(SB), Y4
+	VPSHUFB        Y3, Y4, Y3
+	VPMADDUBSW     128(BX)(R8*8), Y3, Y3
+	VBROADCASTI128 86(R9), Y4
+	VPSRLVD        constant14<>+0(SB), Y4, Y4
+	VPAND          constant15<>+0(SB), Y4, Y4
+	VMOVDQU        constant16<>+0(SB), Y5
+	VPSHUFB        Y4, Y5, Y4
+	VPMADDUBSW     160(BX)(R8*8), Y4, Y4
+	VPUNPCKLDQ     Y4, Y3, Y5
+	VPUNPCKHDQ     Y4, Y3, Y3
+	VPADDW         Y5, Y3, Y3
+	VBROADCASTI128 103(R9), Y4
+	VPSRLVD        constant14<>+0(SB), Y4, Y4
+	VPAND          constant15<>+0(SB), Y4, Y4
+	VMOVDQU        constant16<>+0(SB), Y5
+	VPSHUFB        Y4, Y5, Y4
+	VPMADDUBSW     192(BX)(R8*8), Y4, Y4
+	VBROADCASTI128 120(R9), Y5
+	VPSRLVD        constant14<>+0(SB), Y5, Y5
+	VPAND          constant15<>+0(SB), Y5, Y5
+	VMOVDQU        constant16<>+0(SB), Y6
+	VPSHUFB        Y5, Y6, Y5
+	VPMADDUBSW     224(BX)(R8*8), Y5, Y5
+	VPUNPCKLDQ     Y5, Y4, Y6
+	VPUNPCKHDQ     Y5, Y4, Y4
+	VPADDW         Y6, Y4, Y4
+	VPUNPCKLQDQ    Y4, Y3, Y5
+	VPUNPCKHQDQ    Y4, Y3, Y3
+	VPADDW         Y5, Y3, Y3
+	VPMADDWD       constant17<>+0(SB), Y2, Y2
+	VPMADDWD       constant17<>+0(SB), Y3, Y3
+	VPERM2I128     $0x20, Y3, Y2, Y4
+	VPERM2I128     $0x31, Y3, Y2, Y2
 	VPADDD         Y2, Y4, Y4
-	VPADDD         Y5, Y3, Y3
-	VPADDD         Y3, Y4, Y4
-	VMOVDQU        (R9)(R10*1), Y2
+	VMOVDQU        (DI)(R8*1), Y2
 	VPSLLD         $0x04, Y2, Y2
 	VPSUBD         Y2, Y4, Y4
 	VPXOR          Y2, Y2, Y2
-	VPINSRB        $0x00, (R11), X2, X2
-	VPINSRB        $0x01, 17(R11), X2, X2
-	VPINSRB        $0x02, 34(R11), X2, X2
-	VPINSRB        $0x03, 51(R11), X2, X2
-	VPINSRB        $0x04, 68(R11), X2, X2
-	VPINSRB        $0x05, 85(R11), X2, X2
-	VPINSRB        $0x06, 102(R11), X2, X2
-	VPINSRB        $0x07, 119(R11), X2, X2
+	VPINSRB        $0x00, (R9), X2, X2
+	VPINSRB        $0x01, 17(R9), X2, X2
+	VPINSRB        $0x02, 34(R9), X2, X2
+	VPINSRB        $0x03, 51(R9), X2, X2
+	VPINSRB        $0x04, 68(R9), X2, X2
+	VPINSRB        $0x05, 85(R9), X2, X2
+	VPINSRB        $0x06, 102(R9), X2, X2
+	VPINSRB        $0x07, 119(R9), X2, X2
 	VPMOVZXBD      X2, Y2
 	VPSLLD         $0x17, Y2, Y2
-	VPMAXUD        constant17<>+0(SB), Y2, Y2
-	VMULPS         constant18<>+0(SB), Y2, Y2
+	VPMAXUD        constant18<>+0(SB), Y2, Y2
+	VMULPS         constant19<>+0(SB), Y2, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        (R8)(R10*1), Y3
+	VMOVDQU        (SI)(R8*1), Y3
 	VCVTDQ2PS      Y4, Y4
 	VMULPS         Y3, Y2, Y2
 	VFMADD231PS    Y2, Y4, Y1
@@ -830,8 +814,8 @@ done:
 	VADDPS       X2, X1, X1
 	VMOVSS       X1, (AX)
 	ADDQ         $0x04, AX
-	ADDQ         DX, CX
-	DECQ         BX
+	ADDQ         stride+16(FP), CX
+	DECQ         n+24(FP)
 	JG           row
 	VZEROUPPER
 	RET
@@ -864,17 +848,23 @@ DATA constant16<>+16(SB)/8, $0x1c18161413121110
 DATA constant16<>+24(SB)/8, $0x04080a0c0d0e0f10
 GLOBL constant16<>(SB), RODATA|NOPTR, $32
 
-DATA constant17<>+0(SB)/8, $0x0040000000400000
-DATA constant17<>+8(SB)/8, $0x0040000000400000
-DATA constant17<>+16(SB)/8, $0x0040000000400000
-DATA constant17<>+24(SB)/8, $0x0040000000400000
+DATA constant17<>+0(SB)/8, $0x0001000100010001
+DATA constant17<>+8(SB)/8, $0x0001000100010001
+DATA constant17<>+16(SB)/8, $0x0001000100010001
+DATA constant17<>+24(SB)/8, $0x0001000100010001
 GLOBL constant17<>(SB), RODATA|NOPTR, $32
 
-DATA constant18<>+0(SB)/8, $0x3f0000003f000000
-DATA constant18<>+8(SB)/8, $0x3f0000003f000000
-DATA constant18<>+16(SB)/8, $0x3f0000003f000000
-DATA constant18<>+24(SB)/8, $0x3f0000003f000000
+DATA constant18<>+0(SB)/8, $0x0040000000400000
+DATA constant18<>+8(SB)/8, $0x0040000000400000
+DATA constant18<>+16(SB)/8, $0x0040000000400000
+DATA constant18<>+24(SB)/8, $0x0040000000400000
 GLOBL constant18<>(SB), RODATA|NOPTR, $32
+
+DATA constant19<>+0(SB)/8, $0x3f0000003f000000
+DATA constant19<>+8(SB)/8, $0x3f0000003f000000
+DATA constant19<>+16(SB)/8, $0x3f0000003f000000
+DATA constant19<>+24(SB)/8, $0x3f0000003f000000
+GLOBL constant19<>(SB), RODATA|NOPTR, $32
 
 // func mxfp4PackAVX2(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX2
@@ -957,8 +947,8 @@ tile:
 	VPINSRB        $0x07, 119(R10), X0, X0
 	VPMOVZXBD      X0, Y0
 	VPSLLD         $0x17, Y0, Y0
-	VPMAXUD        constant17<>+0(SB), Y0, Y0
-	VMULPS         constant18<>+0(SB), Y0, Y0
+	VPMAXUD        constant18<>+0(SB), Y0, Y0
+	VMULPS         constant19<>+0(SB), Y0, Y0
 	VMOVDQU        Y0, (CX)(R9*1)
 	ADDQ           $+136, R10
 	VBROADCASTI128 1(R10), Y0
@@ -1024,8 +1014,8 @@ tile:
 	VPINSRB        $0x07, 119(R10), X0, X0
 	VPMOVZXBD      X0, Y0
 	VPSLLD         $0x17, Y0, Y0
-	VPMAXUD        constant17<>+0(SB), Y0, Y0
-	VMULPS         constant18<>+0(SB), Y0, Y0
+	VPMAXUD        constant18<>+0(SB), Y0, Y0
+	VMULPS         constant19<>+0(SB), Y0, Y0
 	VMOVDQU        Y0, 32(CX)(R9*1)
 	ADDQ           $+136, R10
 	ADDQ           $0x40, R9

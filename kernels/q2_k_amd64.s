@@ -9,29 +9,27 @@
 TEXT ·q2_kRowAVX512(SB), NOSPLIT, $200-72
 	MOVQ dst+0(FP), AX
 	MOVQ w+8(FP), CX
-	MOVQ stride+16(FP), DX
-	MOVQ n+24(FP), BX
-	MOVQ blocks+64(FP), SI
-	MOVQ q+32(FP), DI
-	MOVQ d+40(FP), R8
-	MOVQ s+48(FP), R9
-	MOVQ half+56(FP), R10
+	MOVQ blocks+64(FP), DX
+	MOVQ q+32(FP), BX
+	MOVQ d+40(FP), SI
+	MOVQ s+48(FP), DI
+	MOVQ half+56(FP), R8
 	JMP  constants
 
 begin:
-	MOVQ      w+8(FP), R11
-	MOVQ      DX, R12
-	IMULQ     BX, R12
-	ADDQ      R12, R11
-	SUBQ      $+168, R11
-	MOVQ      R11, (SP)
-	MOVQ      SI, R13
-	ANDQ      $+15, R13
-	LEAQ      constant0<>+0(SB), R11
-	SHLQ      $0x02, R13
-	SUBQ      R13, R11
-	VMOVDQU32 64(R11), Z0
-	SHRQ      $0x02, R13
+	MOVQ      w+8(FP), R9
+	MOVQ      stride+16(FP), R10
+	IMULQ     n+24(FP), R10
+	ADDQ      R10, R9
+	SUBQ      $+168, R9
+	MOVQ      R9, (SP)
+	MOVQ      DX, R11
+	ANDQ      $+15, R11
+	LEAQ      constant0<>+0(SB), R9
+	SHLQ      $0x02, R11
+	SUBQ      R11, R9
+	VMOVDQU32 64(R9), Z0
+	SHRQ      $0x02, R11
 	VMOVDQU32 constant1<>+0(SB), Y1
 	VMOVDQU32 Y1, 8(SP)
 	VMOVDQU32 Y1, 40(SP)
@@ -39,71 +37,71 @@ begin:
 	VMOVDQU32 Y1, 104(SP)
 	VMOVDQU32 Y1, 136(SP)
 	VMOVDQU32 Y1, 168(SP)
-	ANDQ      $-16, SI
-	SHLQ      $0x02, SI
+	ANDQ      $-16, DX
+	SHLQ      $0x02, DX
 
 row:
 	VPXORD Z1, Z1, Z1
-	MOVQ   CX, R12
-	XORQ   R11, R11
+	MOVQ   CX, R10
+	XORQ   R9, R9
 
 group:
-	CMPQ            R11, SI
+	CMPQ            R9, DX
 	JGE             rest
-	PREFETCHT1      8192(R12)
-	PREFETCHT0      3072(R12)
-	PREFETCHT1      8256(R12)
-	PREFETCHT0      3136(R12)
-	PREFETCHT1      8320(R12)
-	PREFETCHT0      3200(R12)
-	VBROADCASTI64X4 16(R12), Z9
+	PREFETCHT1      8192(R10)
+	PREFETCHT0      3072(R10)
+	PREFETCHT1      8256(R10)
+	PREFETCHT0      3136(R10)
+	PREFETCHT1      8320(R10)
+	PREFETCHT0      3200(R10)
+	VBROADCASTI64X4 16(R10), Z9
 	VPSRLVD         Z2, Z9, Z9
 	VPANDD          Z3, Z9, Z9
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        (DI)(R11*8), Z9, Z10
-	VBROADCASTI64X4 16(R12), Z9
+	VPDPBUSD        (BX)(R9*8), Z9, Z10
+	VBROADCASTI64X4 16(R10), Z9
 	VPSRLVD         Z4, Z9, Z9
 	VPANDD          Z3, Z9, Z9
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        64(DI)(R11*8), Z9, Z11
+	VPDPBUSD        64(BX)(R9*8), Z9, Z11
 	VPACKSSDW       Z11, Z10, Z9
 	VPMADDWD        Z5, Z9, Z9
-	VBROADCASTI64X4 48(R12), Z10
+	VBROADCASTI64X4 48(R10), Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        128(DI)(R11*8), Z10, Z11
-	VBROADCASTI64X4 48(R12), Z10
+	VPDPBUSD        128(BX)(R9*8), Z10, Z11
+	VBROADCASTI64X4 48(R10), Z10
 	VPSRLVD         Z4, Z10, Z10
 	VPANDD          Z3, Z10, Z10
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        192(DI)(R11*8), Z10, Z12
+	VPDPBUSD        192(BX)(R9*8), Z10, Z12
 	VPACKSSDW       Z12, Z11, Z10
 	VPMADDWD        Z5, Z10, Z10
 	VPACKSSDW       Z10, Z9, Z9
 	VPMADDWD        Z5, Z9, Z9
-	VBROADCASTI64X4 100(R12), Z10
+	VBROADCASTI64X4 100(R10), Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        256(DI)(R11*8), Z10, Z11
-	VBROADCASTI64X4 100(R12), Z10
+	VPDPBUSD        256(BX)(R9*8), Z10, Z11
+	VBROADCASTI64X4 100(R10), Z10
 	VPSRLVD         Z4, Z10, Z10
 	VPANDD          Z3, Z10, Z10
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        320(DI)(R11*8), Z10, Z12
+	VPDPBUSD        320(BX)(R9*8), Z10, Z12
 	VPACKSSDW       Z12, Z11, Z10
 	VPMADDWD        Z5, Z10, Z10
-	VBROADCASTI64X4 132(R12), Z11
+	VBROADCASTI64X4 132(R10), Z11
 	VPSRLVD         Z2, Z11, Z11
 	VPANDD          Z3, Z11, Z11
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        384(DI)(R11*8), Z11, Z12
-	VBROADCASTI64X4 132(R12), Z11
+	VPDPBUSD        384(BX)(R9*8), Z11, Z12
+	VBROADCASTI64X4 132(R10), Z11
 	VPSRLVD         Z4, Z11, Z11
 	VPANDD          Z3, Z11, Z11
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        448(DI)(R11*8), Z11, Z13
+	VPDPBUSD        448(BX)(R9*8), Z11, Z13
 	VPACKSSDW       Z13, Z12, Z11
 	VPMADDWD        Z5, Z11, Z11
 	VPACKSSDW       Z11, Z10, Z10
@@ -111,14 +109,14 @@ group:
 	VMOVDQU32       Z9, Z11
 	VPERMT2D        Z10, Z6, Z11
 	VPERMT2D        Z10, Z7, Z9
-	VPBROADCASTD    80(R12), Y10
-	VPBROADCASTD    164(R12), X12
+	VPBROADCASTD    80(R10), Y10
+	VPBROADCASTD    164(R10), X12
 	VINSERTI32X4    $0x01, X12, Y10, Y10
 	VCVTPH2PS       Y10, Z10
 	VMOVSHDUP       Z10, Z12
 	VMOVSLDUP       Z10, Z10
-	VBROADCASTI32X4 (R12), Y13
-	VINSERTI32X4    $0x01, 84(R12), Y13, Y13
+	VBROADCASTI32X4 (R10), Y13
+	VINSERTI32X4    $0x01, 84(R10), Y13, Y13
 	VPMOVZXWD       Y13, Z13
 	VPANDD          Z8, Z13, Z14
 	VCVTDQ2PS       Z14, Z14
@@ -134,15 +132,15 @@ group:
 	VPSRLD          $0x0c, Z13, Z13
 	VCVTDQ2PS       Z13, Z13
 	VMULPS          Z12, Z13, Z13
-	VMOVDQU32       (R8)(R11*1), Z12
+	VMOVDQU32       (SI)(R9*1), Z12
 	VCVTDQ2PS       Z11, Z11
 	VMULPS          Z12, Z14, Z14
 	VFMADD231PS     Z14, Z11, Z1
 	VCVTDQ2PS       Z9, Z9
 	VMULPS          Z12, Z15, Z15
 	VFMADD231PS     Z15, Z9, Z1
-	VMOVDQU32       (R9)(R11*1), Z9
-	VMOVDQU32       (R10)(R11*1), Z11
+	VMOVDQU32       (DI)(R9*1), Z9
+	VMOVDQU32       (R8)(R9*1), Z11
 	VPSUBD          Z11, Z9, Z9
 	VCVTDQ2PS       Z11, Z11
 	VMULPS          Z12, Z11, Z11
@@ -150,88 +148,88 @@ group:
 	VCVTDQ2PS       Z9, Z9
 	VMULPS          Z12, Z9, Z9
 	VFNMADD231PS    Z9, Z13, Z1
-	ADDQ            $+168, R12
-	ADDQ            $+64, R11
+	ADDQ            $+168, R10
+	ADDQ            $+64, R9
 	JMP             group
 
 rest:
-	CMPQ R13, $0x00
+	CMPQ R11, $0x00
 	JE   done
-	CMPQ R12, (SP)
+	CMPQ R10, (SP)
 	JLS  inPlace
-	MOVQ R13, R14
-	LEAQ 8(SP), R15
+	MOVQ R11, R12
+	LEAQ 8(SP), R13
 
 copy:
-	VMOVDQU32 (R12), X9
-	VMOVDQU32 X9, (R15)
-	ADDQ      $+16, R12
-	ADDQ      $+16, R15
-	VMOVDQU32 (R12), Y9
-	VMOVDQU32 Y9, (R15)
-	ADDQ      $+32, R12
-	ADDQ      $+32, R15
-	VMOVDQU32 (R12), Y9
-	VMOVDQU32 Y9, (R15)
-	ADDQ      $+32, R12
-	ADDQ      $+32, R15
-	MOVL      (R12), BP
-	MOVL      BP, (R15)
-	ADDQ      $+4, R12
-	ADDQ      $+4, R15
-	SUBQ      $+8, R14
+	VMOVDQU32 (R10), X9
+	VMOVDQU32 X9, (R13)
+	ADDQ      $+16, R10
+	ADDQ      $+16, R13
+	VMOVDQU32 (R10), Y9
+	VMOVDQU32 Y9, (R13)
+	ADDQ      $+32, R10
+	ADDQ      $+32, R13
+	VMOVDQU32 (R10), Y9
+	VMOVDQU32 Y9, (R13)
+	ADDQ      $+32, R10
+	ADDQ      $+32, R13
+	MOVL      (R10), R14
+	MOVL      R14, (R13)
+	ADDQ      $+4, R10
+	ADDQ      $+4, R13
+	SUBQ      $+8, R12
 	JG        copy
-	LEAQ      8(SP), R12
+	LEAQ      8(SP), R10
 
 inPlace:
-	VBROADCASTI64X4 16(R12), Z9
+	VBROADCASTI64X4 16(R10), Z9
 	VPSRLVD         Z2, Z9, Z9
 	VPANDD          Z3, Z9, Z9
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        (DI)(R11*8), Z9, Z10
-	VBROADCASTI64X4 16(R12), Z9
+	VPDPBUSD        (BX)(R9*8), Z9, Z10
+	VBROADCASTI64X4 16(R10), Z9
 	VPSRLVD         Z4, Z9, Z9
 	VPANDD          Z3, Z9, Z9
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        64(DI)(R11*8), Z9, Z11
+	VPDPBUSD        64(BX)(R9*8), Z9, Z11
 	VPACKSSDW       Z11, Z10, Z9
 	VPMADDWD        Z5, Z9, Z9
-	VBROADCASTI64X4 48(R12), Z10
+	VBROADCASTI64X4 48(R10), Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        128(DI)(R11*8), Z10, Z11
-	VBROADCASTI64X4 48(R12), Z10
+	VPDPBUSD        128(BX)(R9*8), Z10, Z11
+	VBROADCASTI64X4 48(R10), Z10
 	VPSRLVD         Z4, Z10, Z10
 	VPANDD          Z3, Z10, Z10
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        192(DI)(R11*8), Z10, Z12
+	VPDPBUSD        192(BX)(R9*8), Z10, Z12
 	VPACKSSDW       Z12, Z11, Z10
 	VPMADDWD        Z5, Z10, Z10
 	VPACKSSDW       Z10, Z9, Z9
 	VPMADDWD        Z5, Z9, Z9
-	VBROADCASTI64X4 100(R12), Z10
+	VBROADCASTI64X4 100(R10), Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        256(DI)(R11*8), Z10, Z11
-	VBROADCASTI64X4 100(R12), Z10
+	VPDPBUSD        256(BX)(R9*8), Z10, Z11
+	VBROADCASTI64X4 100(R10), Z10
 	VPSRLVD         Z4, Z10, Z10
 	VPANDD          Z3, Z10, Z10
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        320(DI)(R11*8), Z10, Z12
+	VPDPBUSD        320(BX)(R9*8), Z10, Z12
 	VPACKSSDW       Z12, Z11, Z10
 	VPMADDWD        Z5, Z10, Z10
-	VBROADCASTI64X4 132(R12), Z11
+	VBROADCASTI64X4 132(R10), Z11
 	VPSRLVD         Z2, Z11, Z11
 	VPANDD          Z3, Z11, Z11
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        384(DI)(R11*8), Z11, Z12
-	VBROADCASTI64X4 132(R12), Z11
+	VPDPBUSD        384(BX)(R9*8), Z11, Z12
+	VBROADCASTI64X4 132(R10), Z11
 	VPSRLVD         Z4, Z11, Z11
 	VPANDD          Z3, Z11, Z11
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        448(DI)(R11*8), Z11, Z13
+	VPDPBUSD        448(BX)(R9*8), Z11, Z13
 	VPACKSSDW       Z13, Z12, Z11
 	VPMADDWD        Z5, Z11, Z11
 	VPACKSSDW       Z11, Z10, Z10
@@ -239,14 +237,14 @@ inPlace:
 	VMOVDQU32       Z9, Z11
 	VPERMT2D        Z10, Z6, Z11
 	VPERMT2D        Z10, Z7, Z9
-	VPBROADCASTD    80(R12), Y10
-	VPBROADCASTD    164(R12), X12
+	VPBROADCASTD    80(R10), Y10
+	VPBROADCASTD    164(R10), X12
 	VINSERTI32X4    $0x01, X12, Y10, Y10
 	VCVTPH2PS       Y10, Z10
 	VMOVSHDUP       Z10, Z12
 	VMOVSLDUP       Z10, Z10
-	VBROADCASTI32X4 (R12), Y13
-	VINSERTI32X4    $0x01, 84(R12), Y13, Y13
+	VBROADCASTI32X4 (R10), Y13
+	VINSERTI32X4    $0x01, 84(R10), Y13, Y13
 	VPMOVZXWD       Y13, Z13
 	VPANDD          Z8, Z13, Z14
 	VCVTDQ2PS       Z14, Z14
@@ -266,15 +264,15 @@ inPlace:
 	VPANDD          Z0, Z15, Z15
 	VPANDD          Z0, Z10, Z10
 	VPANDD          Z0, Z13, Z13
-	VMOVDQU32       (R8)(R11*1), Z12
+	VMOVDQU32       (SI)(R9*1), Z12
 	VCVTDQ2PS       Z11, Z11
 	VMULPS          Z12, Z14, Z14
 	VFMADD231PS     Z14, Z11, Z1
 	VCVTDQ2PS       Z9, Z9
 	VMULPS          Z12, Z15, Z15
 	VFMADD231PS     Z15, Z9, Z1
-	VMOVDQU32       (R9)(R11*1), Z9
-	VMOVDQU32       (R10)(R11*1), Z11
+	VMOVDQU32       (DI)(R9*1), Z9
+	VMOVDQU32       (R8)(R9*1), Z11
 	VPSUBD          Z11, Z9, Z9
 	VCVTDQ2PS       Z11, Z11
 	VMULPS          Z12, Z11, Z11
@@ -294,8 +292,8 @@ done:
 	VADDPS        X1, X9, X9
 	VMOVSS        X9, (AX)
 	ADDQ          $0x04, AX
-	ADDQ          DX, CX
-	DECQ          BX
+	ADDQ          stride+16(FP), CX
+	DECQ          n+24(FP)
 	JG            row
 	VZEROUPPER
 	RET
@@ -525,122 +523,118 @@ GLOBL constant9<>(SB), RODATA|NOPTR, $64
 TEXT ·q2_kRowAVX2(SB), NOSPLIT, $0-72
 	MOVQ dst+0(FP), AX
 	MOVQ w+8(FP), CX
-	MOVQ stride+16(FP), DX
-	MOVQ n+24(FP), BX
-	MOVQ blocks+64(FP), SI
-	MOVQ q+32(FP), DI
-	MOVQ d+40(FP), R8
-	MOVQ s+48(FP), R9
-	MOVQ half+56(FP), R10
-	ANDQ $-8, SI
-	SHLQ $0x02, SI
+	MOVQ blocks+64(FP), DX
+	MOVQ q+32(FP), BX
+	MOVQ d+40(FP), SI
+	MOVQ s+48(FP), DI
+	MOVQ half+56(FP), R8
+	ANDQ $-8, DX
+	SHLQ $0x02, DX
 
 row:
 	VPXOR Y0, Y0, Y0
-	MOVQ  CX, R12
-	XORQ  R11, R11
+	MOVQ  CX, R10
+	XORQ  R9, R9
 
 group:
-	CMPQ           R11, SI
+	CMPQ           R9, DX
 	JGE            rest
-	PREFETCHT1     8192(R12)
-	PREFETCHT0     3072(R12)
-	PREFETCHT1     8256(R12)
-	PREFETCHT0     3136(R12)
-	VMOVDQU        16(R12), Y1
+	PREFETCHT1     8192(R10)
+	PREFETCHT0     3072(R10)
+	PREFETCHT1     8256(R10)
+	PREFETCHT0     3136(R10)
+	VMOVDQU        16(R10), Y1
 	VPSRLD         $0x00, Y1, Y1
 	VPAND          constant10<>+0(SB), Y1, Y1
-	VPMADDUBSW     (DI)(R11*8), Y1, Y1
-	VMOVDQU        16(R12), Y2
+	VPMADDUBSW     (BX)(R9*8), Y1, Y1
+	VMOVDQU        16(R10), Y2
 	VPSRLD         $0x02, Y2, Y2
 	VPAND          constant10<>+0(SB), Y2, Y2
-	VPMADDUBSW     32(DI)(R11*8), Y2, Y2
-	VPUNPCKLWD     Y2, Y1, Y3
-	VPUNPCKHWD     Y2, Y1, Y1
-	VPADDW         Y3, Y1, Y1
-	VMOVDQU        16(R12), Y2
-	VPSRLD         $0x04, Y2, Y2
-	VPAND          constant10<>+0(SB), Y2, Y2
-	VPMADDUBSW     64(DI)(R11*8), Y2, Y2
-	VMOVDQU        16(R12), Y3
-	VPSRLD         $0x06, Y3, Y3
-	VPAND          constant10<>+0(SB), Y3, Y3
-	VPMADDUBSW     96(DI)(R11*8), Y3, Y3
-	VPUNPCKLWD     Y3, Y2, Y4
-	VPUNPCKHWD     Y3, Y2, Y2
-	VPADDW         Y4, Y2, Y2
+	VPMADDUBSW     32(BX)(R9*8), Y2, Y2
 	VPUNPCKLDQ     Y2, Y1, Y3
 	VPUNPCKHDQ     Y2, Y1, Y1
 	VPADDW         Y3, Y1, Y1
-	VMOVDQU        48(R12), Y2
-	VPSRLD         $0x00, Y2, Y2
+	VMOVDQU        16(R10), Y2
+	VPSRLD         $0x04, Y2, Y2
 	VPAND          constant10<>+0(SB), Y2, Y2
-	VPMADDUBSW     128(DI)(R11*8), Y2, Y2
-	VMOVDQU        48(R12), Y3
-	VPSRLD         $0x02, Y3, Y3
+	VPMADDUBSW     64(BX)(R9*8), Y2, Y2
+	VMOVDQU        16(R10), Y3
+	VPSRLD         $0x06, Y3, Y3
 	VPAND          constant10<>+0(SB), Y3, Y3
-	VPMADDUBSW     160(DI)(R11*8), Y3, Y3
-	VPUNPCKLWD     Y3, Y2, Y4
-	VPUNPCKHWD     Y3, Y2, Y2
-	VPADDW         Y4, Y2, Y2
-	VMOVDQU        48(R12), Y3
-	VPSRLD         $0x04, Y3, Y3
-	VPAND          constant10<>+0(SB), Y3, Y3
-	VPMADDUBSW     192(DI)(R11*8), Y3, Y3
-	VMOVDQU        48(R12), Y4
-	VPSRLD         $0x06, Y4, Y4
-	VPAND          constant10<>+0(SB), Y4, Y4
-	VPMADDUBSW     224(DI)(R11*8), Y4, Y4
-	VPUNPCKLWD     Y4, Y3, Y5
-	VPUNPCKHWD     Y4, Y3, Y3
-	VPADDW         Y5, Y3, Y3
+	VPMADDUBSW     96(BX)(R9*8), Y3, Y3
 	VPUNPCKLDQ     Y3, Y2, Y4
 	VPUNPCKHDQ     Y3, Y2, Y2
 	VPADDW         Y4, Y2, Y2
 	VPUNPCKLQDQ    Y2, Y1, Y3
 	VPUNPCKHQDQ    Y2, Y1, Y1
 	VPADDW         Y3, Y1, Y1
-	VEXTRACTI128   $0x01, Y1, X2
-	VPMOVSXWD      X1, Y1
-	VPMOVSXWD      X2, Y2
-	VPBROADCASTD   80(R12), Y3
-	VCVTPH2PS      X3, Y3
-	VMOVSHDUP      Y3, Y4
-	VMOVSLDUP      Y3, Y3
-	VBROADCASTI128 (R12), Y5
+	VMOVDQU        48(R10), Y2
+	VPSRLD         $0x00, Y2, Y2
+	VPAND          constant10<>+0(SB), Y2, Y2
+	VPMADDUBSW     128(BX)(R9*8), Y2, Y2
+	VMOVDQU        48(R10), Y3
+	VPSRLD         $0x02, Y3, Y3
+	VPAND          constant10<>+0(SB), Y3, Y3
+	VPMADDUBSW     160(BX)(R9*8), Y3, Y3
+	VPUNPCKLDQ     Y3, Y2, Y4
+	VPUNPCKHDQ     Y3, Y2, Y2
+	VPADDW         Y4, Y2, Y2
+	VMOVDQU        48(R10), Y3
+	VPSRLD         $0x04, Y3, Y3
+	VPAND          constant10<>+0(SB), Y3, Y3
+	VPMADDUBSW     192(BX)(R9*8), Y3, Y3
+	VMOVDQU        48(R10), Y4
+	VPSRLD         $0x06, Y4, Y4
+	VPAND          constant10<>+0(SB), Y4, Y4
+	VPMADDUBSW     224(BX)(R9*8), Y4, Y4
+	VPUNPCKLDQ     Y4, Y3, Y5
+	VPUNPCKHDQ     Y4, Y3, Y3
+	VPADDW         Y5, Y3, Y3
+	VPUNPCKLQDQ    Y3, Y2, Y4
+	VPUNPCKHQDQ    Y3, Y2, Y2
+	VPADDW         Y4, Y2, Y2
+	VPMADDWD       constant11<>+0(SB), Y1, Y1
+	VPMADDWD       constant11<>+0(SB), Y2, Y2
+	VPERM2I128     $0x20, Y2, Y1, Y3
+	VPERM2I128     $0x31, Y2, Y1, Y1
+	VPBROADCASTD   80(R10), Y2
+	VCVTPH2PS      X2, Y2
+	VMOVSHDUP      Y2, Y4
+	VMOVSLDUP      Y2, Y2
+	VBROADCASTI128 (R10), Y5
 	VPMOVZXWD      X5, Y5
-	VPAND          constant11<>+0(SB), Y5, Y6
+	VPAND          constant12<>+0(SB), Y5, Y6
 	VCVTDQ2PS      Y6, Y6
-	VMULPS         Y3, Y6, Y6
+	VMULPS         Y2, Y6, Y6
 	VPSRLD         $0x08, Y5, Y7
-	VPAND          constant11<>+0(SB), Y7, Y7
+	VPAND          constant12<>+0(SB), Y7, Y7
 	VCVTDQ2PS      Y7, Y7
-	VMULPS         Y3, Y7, Y7
-	VPSRLD         $0x04, Y5, Y3
-	VPAND          constant11<>+0(SB), Y3, Y3
-	VCVTDQ2PS      Y3, Y3
-	VMULPS         Y4, Y3, Y3
+	VMULPS         Y2, Y7, Y7
+	VPSRLD         $0x04, Y5, Y2
+	VPAND          constant12<>+0(SB), Y2, Y2
+	VCVTDQ2PS      Y2, Y2
+	VMULPS         Y4, Y2, Y2
 	VPSRLD         $0x0c, Y5, Y5
 	VCVTDQ2PS      Y5, Y5
 	VMULPS         Y4, Y5, Y5
-	VMOVDQU        (R8)(R11*1), Y4
-	VCVTDQ2PS      Y1, Y1
+	VMOVDQU        (SI)(R9*1), Y4
+	VCVTDQ2PS      Y3, Y3
 	VMULPS         Y4, Y6, Y6
-	VFMADD231PS    Y6, Y1, Y0
-	VCVTDQ2PS      Y2, Y2
+	VFMADD231PS    Y6, Y3, Y0
+	VCVTDQ2PS      Y1, Y1
 	VMULPS         Y4, Y7, Y7
-	VFMADD231PS    Y7, Y2, Y0
-	VMOVDQU        (R9)(R11*1), Y1
-	VMOVDQU        (R10)(R11*1), Y2
-	VPSUBD         Y2, Y1, Y1
-	VCVTDQ2PS      Y2, Y2
-	VMULPS         Y4, Y2, Y2
-	VFNMADD231PS   Y2, Y3, Y0
+	VFMADD231PS    Y7, Y1, Y0
+	VMOVDQU        (DI)(R9*1), Y1
+	VMOVDQU        (R8)(R9*1), Y3
+	VPSUBD         Y3, Y1, Y1
+	VCVTDQ2PS      Y3, Y3
+	VMULPS         Y4, Y3, Y3
+	VFNMADD231PS   Y3, Y2, Y0
 	VCVTDQ2PS      Y1, Y1
 	VMULPS         Y4, Y1, Y1
 	VFNMADD231PS   Y1, Y5, Y0
-	ADDQ           $+84, R12
-	ADDQ           $+32, R11
+	ADDQ           $+84, R10
+	ADDQ           $+32, R9
 	JMP            group
 
 rest:
@@ -652,8 +646,8 @@ rest:
 	VADDPS       X1, X0, X0
 	VMOVSS       X0, (AX)
 	ADDQ         $0x04, AX
-	ADDQ         DX, CX
-	DECQ         BX
+	ADDQ         stride+16(FP), CX
+	DECQ         n+24(FP)
 	JG           row
 	VZEROUPPER
 	RET
@@ -664,11 +658,17 @@ DATA constant10<>+16(SB)/8, $0x0303030303030303
 DATA constant10<>+24(SB)/8, $0x0303030303030303
 GLOBL constant10<>(SB), RODATA|NOPTR, $32
 
-DATA constant11<>+0(SB)/8, $0x0000000f0000000f
-DATA constant11<>+8(SB)/8, $0x0000000f0000000f
-DATA constant11<>+16(SB)/8, $0x0000000f0000000f
-DATA constant11<>+24(SB)/8, $0x0000000f0000000f
+DATA constant11<>+0(SB)/8, $0x0001000100010001
+DATA constant11<>+8(SB)/8, $0x0001000100010001
+DATA constant11<>+16(SB)/8, $0x0001000100010001
+DATA constant11<>+24(SB)/8, $0x0001000100010001
 GLOBL constant11<>(SB), RODATA|NOPTR, $32
+
+DATA constant12<>+0(SB)/8, $0x0000000f0000000f
+DATA constant12<>+8(SB)/8, $0x0000000f0000000f
+DATA constant12<>+16(SB)/8, $0x0000000f0000000f
+DATA constant12<>+24(SB)/8, $0x0000000f0000000f
+GLOBL constant12<>(SB), RODATA|NOPTR, $32
 
 // func q2_kPackAVX2(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX2, F16C
@@ -691,37 +691,37 @@ tile:
 	VBROADCASTI128 16(R10), Y0
 	VINSERTI128    $0x01, 48(R10), Y0, Y0
 	VPSHUFD        $0x00, Y0, Y1
-	VPSRLVD        constant12<>+0(SB), Y1, Y1
+	VPSRLVD        constant13<>+0(SB), Y1, Y1
 	VPAND          constant10<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, (AX)(R9*8)
 	VPSHUFD        $0x55, Y0, Y1
-	VPSRLVD        constant12<>+0(SB), Y1, Y1
+	VPSRLVD        constant13<>+0(SB), Y1, Y1
 	VPAND          constant10<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 64(AX)(R9*8)
 	VPSHUFD        $0xaa, Y0, Y1
-	VPSRLVD        constant12<>+0(SB), Y1, Y1
+	VPSRLVD        constant13<>+0(SB), Y1, Y1
 	VPAND          constant10<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 128(AX)(R9*8)
 	VPSHUFD        $0xff, Y0, Y0
-	VPSRLVD        constant12<>+0(SB), Y0, Y0
+	VPSRLVD        constant13<>+0(SB), Y0, Y0
 	VPAND          constant10<>+0(SB), Y0, Y0
 	VMOVDQU        Y0, 192(AX)(R9*8)
 	VBROADCASTI128 32(R10), Y0
 	VINSERTI128    $0x01, 64(R10), Y0, Y0
 	VPSHUFD        $0x00, Y0, Y1
-	VPSRLVD        constant12<>+0(SB), Y1, Y1
+	VPSRLVD        constant13<>+0(SB), Y1, Y1
 	VPAND          constant10<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 256(AX)(R9*8)
 	VPSHUFD        $0x55, Y0, Y1
-	VPSRLVD        constant12<>+0(SB), Y1, Y1
+	VPSRLVD        constant13<>+0(SB), Y1, Y1
 	VPAND          constant10<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 320(AX)(R9*8)
 	VPSHUFD        $0xaa, Y0, Y1
-	VPSRLVD        constant12<>+0(SB), Y1, Y1
+	VPSRLVD        constant13<>+0(SB), Y1, Y1
 	VPAND          constant10<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 384(AX)(R9*8)
 	VPSHUFD        $0xff, Y0, Y0
-	VPSRLVD        constant12<>+0(SB), Y0, Y0
+	VPSRLVD        constant13<>+0(SB), Y0, Y0
 	VPAND          constant10<>+0(SB), Y0, Y0
 	VMOVDQU        Y0, 448(AX)(R9*8)
 	VPBROADCASTD   80(R10), Y0
@@ -730,15 +730,15 @@ tile:
 	VMOVSLDUP      Y0, Y0
 	VBROADCASTI128 (R10), Y2
 	VPMOVZXWD      X2, Y2
-	VPAND          constant11<>+0(SB), Y2, Y3
+	VPAND          constant12<>+0(SB), Y2, Y3
 	VCVTDQ2PS      Y3, Y3
 	VMULPS         Y0, Y3, Y3
 	VPSRLD         $0x08, Y2, Y4
-	VPAND          constant11<>+0(SB), Y4, Y4
+	VPAND          constant12<>+0(SB), Y4, Y4
 	VCVTDQ2PS      Y4, Y4
 	VMULPS         Y0, Y4, Y4
 	VPSRLD         $0x04, Y2, Y0
-	VPAND          constant11<>+0(SB), Y0, Y0
+	VPAND          constant12<>+0(SB), Y0, Y0
 	VCVTDQ2PS      Y0, Y0
 	VMULPS         Y1, Y0, Y0
 	VPSRLD         $0x0c, Y2, Y2
@@ -752,37 +752,37 @@ tile:
 	VBROADCASTI128 16(R10), Y0
 	VINSERTI128    $0x01, 48(R10), Y0, Y0
 	VPSHUFD        $0x00, Y0, Y1
-	VPSRLVD        constant12<>+0(SB), Y1, Y1
+	VPSRLVD        constant13<>+0(SB), Y1, Y1
 	VPAND          constant10<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 32(AX)(R9*8)
 	VPSHUFD        $0x55, Y0, Y1
-	VPSRLVD        constant12<>+0(SB), Y1, Y1
+	VPSRLVD        constant13<>+0(SB), Y1, Y1
 	VPAND          constant10<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 96(AX)(R9*8)
 	VPSHUFD        $0xaa, Y0, Y1
-	VPSRLVD        constant12<>+0(SB), Y1, Y1
+	VPSRLVD        constant13<>+0(SB), Y1, Y1
 	VPAND          constant10<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 160(AX)(R9*8)
 	VPSHUFD        $0xff, Y0, Y0
-	VPSRLVD        constant12<>+0(SB), Y0, Y0
+	VPSRLVD        constant13<>+0(SB), Y0, Y0
 	VPAND          constant10<>+0(SB), Y0, Y0
 	VMOVDQU        Y0, 224(AX)(R9*8)
 	VBROADCASTI128 32(R10), Y0
 	VINSERTI128    $0x01, 64(R10), Y0, Y0
 	VPSHUFD        $0x00, Y0, Y1
-	VPSRLVD        constant12<>+0(SB), Y1, Y1
+	VPSRLVD        constant13<>+0(SB), Y1, Y1
 	VPAND          constant10<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 288(AX)(R9*8)
 	VPSHUFD        $0x55, Y0, Y1
-	VPSRLVD        constant12<>+0(SB), Y1, Y1
+	VPSRLVD        constant13<>+0(SB), Y1, Y1
 	VPAND          constant10<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 352(AX)(R9*8)
 	VPSHUFD        $0xaa, Y0, Y1
-	VPSRLVD        constant12<>+0(SB), Y1, Y1
+	VPSRLVD        constant13<>+0(SB), Y1, Y1
 	VPAND          constant10<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 416(AX)(R9*8)
 	VPSHUFD        $0xff, Y0, Y0
-	VPSRLVD        constant12<>+0(SB), Y0, Y0
+	VPSRLVD        constant13<>+0(SB), Y0, Y0
 	VPAND          constant10<>+0(SB), Y0, Y0
 	VMOVDQU        Y0, 480(AX)(R9*8)
 	VPBROADCASTD   80(R10), Y0
@@ -791,15 +791,15 @@ tile:
 	VMOVSLDUP      Y0, Y0
 	VBROADCASTI128 (R10), Y2
 	VPMOVZXWD      X2, Y2
-	VPAND          constant11<>+0(SB), Y2, Y3
+	VPAND          constant12<>+0(SB), Y2, Y3
 	VCVTDQ2PS      Y3, Y3
 	VMULPS         Y0, Y3, Y3
 	VPSRLD         $0x08, Y2, Y4
-	VPAND          constant11<>+0(SB), Y4, Y4
+	VPAND          constant12<>+0(SB), Y4, Y4
 	VCVTDQ2PS      Y4, Y4
 	VMULPS         Y0, Y4, Y4
 	VPSRLD         $0x04, Y2, Y0
-	VPAND          constant11<>+0(SB), Y0, Y0
+	VPAND          constant12<>+0(SB), Y0, Y0
 	VCVTDQ2PS      Y0, Y0
 	VMULPS         Y1, Y0, Y0
 	VPSRLD         $0x0c, Y2, Y2
@@ -821,8 +821,8 @@ tile:
 	VZEROUPPER
 	RET
 
-DATA constant12<>+0(SB)/8, $0x0000000200000000
-DATA constant12<>+8(SB)/8, $0x0000000600000004
-DATA constant12<>+16(SB)/8, $0x0000000200000000
-DATA constant12<>+24(SB)/8, $0x0000000600000004
-GLOBL constant12<>(SB), RODATA|NOPTR, $32
+DATA constant13<>+0(SB)/8, $0x0000000200000000
+DATA constant13<>+8(SB)/8, $0x0000000600000004
+DATA constant13<>+16(SB)/8, $0x0000000200000000
+DATA constant13<>+24(SB)/8, $0x0000000600000004
+GLOBL constant13<>(SB), RODATA|NOPTR, $32

@@ -9,29 +9,27 @@
 TEXT ·q3_kRowAVX512(SB), NOSPLIT, $232-72
 	MOVQ dst+0(FP), AX
 	MOVQ w+8(FP), CX
-	MOVQ stride+16(FP), DX
-	MOVQ n+24(FP), BX
-	MOVQ blocks+64(FP), SI
-	MOVQ q+32(FP), DI
-	MOVQ d+40(FP), R8
-	MOVQ s+48(FP), R9
-	MOVQ half+56(FP), R10
+	MOVQ blocks+64(FP), DX
+	MOVQ q+32(FP), BX
+	MOVQ d+40(FP), SI
+	MOVQ s+48(FP), DI
+	MOVQ half+56(FP), R8
 	JMP  constants
 
 begin:
-	MOVQ      w+8(FP), R11
-	MOVQ      DX, R12
-	IMULQ     BX, R12
-	ADDQ      R12, R11
-	SUBQ      $+220, R11
-	MOVQ      R11, (SP)
-	MOVQ      SI, R13
-	ANDQ      $+15, R13
-	LEAQ      constant0<>+0(SB), R11
-	SHLQ      $0x02, R13
-	SUBQ      R13, R11
-	VMOVDQU32 64(R11), Z0
-	SHRQ      $0x02, R13
+	MOVQ      w+8(FP), R9
+	MOVQ      stride+16(FP), R10
+	IMULQ     n+24(FP), R10
+	ADDQ      R10, R9
+	SUBQ      $+220, R9
+	MOVQ      R9, (SP)
+	MOVQ      DX, R11
+	ANDQ      $+15, R11
+	LEAQ      constant0<>+0(SB), R9
+	SHLQ      $0x02, R11
+	SUBQ      R11, R9
+	VMOVDQU32 64(R9), Z0
+	SHRQ      $0x02, R11
 	VMOVDQU32 constant1<>+0(SB), Y1
 	VMOVDQU32 Y1, 8(SP)
 	VMOVDQU32 Y1, 40(SP)
@@ -40,97 +38,97 @@ begin:
 	VMOVDQU32 Y1, 136(SP)
 	VMOVDQU32 Y1, 168(SP)
 	VMOVDQU32 Y1, 200(SP)
-	ANDQ      $-16, SI
-	SHLQ      $0x02, SI
+	ANDQ      $-16, DX
+	SHLQ      $0x02, DX
 
 row:
 	VPXORD Z1, Z1, Z1
-	MOVQ   CX, R12
-	XORQ   R11, R11
+	MOVQ   CX, R10
+	XORQ   R9, R9
 
 group:
-	CMPQ            R11, SI
+	CMPQ            R9, DX
 	JGE             rest
-	PREFETCHT1      8192(R12)
-	PREFETCHT0      3072(R12)
-	PREFETCHT1      8256(R12)
-	PREFETCHT0      3136(R12)
-	PREFETCHT1      8320(R12)
-	PREFETCHT0      3200(R12)
-	PREFETCHT1      8384(R12)
-	PREFETCHT0      3264(R12)
-	VBROADCASTI64X4 32(R12), Z13
+	PREFETCHT1      8192(R10)
+	PREFETCHT0      3072(R10)
+	PREFETCHT1      8256(R10)
+	PREFETCHT0      3136(R10)
+	PREFETCHT1      8320(R10)
+	PREFETCHT0      3200(R10)
+	PREFETCHT1      8384(R10)
+	PREFETCHT0      3264(R10)
+	VBROADCASTI64X4 32(R10), Z13
 	VPSRLVD         Z2, Z13, Z13
 	VPANDD          Z3, Z13, Z13
-	VBROADCASTI64X4 (R12), Z14
+	VBROADCASTI64X4 (R10), Z14
 	VPROLVD         Z4, Z14, Z14
 	VPTERNLOGD      $0xf8, Z5, Z14, Z13
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        (DI)(R11*8), Z13, Z14
-	VBROADCASTI64X4 32(R12), Z13
+	VPDPBUSD        (BX)(R9*8), Z13, Z14
+	VBROADCASTI64X4 32(R10), Z13
 	VPSRLVD         Z6, Z13, Z13
 	VPANDD          Z3, Z13, Z13
-	VBROADCASTI64X4 (R12), Z15
+	VBROADCASTI64X4 (R10), Z15
 	VPROLVD         Z7, Z15, Z15
 	VPTERNLOGD      $0xf8, Z5, Z15, Z13
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        64(DI)(R11*8), Z13, Z15
+	VPDPBUSD        64(BX)(R9*8), Z13, Z15
 	VPACKSSDW       Z15, Z14, Z13
 	VPMADDWD        Z8, Z13, Z13
-	VBROADCASTI64X4 64(R12), Z14
+	VBROADCASTI64X4 64(R10), Z14
 	VPSRLVD         Z2, Z14, Z14
 	VPANDD          Z3, Z14, Z14
-	VBROADCASTI64X4 (R12), Z15
+	VBROADCASTI64X4 (R10), Z15
 	VPROLVD         Z9, Z15, Z15
 	VPTERNLOGD      $0xf8, Z5, Z15, Z14
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        128(DI)(R11*8), Z14, Z15
-	VBROADCASTI64X4 64(R12), Z14
+	VPDPBUSD        128(BX)(R9*8), Z14, Z15
+	VBROADCASTI64X4 64(R10), Z14
 	VPSRLVD         Z6, Z14, Z14
 	VPANDD          Z3, Z14, Z14
-	VBROADCASTI64X4 (R12), Z16
+	VBROADCASTI64X4 (R10), Z16
 	VPROLVD         Z10, Z16, Z16
 	VPTERNLOGD      $0xf8, Z5, Z16, Z14
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        192(DI)(R11*8), Z14, Z16
+	VPDPBUSD        192(BX)(R9*8), Z14, Z16
 	VPACKSSDW       Z16, Z15, Z14
 	VPMADDWD        Z8, Z14, Z14
 	VPACKSSDW       Z14, Z13, Z13
 	VPMADDWD        Z8, Z13, Z13
-	VBROADCASTI64X4 142(R12), Z14
+	VBROADCASTI64X4 142(R10), Z14
 	VPSRLVD         Z2, Z14, Z14
 	VPANDD          Z3, Z14, Z14
-	VBROADCASTI64X4 110(R12), Z15
+	VBROADCASTI64X4 110(R10), Z15
 	VPROLVD         Z4, Z15, Z15
 	VPTERNLOGD      $0xf8, Z5, Z15, Z14
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        256(DI)(R11*8), Z14, Z15
-	VBROADCASTI64X4 142(R12), Z14
+	VPDPBUSD        256(BX)(R9*8), Z14, Z15
+	VBROADCASTI64X4 142(R10), Z14
 	VPSRLVD         Z6, Z14, Z14
 	VPANDD          Z3, Z14, Z14
-	VBROADCASTI64X4 110(R12), Z16
+	VBROADCASTI64X4 110(R10), Z16
 	VPROLVD         Z7, Z16, Z16
 	VPTERNLOGD      $0xf8, Z5, Z16, Z14
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        320(DI)(R11*8), Z14, Z16
+	VPDPBUSD        320(BX)(R9*8), Z14, Z16
 	VPACKSSDW       Z16, Z15, Z14
 	VPMADDWD        Z8, Z14, Z14
-	VBROADCASTI64X4 174(R12), Z15
+	VBROADCASTI64X4 174(R10), Z15
 	VPSRLVD         Z2, Z15, Z15
 	VPANDD          Z3, Z15, Z15
-	VBROADCASTI64X4 110(R12), Z16
+	VBROADCASTI64X4 110(R10), Z16
 	VPROLVD         Z9, Z16, Z16
 	VPTERNLOGD      $0xf8, Z5, Z16, Z15
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        384(DI)(R11*8), Z15, Z16
-	VBROADCASTI64X4 174(R12), Z15
+	VPDPBUSD        384(BX)(R9*8), Z15, Z16
+	VBROADCASTI64X4 174(R10), Z15
 	VPSRLVD         Z6, Z15, Z15
 	VPANDD          Z3, Z15, Z15
-	VBROADCASTI64X4 110(R12), Z17
+	VBROADCASTI64X4 110(R10), Z17
 	VPROLVD         Z10, Z17, Z17
 	VPTERNLOGD      $0xf8, Z5, Z17, Z15
 	VPXORD          Z17, Z17, Z17
-	VPDPBUSD        448(DI)(R11*8), Z15, Z17
+	VPDPBUSD        448(BX)(R9*8), Z15, Z17
 	VPACKSSDW       Z17, Z16, Z15
 	VPMADDWD        Z8, Z15, Z15
 	VPACKSSDW       Z15, Z14, Z14
@@ -138,15 +136,15 @@ group:
 	VMOVDQU32       Z13, Z15
 	VPERMT2D        Z14, Z11, Z15
 	VPERMT2D        Z14, Z12, Z13
-	VMOVDQU32       (R9)(R11*1), Z14
-	VMOVDQU32       (R10)(R11*1), Z16
+	VMOVDQU32       (DI)(R9*1), Z14
+	VMOVDQU32       (R8)(R9*1), Z16
 	VPSUBD          Z16, Z14, Z14
 	VPSLLD          $0x02, Z16, Z16
 	VPSUBD          Z16, Z15, Z15
 	VPSLLD          $0x02, Z14, Z14
 	VPSUBD          Z14, Z13, Z13
-	VBROADCASTI32X4 94(R12), Y14
-	VINSERTI32X4    $0x01, 204(R12), Y14, Y14
+	VBROADCASTI32X4 94(R10), Y14
+	VINSERTI32X4    $0x01, 204(R10), Y14, Y14
 	VPSHUFB         constant2<>+0(SB), Y14, Y16
 	VPSHUFB         constant3<>+0(SB), Y14, Y14
 	VPSRLVD         constant4<>+0(SB), Y16, Y16
@@ -156,8 +154,8 @@ group:
 	VPANDD          constant6<>+0(SB), Y14, Y14
 	VPORD           Y16, Y14, Y14
 	VPSUBB          constant9<>+0(SB), Y14, Y14
-	VPBROADCASTW    108(R12), Y16
-	VPBROADCASTW    218(R12), X17
+	VPBROADCASTW    108(R10), Y16
+	VPBROADCASTW    218(R10), X17
 	VINSERTI32X4    $0x01, X17, Y16, Y16
 	VCVTPH2PS       Y16, Z16
 	VPMOVZXWD       Y14, Z14
@@ -169,131 +167,131 @@ group:
 	VPSRAD          $0x18, Z14, Z14
 	VCVTDQ2PS       Z14, Z14
 	VMULPS          Z16, Z14, Z14
-	VMOVDQU32       (R8)(R11*1), Z16
+	VMOVDQU32       (SI)(R9*1), Z16
 	VCVTDQ2PS       Z15, Z15
 	VMULPS          Z16, Z17, Z17
 	VFMADD231PS     Z17, Z15, Z1
 	VCVTDQ2PS       Z13, Z13
 	VMULPS          Z16, Z14, Z14
 	VFMADD231PS     Z14, Z13, Z1
-	ADDQ            $+220, R12
-	ADDQ            $+64, R11
+	ADDQ            $+220, R10
+	ADDQ            $+64, R9
 	JMP             group
 
 rest:
-	CMPQ R13, $0x00
+	CMPQ R11, $0x00
 	JE   done
-	CMPQ R12, (SP)
+	CMPQ R10, (SP)
 	JLS  inPlace
-	MOVQ R13, R14
-	LEAQ 8(SP), R15
+	MOVQ R11, R12
+	LEAQ 8(SP), R13
 
 copy:
-	VMOVDQU32 (R12), Y13
-	VMOVDQU32 Y13, (R15)
-	ADDQ      $+32, R12
-	ADDQ      $+32, R15
-	VMOVDQU32 (R12), Y13
-	VMOVDQU32 Y13, (R15)
-	ADDQ      $+32, R12
-	ADDQ      $+32, R15
-	VMOVDQU32 (R12), Y13
-	VMOVDQU32 Y13, (R15)
-	ADDQ      $+32, R12
-	ADDQ      $+32, R15
-	MOVL      (R12), BP
-	MOVL      BP, (R15)
-	ADDQ      $+4, R12
-	ADDQ      $+4, R15
-	MOVL      (R12), BP
-	MOVL      BP, (R15)
-	ADDQ      $+4, R12
-	ADDQ      $+4, R15
-	MOVL      (R12), BP
-	MOVL      BP, (R15)
-	ADDQ      $+4, R12
-	ADDQ      $+4, R15
-	MOVWLZX   (R12), BP
-	MOVW      BP, (R15)
-	ADDQ      $+2, R12
-	ADDQ      $+2, R15
-	SUBQ      $+8, R14
+	VMOVDQU32 (R10), Y13
+	VMOVDQU32 Y13, (R13)
+	ADDQ      $+32, R10
+	ADDQ      $+32, R13
+	VMOVDQU32 (R10), Y13
+	VMOVDQU32 Y13, (R13)
+	ADDQ      $+32, R10
+	ADDQ      $+32, R13
+	VMOVDQU32 (R10), Y13
+	VMOVDQU32 Y13, (R13)
+	ADDQ      $+32, R10
+	ADDQ      $+32, R13
+	MOVL      (R10), R14
+	MOVL      R14, (R13)
+	ADDQ      $+4, R10
+	ADDQ      $+4, R13
+	MOVL      (R10), R14
+	MOVL      R14, (R13)
+	ADDQ      $+4, R10
+	ADDQ      $+4, R13
+	MOVL      (R10), R14
+	MOVL      R14, (R13)
+	ADDQ      $+4, R10
+	ADDQ      $+4, R13
+	MOVWLZX   (R10), R14
+	MOVW      R14, (R13)
+	ADDQ      $+2, R10
+	ADDQ      $+2, R13
+	SUBQ      $+8, R12
 	JG        copy
-	LEAQ      8(SP), R12
+	LEAQ      8(SP), R10
 
 inPlace:
-	VBROADCASTI64X4 32(R12), Z13
+	VBROADCASTI64X4 32(R10), Z13
 	VPSRLVD         Z2, Z13, Z13
 	VPANDD          Z3, Z13, Z13
-	VBROADCASTI64X4 (R12), Z14
+	VBROADCASTI64X4 (R10), Z14
 	VPROLVD         Z4, Z14, Z14
 	VPTERNLOGD      $0xf8, Z5, Z14, Z13
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        (DI)(R11*8), Z13, Z14
-	VBROADCASTI64X4 32(R12), Z13
+	VPDPBUSD        (BX)(R9*8), Z13, Z14
+	VBROADCASTI64X4 32(R10), Z13
 	VPSRLVD         Z6, Z13, Z13
 	VPANDD          Z3, Z13, Z13
-	VBROADCASTI64X4 (R12), Z15
+	VBROADCASTI64X4 (R10), Z15
 	VPROLVD         Z7, Z15, Z15
 	VPTERNLOGD      $0xf8, Z5, Z15, Z13
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        64(DI)(R11*8), Z13, Z15
+	VPDPBUSD        64(BX)(R9*8), Z13, Z15
 	VPACKSSDW       Z15, Z14, Z13
 	VPMADDWD        Z8, Z13, Z13
-	VBROADCASTI64X4 64(R12), Z14
+	VBROADCASTI64X4 64(R10), Z14
 	VPSRLVD         Z2, Z14, Z14
 	VPANDD          Z3, Z14, Z14
-	VBROADCASTI64X4 (R12), Z15
+	VBROADCASTI64X4 (R10), Z15
 	VPROLVD         Z9, Z15, Z15
 	VPTERNLOGD      $0xf8, Z5, Z15, Z14
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        128(DI)(R11*8), Z14, Z15
-	VBROADCASTI64X4 64(R12), Z14
+	VPDPBUSD        128(BX)(R9*8), Z14, Z15
+	VBROADCASTI64X4 64(R10), Z14
 	VPSRLVD         Z6, Z14, Z14
 	VPANDD          Z3, Z14, Z14
-	VBROADCASTI64X4 (R12), Z16
+	VBROADCASTI64X4 (R10), Z16
 	VPROLVD         Z10, Z16, Z16
 	VPTERNLOGD      $0xf8, Z5, Z16, Z14
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        192(DI)(R11*8), Z14, Z16
+	VPDPBUSD        192(BX)(R9*8), Z14, Z16
 	VPACKSSDW       Z16, Z15, Z14
 	VPMADDWD        Z8, Z14, Z14
 	VPACKSSDW       Z14, Z13, Z13
 	VPMADDWD        Z8, Z13, Z13
-	VBROADCASTI64X4 142(R12), Z14
+	VBROADCASTI64X4 142(R10), Z14
 	VPSRLVD         Z2, Z14, Z14
 	VPANDD          Z3, Z14, Z14
-	VBROADCASTI64X4 110(R12), Z15
+	VBROADCASTI64X4 110(R10), Z15
 	VPROLVD         Z4, Z15, Z15
 	VPTERNLOGD      $0xf8, Z5, Z15, Z14
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        256(DI)(R11*8), Z14, Z15
-	VBROADCASTI64X4 142(R12), Z14
+	VPDPBUSD        256(BX)(R9*8), Z14, Z15
+	VBROADCASTI64X4 142(R10), Z14
 	VPSRLVD         Z6, Z14, Z14
 	VPANDD          Z3, Z14, Z14
-	VBROADCASTI64X4 110(R12), Z16
+	VBROADCASTI64X4 110(R10), Z16
 	VPROLVD         Z7, Z16, Z16
 	VPTERNLOGD      $0xf8, Z5, Z16, Z14
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        320(DI)(R11*8), Z14, Z16
+	VPDPBUSD        320(BX)(R9*8), Z14, Z16
 	VPACKSSDW       Z16, Z15, Z14
 	VPMADDWD        Z8, Z14, Z14
-	VBROADCASTI64X4 174(R12), Z15
+	VBROADCASTI64X4 174(R10), Z15
 	VPSRLVD         Z2, Z15, Z15
 	VPANDD          Z3, Z15, Z15
-	VBROADCASTI64X4 110(R12), Z16
+	VBROADCASTI64X4 110(R10), Z16
 	VPROLVD         Z9, Z16, Z16
 	VPTERNLOGD      $0xf8, Z5, Z16, Z15
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        384(DI)(R11*8), Z15, Z16
-	VBROADCASTI64X4 174(R12), Z15
+	VPDPBUSD        384(BX)(R9*8), Z15, Z16
+	VBROADCASTI64X4 174(R10), Z15
 	VPSRLVD         Z6, Z15, Z15
 	VPANDD          Z3, Z15, Z15
-	VBROADCASTI64X4 110(R12), Z17
+	VBROADCASTI64X4 110(R10), Z17
 	VPROLVD         Z10, Z17, Z17
 	VPTERNLOGD      $0xf8, Z5, Z17, Z15
 	VPXORD          Z17, Z17, Z17
-	VPDPBUSD        448(DI)(R11*8), Z15, Z17
+	VPDPBUSD        448(BX)(R9*8), Z15, Z17
 	VPACKSSDW       Z17, Z16, Z15
 	VPMADDWD        Z8, Z15, Z15
 	VPACKSSDW       Z15, Z14, Z14
@@ -301,15 +299,15 @@ inPlace:
 	VMOVDQU32       Z13, Z15
 	VPERMT2D        Z14, Z11, Z15
 	VPERMT2D        Z14, Z12, Z13
-	VMOVDQU32       (R9)(R11*1), Z14
-	VMOVDQU32       (R10)(R11*1), Z16
+	VMOVDQU32       (DI)(R9*1), Z14
+	VMOVDQU32       (R8)(R9*1), Z16
 	VPSUBD          Z16, Z14, Z14
 	VPSLLD          $0x02, Z16, Z16
 	VPSUBD          Z16, Z15, Z15
 	VPSLLD          $0x02, Z14, Z14
 	VPSUBD          Z14, Z13, Z13
-	VBROADCASTI32X4 94(R12), Y14
-	VINSERTI32X4    $0x01, 204(R12), Y14, Y14
+	VBROADCASTI32X4 94(R10), Y14
+	VINSERTI32X4    $0x01, 204(R10), Y14, Y14
 	VPSHUFB         constant2<>+0(SB), Y14, Y16
 	VPSHUFB         constant3<>+0(SB), Y14, Y14
 	VPSRLVD         constant4<>+0(SB), Y16, Y16
@@ -319,8 +317,8 @@ inPlace:
 	VPANDD          constant6<>+0(SB), Y14, Y14
 	VPORD           Y16, Y14, Y14
 	VPSUBB          constant9<>+0(SB), Y14, Y14
-	VPBROADCASTW    108(R12), Y16
-	VPBROADCASTW    218(R12), X17
+	VPBROADCASTW    108(R10), Y16
+	VPBROADCASTW    218(R10), X17
 	VINSERTI32X4    $0x01, X17, Y16, Y16
 	VCVTPH2PS       Y16, Z16
 	VPMOVZXWD       Y14, Z14
@@ -334,7 +332,7 @@ inPlace:
 	VMULPS          Z16, Z14, Z14
 	VPANDD          Z0, Z17, Z17
 	VPANDD          Z0, Z14, Z14
-	VMOVDQU32       (R8)(R11*1), Z16
+	VMOVDQU32       (SI)(R9*1), Z16
 	VCVTDQ2PS       Z15, Z15
 	VMULPS          Z16, Z17, Z17
 	VFMADD231PS     Z17, Z15, Z1
@@ -353,8 +351,8 @@ done:
 	VADDPS        X1, X13, X13
 	VMOVSS        X13, (AX)
 	ADDQ          $0x04, AX
-	ADDQ          DX, CX
-	DECQ          BX
+	ADDQ          stride+16(FP), CX
+	DECQ          n+24(FP)
 	JG            row
 	VZEROUPPER
 	RET
@@ -718,153 +716,149 @@ GLOBL constant22<>(SB), RODATA|NOPTR, $64
 TEXT ·q3_kRowAVX2(SB), NOSPLIT, $0-72
 	MOVQ dst+0(FP), AX
 	MOVQ w+8(FP), CX
-	MOVQ stride+16(FP), DX
-	MOVQ n+24(FP), BX
-	MOVQ blocks+64(FP), SI
-	MOVQ q+32(FP), DI
-	MOVQ d+40(FP), R8
-	MOVQ s+48(FP), R9
-	MOVQ half+56(FP), R10
-	ANDQ $-8, SI
-	SHLQ $0x02, SI
+	MOVQ blocks+64(FP), DX
+	MOVQ q+32(FP), BX
+	MOVQ d+40(FP), SI
+	MOVQ s+48(FP), DI
+	MOVQ half+56(FP), R8
+	ANDQ $-8, DX
+	SHLQ $0x02, DX
 
 row:
 	VPXOR Y0, Y0, Y0
-	MOVQ  CX, R12
-	XORQ  R11, R11
+	MOVQ  CX, R10
+	XORQ  R9, R9
 
 group:
-	CMPQ           R11, SI
+	CMPQ           R9, DX
 	JGE            rest
-	PREFETCHT1     8192(R12)
-	PREFETCHT0     3072(R12)
-	PREFETCHT1     8256(R12)
-	PREFETCHT0     3136(R12)
-	VMOVDQU        32(R12), Y1
+	PREFETCHT1     8192(R10)
+	PREFETCHT0     3072(R10)
+	PREFETCHT1     8256(R10)
+	PREFETCHT0     3136(R10)
+	VMOVDQU        32(R10), Y1
 	VPSRLD         $0x00, Y1, Y1
 	VPAND          constant23<>+0(SB), Y1, Y1
-	VMOVDQU        (R12), Y2
+	VMOVDQU        (R10), Y2
 	VPSLLVD        constant24<>+0(SB), Y2, Y2
 	VPAND          constant25<>+0(SB), Y2, Y2
 	VPOR           Y2, Y1, Y1
-	VPMADDUBSW     (DI)(R11*8), Y1, Y1
-	VMOVDQU        32(R12), Y2
+	VPMADDUBSW     (BX)(R9*8), Y1, Y1
+	VMOVDQU        32(R10), Y2
 	VPSRLD         $0x02, Y2, Y2
 	VPAND          constant23<>+0(SB), Y2, Y2
-	VMOVDQU        (R12), Y3
+	VMOVDQU        (R10), Y3
 	VPSLLVD        constant26<>+0(SB), Y3, Y3
 	VPAND          constant25<>+0(SB), Y3, Y3
 	VPOR           Y3, Y2, Y2
-	VPMADDUBSW     32(DI)(R11*8), Y2, Y2
-	VPUNPCKLWD     Y2, Y1, Y3
-	VPUNPCKHWD     Y2, Y1, Y1
-	VPADDW         Y3, Y1, Y1
-	VMOVDQU        32(R12), Y2
-	VPSRLD         $0x04, Y2, Y2
-	VPAND          constant23<>+0(SB), Y2, Y2
-	VMOVDQU        (R12), Y3
-	VPSRLVD        constant27<>+0(SB), Y3, Y3
-	VPAND          constant25<>+0(SB), Y3, Y3
-	VPOR           Y3, Y2, Y2
-	VPMADDUBSW     64(DI)(R11*8), Y2, Y2
-	VMOVDQU        32(R12), Y3
-	VPSRLD         $0x06, Y3, Y3
-	VPAND          constant23<>+0(SB), Y3, Y3
-	VMOVDQU        (R12), Y4
-	VPSRLVD        constant26<>+0(SB), Y4, Y4
-	VPAND          constant25<>+0(SB), Y4, Y4
-	VPOR           Y4, Y3, Y3
-	VPMADDUBSW     96(DI)(R11*8), Y3, Y3
-	VPUNPCKLWD     Y3, Y2, Y4
-	VPUNPCKHWD     Y3, Y2, Y2
-	VPADDW         Y4, Y2, Y2
+	VPMADDUBSW     32(BX)(R9*8), Y2, Y2
 	VPUNPCKLDQ     Y2, Y1, Y3
 	VPUNPCKHDQ     Y2, Y1, Y1
 	VPADDW         Y3, Y1, Y1
-	VMOVDQU        64(R12), Y2
-	VPSRLD         $0x00, Y2, Y2
+	VMOVDQU        32(R10), Y2
+	VPSRLD         $0x04, Y2, Y2
 	VPAND          constant23<>+0(SB), Y2, Y2
-	VMOVDQU        (R12), Y3
-	VPSRLVD        constant24<>+0(SB), Y3, Y3
+	VMOVDQU        (R10), Y3
+	VPSRLVD        constant27<>+0(SB), Y3, Y3
 	VPAND          constant25<>+0(SB), Y3, Y3
 	VPOR           Y3, Y2, Y2
-	VPMADDUBSW     128(DI)(R11*8), Y2, Y2
-	VMOVDQU        64(R12), Y3
-	VPSRLD         $0x02, Y3, Y3
+	VPMADDUBSW     64(BX)(R9*8), Y2, Y2
+	VMOVDQU        32(R10), Y3
+	VPSRLD         $0x06, Y3, Y3
 	VPAND          constant23<>+0(SB), Y3, Y3
-	VMOVDQU        (R12), Y4
-	VPSRLVD        constant28<>+0(SB), Y4, Y4
+	VMOVDQU        (R10), Y4
+	VPSRLVD        constant26<>+0(SB), Y4, Y4
 	VPAND          constant25<>+0(SB), Y4, Y4
 	VPOR           Y4, Y3, Y3
-	VPMADDUBSW     160(DI)(R11*8), Y3, Y3
-	VPUNPCKLWD     Y3, Y2, Y4
-	VPUNPCKHWD     Y3, Y2, Y2
-	VPADDW         Y4, Y2, Y2
-	VMOVDQU        64(R12), Y3
-	VPSRLD         $0x04, Y3, Y3
-	VPAND          constant23<>+0(SB), Y3, Y3
-	VMOVDQU        (R12), Y4
-	VPSRLVD        constant29<>+0(SB), Y4, Y4
-	VPAND          constant25<>+0(SB), Y4, Y4
-	VPOR           Y4, Y3, Y3
-	VPMADDUBSW     192(DI)(R11*8), Y3, Y3
-	VMOVDQU        64(R12), Y4
-	VPSRLD         $0x06, Y4, Y4
-	VPAND          constant23<>+0(SB), Y4, Y4
-	VMOVDQU        (R12), Y5
-	VPSRLVD        constant30<>+0(SB), Y5, Y5
-	VPAND          constant25<>+0(SB), Y5, Y5
-	VPOR           Y5, Y4, Y4
-	VPMADDUBSW     224(DI)(R11*8), Y4, Y4
-	VPUNPCKLWD     Y4, Y3, Y5
-	VPUNPCKHWD     Y4, Y3, Y3
-	VPADDW         Y5, Y3, Y3
+	VPMADDUBSW     96(BX)(R9*8), Y3, Y3
 	VPUNPCKLDQ     Y3, Y2, Y4
 	VPUNPCKHDQ     Y3, Y2, Y2
 	VPADDW         Y4, Y2, Y2
 	VPUNPCKLQDQ    Y2, Y1, Y3
 	VPUNPCKHQDQ    Y2, Y1, Y1
 	VPADDW         Y3, Y1, Y1
-	VEXTRACTI128   $0x01, Y1, X2
-	VPMOVSXWD      X1, Y1
-	VPMOVSXWD      X2, Y2
-	VMOVDQU        (R9)(R11*1), Y3
-	VMOVDQU        (R10)(R11*1), Y4
-	VPSUBD         Y4, Y3, Y3
+	VMOVDQU        64(R10), Y2
+	VPSRLD         $0x00, Y2, Y2
+	VPAND          constant23<>+0(SB), Y2, Y2
+	VMOVDQU        (R10), Y3
+	VPSRLVD        constant24<>+0(SB), Y3, Y3
+	VPAND          constant25<>+0(SB), Y3, Y3
+	VPOR           Y3, Y2, Y2
+	VPMADDUBSW     128(BX)(R9*8), Y2, Y2
+	VMOVDQU        64(R10), Y3
+	VPSRLD         $0x02, Y3, Y3
+	VPAND          constant23<>+0(SB), Y3, Y3
+	VMOVDQU        (R10), Y4
+	VPSRLVD        constant28<>+0(SB), Y4, Y4
+	VPAND          constant25<>+0(SB), Y4, Y4
+	VPOR           Y4, Y3, Y3
+	VPMADDUBSW     160(BX)(R9*8), Y3, Y3
+	VPUNPCKLDQ     Y3, Y2, Y4
+	VPUNPCKHDQ     Y3, Y2, Y2
+	VPADDW         Y4, Y2, Y2
+	VMOVDQU        64(R10), Y3
+	VPSRLD         $0x04, Y3, Y3
+	VPAND          constant23<>+0(SB), Y3, Y3
+	VMOVDQU        (R10), Y4
+	VPSRLVD        constant29<>+0(SB), Y4, Y4
+	VPAND          constant25<>+0(SB), Y4, Y4
+	VPOR           Y4, Y3, Y3
+	VPMADDUBSW     192(BX)(R9*8), Y3, Y3
+	VMOVDQU        64(R10), Y4
+	VPSRLD         $0x06, Y4, Y4
+	VPAND          constant23<>+0(SB), Y4, Y4
+	VMOVDQU        (R10), Y5
+	VPSRLVD        constant30<>+0(SB), Y5, Y5
+	VPAND          constant25<>+0(SB), Y5, Y5
+	VPOR           Y5, Y4, Y4
+	VPMADDUBSW     224(BX)(R9*8), Y4, Y4
+	VPUNPCKLDQ     Y4, Y3, Y5
+	VPUNPCKHDQ     Y4, Y3, Y3
+	VPADDW         Y5, Y3, Y3
+	VPUNPCKLQDQ    Y3, Y2, Y4
+	VPUNPCKHQDQ    Y3, Y2, Y2
+	VPADDW         Y4, Y2, Y2
+	VPMADDWD       constant31<>+0(SB), Y1, Y1
+	VPMADDWD       constant31<>+0(SB), Y2, Y2
+	VPERM2I128     $0x20, Y2, Y1, Y3
+	VPERM2I128     $0x31, Y2, Y1, Y1
+	VMOVDQU        (DI)(R9*1), Y2
+	VMOVDQU        (R8)(R9*1), Y4
+	VPSUBD         Y4, Y2, Y2
 	VPSLLD         $0x02, Y4, Y4
-	VPSUBD         Y4, Y1, Y1
-	VPSLLD         $0x02, Y3, Y3
-	VPSUBD         Y3, Y2, Y2
-	VBROADCASTI128 94(R12), Y3
-	VPSHUFB        constant2<>+0(SB), Y3, Y4
-	VPSHUFB        constant3<>+0(SB), Y3, Y3
+	VPSUBD         Y4, Y3, Y3
+	VPSLLD         $0x02, Y2, Y2
+	VPSUBD         Y2, Y1, Y1
+	VBROADCASTI128 94(R10), Y2
+	VPSHUFB        constant2<>+0(SB), Y2, Y4
+	VPSHUFB        constant3<>+0(SB), Y2, Y2
 	VPSRLVD        constant4<>+0(SB), Y4, Y4
 	VPAND          constant5<>+0(SB), Y4, Y4
-	VPSLLVD        constant7<>+0(SB), Y3, Y3
-	VPSRLVD        constant8<>+0(SB), Y3, Y3
-	VPAND          constant6<>+0(SB), Y3, Y3
-	VPOR           Y4, Y3, Y3
-	VPSUBB         constant9<>+0(SB), Y3, Y3
-	VPBROADCASTW   108(R12), Y4
+	VPSLLVD        constant7<>+0(SB), Y2, Y2
+	VPSRLVD        constant8<>+0(SB), Y2, Y2
+	VPAND          constant6<>+0(SB), Y2, Y2
+	VPOR           Y4, Y2, Y2
+	VPSUBB         constant9<>+0(SB), Y2, Y2
+	VPBROADCASTW   108(R10), Y4
 	VCVTPH2PS      X4, Y4
-	VPMOVZXWD      X3, Y3
-	VPSLLD         $0x18, Y3, Y5
-	VPSLLD         $0x10, Y3, Y3
+	VPMOVZXWD      X2, Y2
+	VPSLLD         $0x18, Y2, Y5
+	VPSLLD         $0x10, Y2, Y2
 	VPSRAD         $0x18, Y5, Y5
 	VCVTDQ2PS      Y5, Y5
 	VMULPS         Y4, Y5, Y5
-	VPSRAD         $0x18, Y3, Y3
-	VCVTDQ2PS      Y3, Y3
-	VMULPS         Y4, Y3, Y3
-	VMOVDQU        (R8)(R11*1), Y4
-	VCVTDQ2PS      Y1, Y1
-	VMULPS         Y4, Y5, Y5
-	VFMADD231PS    Y5, Y1, Y0
+	VPSRAD         $0x18, Y2, Y2
 	VCVTDQ2PS      Y2, Y2
-	VMULPS         Y4, Y3, Y3
-	VFMADD231PS    Y3, Y2, Y0
-	ADDQ           $+110, R12
-	ADDQ           $+32, R11
+	VMULPS         Y4, Y2, Y2
+	VMOVDQU        (SI)(R9*1), Y4
+	VCVTDQ2PS      Y3, Y3
+	VMULPS         Y4, Y5, Y5
+	VFMADD231PS    Y5, Y3, Y0
+	VCVTDQ2PS      Y1, Y1
+	VMULPS         Y4, Y2, Y2
+	VFMADD231PS    Y2, Y1, Y0
+	ADDQ           $+110, R10
+	ADDQ           $+32, R9
 	JMP            group
 
 rest:
@@ -876,8 +870,8 @@ rest:
 	VADDPS       X1, X0, X0
 	VMOVSS       X0, (AX)
 	ADDQ         $0x04, AX
-	ADDQ         DX, CX
-	DECQ         BX
+	ADDQ         stride+16(FP), CX
+	DECQ         n+24(FP)
 	JG           row
 	VZEROUPPER
 	RET
@@ -930,6 +924,12 @@ DATA constant30<>+16(SB)/8, $0x0000000500000005
 DATA constant30<>+24(SB)/8, $0x0000000500000005
 GLOBL constant30<>(SB), RODATA|NOPTR, $32
 
+DATA constant31<>+0(SB)/8, $0x0001000100010001
+DATA constant31<>+8(SB)/8, $0x0001000100010001
+DATA constant31<>+16(SB)/8, $0x0001000100010001
+DATA constant31<>+24(SB)/8, $0x0001000100010001
+GLOBL constant31<>(SB), RODATA|NOPTR, $32
+
 // func q3_kPackAVX2(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX2, F16C
 TEXT ·q3_kPackAVX2(SB), NOSPLIT, $0-56
@@ -951,80 +951,80 @@ tile:
 	VBROADCASTI128 32(R10), Y0
 	VINSERTI128    $0x01, 64(R10), Y0, Y0
 	VPSHUFD        $0x00, Y0, Y1
-	VPSRLVD        constant31<>+0(SB), Y1, Y1
+	VPSRLVD        constant32<>+0(SB), Y1, Y1
 	VPAND          constant23<>+0(SB), Y1, Y1
 	VBROADCASTI128 (R10), Y2
 	VINSERTI128    $0x01, (R10), Y2, Y2
 	VPSHUFD        $0x00, Y2, Y3
-	VPSLLVD        constant32<>+0(SB), Y3, Y3
-	VPSRLVD        constant33<>+0(SB), Y3, Y3
+	VPSLLVD        constant33<>+0(SB), Y3, Y3
+	VPSRLVD        constant34<>+0(SB), Y3, Y3
 	VPAND          constant25<>+0(SB), Y3, Y3
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, (AX)(R9*8)
 	VPSHUFD        $0x55, Y0, Y1
-	VPSRLVD        constant31<>+0(SB), Y1, Y1
+	VPSRLVD        constant32<>+0(SB), Y1, Y1
 	VPAND          constant23<>+0(SB), Y1, Y1
 	VPSHUFD        $0x55, Y2, Y3
-	VPSLLVD        constant32<>+0(SB), Y3, Y3
-	VPSRLVD        constant33<>+0(SB), Y3, Y3
+	VPSLLVD        constant33<>+0(SB), Y3, Y3
+	VPSRLVD        constant34<>+0(SB), Y3, Y3
 	VPAND          constant25<>+0(SB), Y3, Y3
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 64(AX)(R9*8)
 	VPSHUFD        $0xaa, Y0, Y1
-	VPSRLVD        constant31<>+0(SB), Y1, Y1
+	VPSRLVD        constant32<>+0(SB), Y1, Y1
 	VPAND          constant23<>+0(SB), Y1, Y1
 	VPSHUFD        $0xaa, Y2, Y3
-	VPSLLVD        constant32<>+0(SB), Y3, Y3
-	VPSRLVD        constant33<>+0(SB), Y3, Y3
+	VPSLLVD        constant33<>+0(SB), Y3, Y3
+	VPSRLVD        constant34<>+0(SB), Y3, Y3
 	VPAND          constant25<>+0(SB), Y3, Y3
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 128(AX)(R9*8)
 	VPSHUFD        $0xff, Y0, Y0
-	VPSRLVD        constant31<>+0(SB), Y0, Y0
+	VPSRLVD        constant32<>+0(SB), Y0, Y0
 	VPAND          constant23<>+0(SB), Y0, Y0
 	VPSHUFD        $0xff, Y2, Y1
-	VPSLLVD        constant32<>+0(SB), Y1, Y1
-	VPSRLVD        constant33<>+0(SB), Y1, Y1
+	VPSLLVD        constant33<>+0(SB), Y1, Y1
+	VPSRLVD        constant34<>+0(SB), Y1, Y1
 	VPAND          constant25<>+0(SB), Y1, Y1
 	VPOR           Y1, Y0, Y0
 	VMOVDQU        Y0, 192(AX)(R9*8)
 	VBROADCASTI128 48(R10), Y0
 	VINSERTI128    $0x01, 80(R10), Y0, Y0
 	VPSHUFD        $0x00, Y0, Y1
-	VPSRLVD        constant31<>+0(SB), Y1, Y1
+	VPSRLVD        constant32<>+0(SB), Y1, Y1
 	VPAND          constant23<>+0(SB), Y1, Y1
 	VBROADCASTI128 16(R10), Y2
 	VINSERTI128    $0x01, 16(R10), Y2, Y2
 	VPSHUFD        $0x00, Y2, Y3
-	VPSLLVD        constant32<>+0(SB), Y3, Y3
-	VPSRLVD        constant33<>+0(SB), Y3, Y3
+	VPSLLVD        constant33<>+0(SB), Y3, Y3
+	VPSRLVD        constant34<>+0(SB), Y3, Y3
 	VPAND          constant25<>+0(SB), Y3, Y3
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 256(AX)(R9*8)
 	VPSHUFD        $0x55, Y0, Y1
-	VPSRLVD        constant31<>+0(SB), Y1, Y1
+	VPSRLVD        constant32<>+0(SB), Y1, Y1
 	VPAND          constant23<>+0(SB), Y1, Y1
 	VPSHUFD        $0x55, Y2, Y3
-	VPSLLVD        constant32<>+0(SB), Y3, Y3
-	VPSRLVD        constant33<>+0(SB), Y3, Y3
+	VPSLLVD        constant33<>+0(SB), Y3, Y3
+	VPSRLVD        constant34<>+0(SB), Y3, Y3
 	VPAND          constant25<>+0(SB), Y3, Y3
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 320(AX)(R9*8)
 	VPSHUFD        $0xaa, Y0, Y1
-	VPSRLVD        constant31<>+0(SB), Y1, Y1
+	VPSRLVD        constant32<>+0(SB), Y1, Y1
 	VPAND          constant23<>+0(SB), Y1, Y1
 	VPSHUFD        $0xaa, Y2, Y3
-	VPSLLVD        constant32<>+0(SB), Y3, Y3
-	VPSRLVD        constant33<>+0(SB), Y3, Y3
+	VPSLLVD        constant33<>+0(SB), Y3, Y3
+	VPSRLVD        constant34<>+0(SB), Y3, Y3
 	VPAND          constant25<>+0(SB), Y3, Y3
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 384(AX)(R9*8)
 	VPSHUFD        $0xff, Y0, Y0
-	VPSRLVD        constant31<>+0(SB), Y0, Y0
+	VPSRLVD        constant32<>+0(SB), Y0, Y0
 	VPAND          constant23<>+0(SB), Y0, Y0
 	VPSHUFD        $0xff, Y2, Y1
-	VPSLLVD        constant32<>+0(SB), Y1, Y1
-	VPSRLVD        constant33<>+0(SB), Y1, Y1
+	VPSLLVD        constant33<>+0(SB), Y1, Y1
+	VPSRLVD        constant34<>+0(SB), Y1, Y1
 	VPAND          constant25<>+0(SB), Y1, Y1
 	VPOR           Y1, Y0, Y0
 	VMOVDQU        Y0, 448(AX)(R9*8)
@@ -1055,80 +1055,80 @@ tile:
 	VBROADCASTI128 32(R10), Y0
 	VINSERTI128    $0x01, 64(R10), Y0, Y0
 	VPSHUFD        $0x00, Y0, Y1
-	VPSRLVD        constant31<>+0(SB), Y1, Y1
+	VPSRLVD        constant32<>+0(SB), Y1, Y1
 	VPAND          constant23<>+0(SB), Y1, Y1
 	VBROADCASTI128 (R10), Y2
 	VINSERTI128    $0x01, (R10), Y2, Y2
 	VPSHUFD        $0x00, Y2, Y3
-	VPSLLVD        constant32<>+0(SB), Y3, Y3
-	VPSRLVD        constant33<>+0(SB), Y3, Y3
+	VPSLLVD        constant33<>+0(SB), Y3, Y3
+	VPSRLVD        constant34<>+0(SB), Y3, Y3
 	VPAND          constant25<>+0(SB), Y3, Y3
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 32(AX)(R9*8)
 	VPSHUFD        $0x55, Y0, Y1
-	VPSRLVD        constant31<>+0(SB), Y1, Y1
+	VPSRLVD        constant32<>+0(SB), Y1, Y1
 	VPAND          constant23<>+0(SB), Y1, Y1
 	VPSHUFD        $0x55, Y2, Y3
-	VPSLLVD        constant32<>+0(SB), Y3, Y3
-	VPSRLVD        constant33<>+0(SB), Y3, Y3
+	VPSLLVD        constant33<>+0(SB), Y3, Y3
+	VPSRLVD        constant34<>+0(SB), Y3, Y3
 	VPAND          constant25<>+0(SB), Y3, Y3
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 96(AX)(R9*8)
 	VPSHUFD        $0xaa, Y0, Y1
-	VPSRLVD        constant31<>+0(SB), Y1, Y1
+	VPSRLVD        constant32<>+0(SB), Y1, Y1
 	VPAND          constant23<>+0(SB), Y1, Y1
 	VPSHUFD        $0xaa, Y2, Y3
-	VPSLLVD        constant32<>+0(SB), Y3, Y3
-	VPSRLVD        constant33<>+0(SB), Y3, Y3
+	VPSLLVD        constant33<>+0(SB), Y3, Y3
+	VPSRLVD        constant34<>+0(SB), Y3, Y3
 	VPAND          constant25<>+0(SB), Y3, Y3
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 160(AX)(R9*8)
 	VPSHUFD        $0xff, Y0, Y0
-	VPSRLVD        constant31<>+0(SB), Y0, Y0
+	VPSRLVD        constant32<>+0(SB), Y0, Y0
 	VPAND          constant23<>+0(SB), Y0, Y0
 	VPSHUFD        $0xff, Y2, Y1
-	VPSLLVD        constant32<>+0(SB), Y1, Y1
-	VPSRLVD        constant33<>+0(SB), Y1, Y1
+	VPSLLVD        constant33<>+0(SB), Y1, Y1
+	VPSRLVD        constant34<>+0(SB), Y1, Y1
 	VPAND          constant25<>+0(SB), Y1, Y1
 	VPOR           Y1, Y0, Y0
 	VMOVDQU        Y0, 224(AX)(R9*8)
 	VBROADCASTI128 48(R10), Y0
 	VINSERTI128    $0x01, 80(R10), Y0, Y0
 	VPSHUFD        $0x00, Y0, Y1
-	VPSRLVD        constant31<>+0(SB), Y1, Y1
+	VPSRLVD        constant32<>+0(SB), Y1, Y1
 	VPAND          constant23<>+0(SB), Y1, Y1
 	VBROADCASTI128 16(R10), Y2
 	VINSERTI128    $0x01, 16(R10), Y2, Y2
 	VPSHUFD        $0x00, Y2, Y3
-	VPSLLVD        constant32<>+0(SB), Y3, Y3
-	VPSRLVD        constant33<>+0(SB), Y3, Y3
+	VPSLLVD        constant33<>+0(SB), Y3, Y3
+	VPSRLVD        constant34<>+0(SB), Y3, Y3
 	VPAND          constant25<>+0(SB), Y3, Y3
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 288(AX)(R9*8)
 	VPSHUFD        $0x55, Y0, Y1
-	VPSRLVD        constant31<>+0(SB), Y1, Y1
+	VPSRLVD        constant32<>+0(SB), Y1, Y1
 	VPAND          constant23<>+0(SB), Y1, Y1
 	VPSHUFD        $0x55, Y2, Y3
-	VPSLLVD        constant32<>+0(SB), Y3, Y3
-	VPSRLVD        constant33<>+0(SB), Y3, Y3
+	VPSLLVD        constant33<>+0(SB), Y3, Y3
+	VPSRLVD        constant34<>+0(SB), Y3, Y3
 	VPAND          constant25<>+0(SB), Y3, Y3
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 352(AX)(R9*8)
 	VPSHUFD        $0xaa, Y0, Y1
-	VPSRLVD        constant31<>+0(SB), Y1, Y1
+	VPSRLVD        constant32<>+0(SB), Y1, Y1
 	VPAND          constant23<>+0(SB), Y1, Y1
 	VPSHUFD        $0xaa, Y2, Y3
-	VPSLLVD        constant32<>+0(SB), Y3, Y3
-	VPSRLVD        constant33<>+0(SB), Y3, Y3
+	VPSLLVD        constant33<>+0(SB), Y3, Y3
+	VPSRLVD        constant34<>+0(SB), Y3, Y3
 	VPAND          constant25<>+0(SB), Y3, Y3
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 416(AX)(R9*8)
 	VPSHUFD        $0xff, Y0, Y0
-	VPSRLVD        constant31<>+0(SB), Y0, Y0
+	VPSRLVD        constant32<>+0(SB), Y0, Y0
 	VPAND          constant23<>+0(SB), Y0, Y0
 	VPSHUFD        $0xff, Y2, Y1
-	VPSLLVD        constant32<>+0(SB), Y1, Y1
-	VPSRLVD        constant33<>+0(SB), Y1, Y1
+	VPSLLVD        constant33<>+0(SB), Y1, Y1
+	VPSRLVD        constant34<>+0(SB), Y1, Y1
 	VPAND          constant25<>+0(SB), Y1, Y1
 	VPOR           Y1, Y0, Y0
 	VMOVDQU        Y0, 480(AX)(R9*8)
@@ -1167,20 +1167,20 @@ tile:
 	VZEROUPPER
 	RET
 
-DATA constant31<>+0(SB)/8, $0x0000000200000000
-DATA constant31<>+8(SB)/8, $0x0000000600000004
-DATA constant31<>+16(SB)/8, $0x0000000200000000
-DATA constant31<>+24(SB)/8, $0x0000000600000004
-GLOBL constant31<>(SB), RODATA|NOPTR, $32
-
-DATA constant32<>+0(SB)/8, $0x0000000100000002
-DATA constant32<>+8(SB)/8, $0x0000000000000000
-DATA constant32<>+16(SB)/8, $0x0000000000000000
-DATA constant32<>+24(SB)/8, $0x0000000000000000
+DATA constant32<>+0(SB)/8, $0x0000000200000000
+DATA constant32<>+8(SB)/8, $0x0000000600000004
+DATA constant32<>+16(SB)/8, $0x0000000200000000
+DATA constant32<>+24(SB)/8, $0x0000000600000004
 GLOBL constant32<>(SB), RODATA|NOPTR, $32
 
-DATA constant33<>+0(SB)/8, $0x0000000000000000
-DATA constant33<>+8(SB)/8, $0x0000000100000000
-DATA constant33<>+16(SB)/8, $0x0000000300000002
-DATA constant33<>+24(SB)/8, $0x0000000500000004
+DATA constant33<>+0(SB)/8, $0x0000000100000002
+DATA constant33<>+8(SB)/8, $0x0000000000000000
+DATA constant33<>+16(SB)/8, $0x0000000000000000
+DATA constant33<>+24(SB)/8, $0x0000000000000000
 GLOBL constant33<>(SB), RODATA|NOPTR, $32
+
+DATA constant34<>+0(SB)/8, $0x0000000000000000
+DATA constant34<>+8(SB)/8, $0x0000000100000000
+DATA constant34<>+16(SB)/8, $0x0000000300000002
+DATA constant34<>+24(SB)/8, $0x0000000500000004
+GLOBL constant34<>(SB), RODATA|NOPTR, $32

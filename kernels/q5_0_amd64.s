@@ -9,29 +9,27 @@
 TEXT ·q5_0RowAVX512(SB), NOSPLIT, $360-72
 	MOVQ dst+0(FP), AX
 	MOVQ w+8(FP), CX
-	MOVQ stride+16(FP), DX
-	MOVQ n+24(FP), BX
-	MOVQ blocks+64(FP), SI
-	MOVQ q+32(FP), DI
-	MOVQ d+40(FP), R8
-	MOVQ s+48(FP), R9
-	MOVQ half+56(FP), R10
+	MOVQ blocks+64(FP), DX
+	MOVQ q+32(FP), BX
+	MOVQ d+40(FP), SI
+	MOVQ s+48(FP), DI
+	MOVQ half+56(FP), R8
 	JMP  constants
 
 begin:
-	MOVQ      w+8(FP), R10
-	MOVQ      DX, R11
-	IMULQ     BX, R11
-	ADDQ      R11, R10
-	SUBQ      $+352, R10
-	MOVQ      R10, (SP)
-	MOVQ      SI, R12
-	ANDQ      $+15, R12
-	LEAQ      constant0<>+0(SB), R10
-	SHLQ      $0x02, R12
-	SUBQ      R12, R10
-	VMOVDQU32 64(R10), Z0
-	SHRQ      $0x02, R12
+	MOVQ      w+8(FP), R8
+	MOVQ      stride+16(FP), R9
+	IMULQ     n+24(FP), R9
+	ADDQ      R9, R8
+	SUBQ      $+352, R8
+	MOVQ      R8, (SP)
+	MOVQ      DX, R10
+	ANDQ      $+15, R10
+	LEAQ      constant0<>+0(SB), R8
+	SHLQ      $0x02, R10
+	SUBQ      R10, R8
+	VMOVDQU32 64(R8), Z0
+	SHRQ      $0x02, R10
 	VMOVDQU32 constant1<>+0(SB), Y1
 	VMOVDQU32 Y1, 8(SP)
 	VMOVDQU32 Y1, 40(SP)
@@ -44,133 +42,133 @@ begin:
 	VMOVDQU32 Y1, 264(SP)
 	VMOVDQU32 Y1, 296(SP)
 	VMOVDQU32 Y1, 328(SP)
-	ANDQ      $-16, SI
-	SHLQ      $0x02, SI
+	ANDQ      $-16, DX
+	SHLQ      $0x02, DX
 
 row:
 	VPXORD Z1, Z1, Z1
-	MOVQ   CX, R11
-	XORQ   R10, R10
+	MOVQ   CX, R9
+	XORQ   R8, R8
 
 group:
-	CMPQ            R10, SI
+	CMPQ            R8, DX
 	JGE             rest
-	PREFETCHT1      8192(R11)
-	PREFETCHT0      3072(R11)
-	PREFETCHT1      8256(R11)
-	PREFETCHT0      3136(R11)
-	PREFETCHT1      8320(R11)
-	PREFETCHT0      3200(R11)
-	PREFETCHT1      8384(R11)
-	PREFETCHT0      3264(R11)
-	PREFETCHT1      8448(R11)
-	PREFETCHT0      3328(R11)
-	PREFETCHT1      8512(R11)
-	PREFETCHT0      3392(R11)
-	VBROADCASTI32X4 6(R11), Z9
-	VBROADCASTI32X4 28(R11), K1, Z9
+	PREFETCHT1      8192(R9)
+	PREFETCHT0      3072(R9)
+	PREFETCHT1      8256(R9)
+	PREFETCHT0      3136(R9)
+	PREFETCHT1      8320(R9)
+	PREFETCHT0      3200(R9)
+	PREFETCHT1      8384(R9)
+	PREFETCHT0      3264(R9)
+	PREFETCHT1      8448(R9)
+	PREFETCHT0      3328(R9)
+	PREFETCHT1      8512(R9)
+	PREFETCHT0      3392(R9)
+	VBROADCASTI32X4 6(R9), Z9
+	VBROADCASTI32X4 28(R9), K1, Z9
 	VPSRLVD         Z2, Z9, Z9
 	VPANDD          Z3, Z9, Z9
-	MOVL            2(R11), R13
-	MOVL            24(R11), R14
-	SHLQ            $0x20, R14
-	ORQ             R13, R14
-	KMOVQ           R14, K2
+	MOVL            2(R9), R11
+	MOVL            24(R9), R12
+	SHLQ            $0x20, R12
+	ORQ             R11, R12
+	KMOVQ           R12, K2
 	VPADDB          Z4, Z9, K2, Z9
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        (DI)(R10*8), Z9, Z10
-	VBROADCASTI32X4 50(R11), Z9
-	VBROADCASTI32X4 72(R11), K1, Z9
+	VPDPBUSD        (BX)(R8*8), Z9, Z10
+	VBROADCASTI32X4 50(R9), Z9
+	VBROADCASTI32X4 72(R9), K1, Z9
 	VPSRLVD         Z2, Z9, Z9
 	VPANDD          Z3, Z9, Z9
-	MOVL            46(R11), R13
-	MOVL            68(R11), R14
-	SHLQ            $0x20, R14
-	ORQ             R13, R14
-	KMOVQ           R14, K2
+	MOVL            46(R9), R11
+	MOVL            68(R9), R12
+	SHLQ            $0x20, R12
+	ORQ             R11, R12
+	KMOVQ           R12, K2
 	VPADDB          Z4, Z9, K2, Z9
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        64(DI)(R10*8), Z9, Z11
+	VPDPBUSD        64(BX)(R8*8), Z9, Z11
 	VPACKSSDW       Z11, Z10, Z9
 	VPMADDWD        Z5, Z9, Z9
-	VBROADCASTI32X4 94(R11), Z10
-	VBROADCASTI32X4 116(R11), K1, Z10
+	VBROADCASTI32X4 94(R9), Z10
+	VBROADCASTI32X4 116(R9), K1, Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
-	MOVL            90(R11), R13
-	MOVL            112(R11), R14
-	SHLQ            $0x20, R14
-	ORQ             R13, R14
-	KMOVQ           R14, K2
+	MOVL            90(R9), R11
+	MOVL            112(R9), R12
+	SHLQ            $0x20, R12
+	ORQ             R11, R12
+	KMOVQ           R12, K2
 	VPADDB          Z4, Z10, K2, Z10
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        128(DI)(R10*8), Z10, Z11
-	VBROADCASTI32X4 138(R11), Z10
-	VBROADCASTI32X4 160(R11), K1, Z10
+	VPDPBUSD        128(BX)(R8*8), Z10, Z11
+	VBROADCASTI32X4 138(R9), Z10
+	VBROADCASTI32X4 160(R9), K1, Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
-	MOVL            134(R11), R13
-	MOVL            156(R11), R14
-	SHLQ            $0x20, R14
-	ORQ             R13, R14
-	KMOVQ           R14, K2
+	MOVL            134(R9), R11
+	MOVL            156(R9), R12
+	SHLQ            $0x20, R12
+	ORQ             R11, R12
+	KMOVQ           R12, K2
 	VPADDB          Z4, Z10, K2, Z10
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        192(DI)(R10*8), Z10, Z12
+	VPDPBUSD        192(BX)(R8*8), Z10, Z12
 	VPACKSSDW       Z12, Z11, Z10
 	VPMADDWD        Z5, Z10, Z10
 	VPACKSSDW       Z10, Z9, Z9
 	VPMADDWD        Z5, Z9, Z9
-	VBROADCASTI32X4 182(R11), Z10
-	VBROADCASTI32X4 204(R11), K1, Z10
+	VBROADCASTI32X4 182(R9), Z10
+	VBROADCASTI32X4 204(R9), K1, Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
-	MOVL            178(R11), R13
-	MOVL            200(R11), R14
-	SHLQ            $0x20, R14
-	ORQ             R13, R14
-	KMOVQ           R14, K2
+	MOVL            178(R9), R11
+	MOVL            200(R9), R12
+	SHLQ            $0x20, R12
+	ORQ             R11, R12
+	KMOVQ           R12, K2
 	VPADDB          Z4, Z10, K2, Z10
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        256(DI)(R10*8), Z10, Z11
-	VBROADCASTI32X4 226(R11), Z10
-	VBROADCASTI32X4 248(R11), K1, Z10
+	VPDPBUSD        256(BX)(R8*8), Z10, Z11
+	VBROADCASTI32X4 226(R9), Z10
+	VBROADCASTI32X4 248(R9), K1, Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
-	MOVL            222(R11), R13
-	MOVL            244(R11), R14
-	SHLQ            $0x20, R14
-	ORQ             R13, R14
-	KMOVQ           R14, K2
+	MOVL            222(R9), R11
+	MOVL            244(R9), R12
+	SHLQ            $0x20, R12
+	ORQ             R11, R12
+	KMOVQ           R12, K2
 	VPADDB          Z4, Z10, K2, Z10
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        320(DI)(R10*8), Z10, Z12
+	VPDPBUSD        320(BX)(R8*8), Z10, Z12
 	VPACKSSDW       Z12, Z11, Z10
 	VPMADDWD        Z5, Z10, Z10
-	VBROADCASTI32X4 270(R11), Z11
-	VBROADCASTI32X4 292(R11), K1, Z11
+	VBROADCASTI32X4 270(R9), Z11
+	VBROADCASTI32X4 292(R9), K1, Z11
 	VPSRLVD         Z2, Z11, Z11
 	VPANDD          Z3, Z11, Z11
-	MOVL            266(R11), R13
-	MOVL            288(R11), R14
-	SHLQ            $0x20, R14
-	ORQ             R13, R14
-	KMOVQ           R14, K2
+	MOVL            266(R9), R11
+	MOVL            288(R9), R12
+	SHLQ            $0x20, R12
+	ORQ             R11, R12
+	KMOVQ           R12, K2
 	VPADDB          Z4, Z11, K2, Z11
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        384(DI)(R10*8), Z11, Z12
-	VBROADCASTI32X4 314(R11), Z11
-	VBROADCASTI32X4 336(R11), K1, Z11
+	VPDPBUSD        384(BX)(R8*8), Z11, Z12
+	VBROADCASTI32X4 314(R9), Z11
+	VBROADCASTI32X4 336(R9), K1, Z11
 	VPSRLVD         Z2, Z11, Z11
 	VPANDD          Z3, Z11, Z11
-	MOVL            310(R11), R13
-	MOVL            332(R11), R14
-	SHLQ            $0x20, R14
-	ORQ             R13, R14
-	KMOVQ           R14, K2
+	MOVL            310(R9), R11
+	MOVL            332(R9), R12
+	SHLQ            $0x20, R12
+	ORQ             R11, R12
+	KMOVQ           R12, K2
 	VPADDB          Z4, Z11, K2, Z11
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        448(DI)(R10*8), Z11, Z13
+	VPDPBUSD        448(BX)(R8*8), Z11, Z13
 	VPACKSSDW       Z13, Z12, Z11
 	VPMADDWD        Z5, Z11, Z11
 	VPACKSSDW       Z11, Z10, Z10
@@ -179,154 +177,154 @@ group:
 	VPERMT2D        Z10, Z6, Z11
 	VPERMT2D        Z10, Z7, Z9
 	VPADDD          Z9, Z11, Z11
-	VMOVDQU32       (R9)(R10*1), Z9
+	VMOVDQU32       (DI)(R8*1), Z9
 	VPSLLD          $0x04, Z9, Z9
 	VPSUBD          Z9, Z11, Z11
-	VPERMW          (R11), Z8, Z9
-	VPERMW          66(R11), Z8, K3, Z9
-	VPERMW          132(R11), Z8, K4, Z9
-	VPERMW          198(R11), Z8, K5, Z9
-	VPERMW          264(R11), Z8, K6, Z9
-	VPERMW          288(R11), Z8, K7, Z9
+	VPERMW          (R9), Z8, Z9
+	VPERMW          66(R9), Z8, K3, Z9
+	VPERMW          132(R9), Z8, K4, Z9
+	VPERMW          198(R9), Z8, K5, Z9
+	VPERMW          264(R9), Z8, K6, Z9
+	VPERMW          288(R9), Z8, K7, Z9
 	VCVTPH2PS       Y9, Z9
-	VMOVDQU32       (R8)(R10*1), Z10
+	VMOVDQU32       (SI)(R8*1), Z10
 	VCVTDQ2PS       Z11, Z11
 	VMULPS          Z10, Z9, Z9
 	VFMADD231PS     Z9, Z11, Z1
-	ADDQ            $+352, R11
-	ADDQ            $+64, R10
+	ADDQ            $+352, R9
+	ADDQ            $+64, R8
 	JMP             group
 
 rest:
-	CMPQ R12, $0x00
+	CMPQ R10, $0x00
 	JE   done
-	CMPQ R11, (SP)
+	CMPQ R9, (SP)
 	JLS  inPlace
-	MOVQ R12, R13
-	LEAQ 8(SP), R14
+	MOVQ R10, R11
+	LEAQ 8(SP), R12
 
 copy:
-	MOVWLZX   (R11), R15
-	MOVW      R15, (R14)
-	ADDQ      $+2, R11
-	ADDQ      $+2, R14
-	MOVL      (R11), R15
-	MOVL      R15, (R14)
-	ADDQ      $+4, R11
-	ADDQ      $+4, R14
-	VMOVDQU32 (R11), X9
-	VMOVDQU32 X9, (R14)
-	ADDQ      $+16, R11
-	ADDQ      $+16, R14
-	SUBQ      $+1, R13
+	MOVWLZX   (R9), R13
+	MOVW      R13, (R12)
+	ADDQ      $+2, R9
+	ADDQ      $+2, R12
+	MOVL      (R9), R13
+	MOVL      R13, (R12)
+	ADDQ      $+4, R9
+	ADDQ      $+4, R12
+	VMOVDQU32 (R9), X9
+	VMOVDQU32 X9, (R12)
+	ADDQ      $+16, R9
+	ADDQ      $+16, R12
+	SUBQ      $+1, R11
 	JG        copy
-	LEAQ      8(SP), R11
+	LEAQ      8(SP), R9
 
 inPlace:
-	VBROADCASTI32X4 6(R11), Z9
-	VBROADCASTI32X4 28(R11), K1, Z9
+	VBROADCASTI32X4 6(R9), Z9
+	VBROADCASTI32X4 28(R9), K1, Z9
 	VPSRLVD         Z2, Z9, Z9
 	VPANDD          Z3, Z9, Z9
-	MOVL            2(R11), R13
-	MOVL            24(R11), R14
-	SHLQ            $0x20, R14
-	ORQ             R13, R14
-	KMOVQ           R14, K2
+	MOVL            2(R9), R11
+	MOVL            24(R9), R12
+	SHLQ            $0x20, R12
+	ORQ             R11, R12
+	KMOVQ           R12, K2
 	VPADDB          Z4, Z9, K2, Z9
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        (DI)(R10*8), Z9, Z10
-	VBROADCASTI32X4 50(R11), Z9
-	VBROADCASTI32X4 72(R11), K1, Z9
+	VPDPBUSD        (BX)(R8*8), Z9, Z10
+	VBROADCASTI32X4 50(R9), Z9
+	VBROADCASTI32X4 72(R9), K1, Z9
 	VPSRLVD         Z2, Z9, Z9
 	VPANDD          Z3, Z9, Z9
-	MOVL            46(R11), R13
-	MOVL            68(R11), R14
-	SHLQ            $0x20, R14
-	ORQ             R13, R14
-	KMOVQ           R14, K2
+	MOVL            46(R9), R11
+	MOVL            68(R9), R12
+	SHLQ            $0x20, R12
+	ORQ             R11, R12
+	KMOVQ           R12, K2
 	VPADDB          Z4, Z9, K2, Z9
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        64(DI)(R10*8), Z9, Z11
+	VPDPBUSD        64(BX)(R8*8), Z9, Z11
 	VPACKSSDW       Z11, Z10, Z9
 	VPMADDWD        Z5, Z9, Z9
-	VBROADCASTI32X4 94(R11), Z10
-	VBROADCASTI32X4 116(R11), K1, Z10
+	VBROADCASTI32X4 94(R9), Z10
+	VBROADCASTI32X4 116(R9), K1, Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
-	MOVL            90(R11), R13
-	MOVL            112(R11), R14
-	SHLQ            $0x20, R14
-	ORQ             R13, R14
-	KMOVQ           R14, K2
+	MOVL            90(R9), R11
+	MOVL            112(R9), R12
+	SHLQ            $0x20, R12
+	ORQ             R11, R12
+	KMOVQ           R12, K2
 	VPADDB          Z4, Z10, K2, Z10
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        128(DI)(R10*8), Z10, Z11
-	VBROADCASTI32X4 138(R11), Z10
-	VBROADCASTI32X4 160(R11), K1, Z10
+	VPDPBUSD        128(BX)(R8*8), Z10, Z11
+	VBROADCASTI32X4 138(R9), Z10
+	VBROADCASTI32X4 160(R9), K1, Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
-	MOVL            134(R11), R13
-	MOVL            156(R11), R14
-	SHLQ            $0x20, R14
-	ORQ             R13, R14
-	KMOVQ           R14, K2
+	MOVL            134(R9), R11
+	MOVL            156(R9), R12
+	SHLQ            $0x20, R12
+	ORQ             R11, R12
+	KMOVQ           R12, K2
 	VPADDB          Z4, Z10, K2, Z10
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        192(DI)(R10*8), Z10, Z12
+	VPDPBUSD        192(BX)(R8*8), Z10, Z12
 	VPACKSSDW       Z12, Z11, Z10
 	VPMADDWD        Z5, Z10, Z10
 	VPACKSSDW       Z10, Z9, Z9
 	VPMADDWD        Z5, Z9, Z9
-	VBROADCASTI32X4 182(R11), Z10
-	VBROADCASTI32X4 204(R11), K1, Z10
+	VBROADCASTI32X4 182(R9), Z10
+	VBROADCASTI32X4 204(R9), K1, Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
-	MOVL            178(R11), R13
-	MOVL            200(R11), R14
-	SHLQ            $0x20, R14
-	ORQ             R13, R14
-	KMOVQ           R14, K2
+	MOVL            178(R9), R11
+	MOVL            200(R9), R12
+	SHLQ            $0x20, R12
+	ORQ             R11, R12
+	KMOVQ           R12, K2
 	VPADDB          Z4, Z10, K2, Z10
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        256(DI)(R10*8), Z10, Z11
-	VBROADCASTI32X4 226(R11), Z10
-	VBROADCASTI32X4 248(R11), K1, Z10
+	VPDPBUSD        256(BX)(R8*8), Z10, Z11
+	VBROADCASTI32X4 226(R9), Z10
+	VBROADCASTI32X4 248(R9), K1, Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
-	MOVL            222(R11), R13
-	MOVL            244(R11), R14
-	SHLQ            $0x20, R14
-	ORQ             R13, R14
-	KMOVQ           R14, K2
+	MOVL            222(R9), R11
+	MOVL            244(R9), R12
+	SHLQ            $0x20, R12
+	ORQ             R11, R12
+	KMOVQ           R12, K2
 	VPADDB          Z4, Z10, K2, Z10
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        320(DI)(R10*8), Z10, Z12
+	VPDPBUSD        320(BX)(R8*8), Z10, Z12
 	VPACKSSDW       Z12, Z11, Z10
 	VPMADDWD        Z5, Z10, Z10
-	VBROADCASTI32X4 270(R11), Z11
-	VBROADCASTI32X4 292(R11), K1, Z11
+	VBROADCASTI32X4 270(R9), Z11
+	VBROADCASTI32X4 292(R9), K1, Z11
 	VPSRLVD         Z2, Z11, Z11
 	VPANDD          Z3, Z11, Z11
-	MOVL            266(R11), R13
-	MOVL            288(R11), R14
-	SHLQ            $0x20, R14
-	ORQ             R13, R14
-	KMOVQ           R14, K2
+	MOVL            266(R9), R11
+	MOVL            288(R9), R12
+	SHLQ            $0x20, R12
+	ORQ             R11, R12
+	KMOVQ           R12, K2
 	VPADDB          Z4, Z11, K2, Z11
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        384(DI)(R10*8), Z11, Z12
-	VBROADCASTI32X4 314(R11), Z11
-	VBROADCASTI32X4 336(R11), K1, Z11
+	VPDPBUSD        384(BX)(R8*8), Z11, Z12
+	VBROADCASTI32X4 314(R9), Z11
+	VBROADCASTI32X4 336(R9), K1, Z11
 	VPSRLVD         Z2, Z11, Z11
 	VPANDD          Z3, Z11, Z11
-	MOVL            310(R11), R13
-	MOVL            332(R11), R14
-	SHLQ            $0x20, R14
-	ORQ             R13, R14
-	KMOVQ           R14, K2
+	MOVL            310(R9), R11
+	MOVL            332(R9), R12
+	SHLQ            $0x20, R12
+	ORQ             R11, R12
+	KMOVQ           R12, K2
 	VPADDB          Z4, Z11, K2, Z11
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        448(DI)(R10*8), Z11, Z13
+	VPDPBUSD        448(BX)(R8*8), Z11, Z13
 	VPACKSSDW       Z13, Z12, Z11
 	VPMADDWD        Z5, Z11, Z11
 	VPACKSSDW       Z11, Z10, Z10
@@ -335,18 +333,18 @@ inPlace:
 	VPERMT2D        Z10, Z6, Z11
 	VPERMT2D        Z10, Z7, Z9
 	VPADDD          Z9, Z11, Z11
-	VMOVDQU32       (R9)(R10*1), Z9
+	VMOVDQU32       (DI)(R8*1), Z9
 	VPSLLD          $0x04, Z9, Z9
 	VPSUBD          Z9, Z11, Z11
-	VPERMW          (R11), Z8, Z9
-	VPERMW          66(R11), Z8, K3, Z9
-	VPERMW          132(R11), Z8, K4, Z9
-	VPERMW          198(R11), Z8, K5, Z9
-	VPERMW          264(R11), Z8, K6, Z9
-	VPERMW          288(R11), Z8, K7, Z9
+	VPERMW          (R9), Z8, Z9
+	VPERMW          66(R9), Z8, K3, Z9
+	VPERMW          132(R9), Z8, K4, Z9
+	VPERMW          198(R9), Z8, K5, Z9
+	VPERMW          264(R9), Z8, K6, Z9
+	VPERMW          288(R9), Z8, K7, Z9
 	VCVTPH2PS       Y9, Z9
 	VPANDD          Z0, Z9, Z9
-	VMOVDQU32       (R8)(R10*1), Z10
+	VMOVDQU32       (SI)(R8*1), Z10
 	VCVTDQ2PS       Z11, Z11
 	VMULPS          Z10, Z9, Z9
 	VFMADD231PS     Z9, Z11, Z1
@@ -362,8 +360,8 @@ done:
 	VADDPS        X1, X9, X9
 	VMOVSS        X9, (AX)
 	ADDQ          $0x04, AX
-	ADDQ          DX, CX
-	DECQ          BX
+	ADDQ          stride+16(FP), CX
+	DECQ          n+24(FP)
 	JG            row
 	VZEROUPPER
 	RET
@@ -376,18 +374,18 @@ constants:
 	VMOVDQU32 constant6<>+0(SB), Z7
 	VMOVDQU32 constant7<>+0(SB), Z3
 	VMOVDQU32 constant8<>+0(SB), Z4
-	MOVL      $0x00000038, R10
-	KMOVD     R10, K3
-	MOVL      $0x000001c0, R10
-	KMOVD     R10, K4
-	MOVL      $0x00000e00, R10
-	KMOVD     R10, K5
-	MOVL      $0x00007000, R10
-	KMOVD     R10, K6
-	MOVL      $0x00008000, R10
-	KMOVD     R10, K7
-	MOVL      $0x0000ff00, R10
-	KMOVD     R10, K1
+	MOVL      $0x00000038, R8
+	KMOVD     R8, K3
+	MOVL      $0x000001c0, R8
+	KMOVD     R8, K4
+	MOVL      $0x00000e00, R8
+	KMOVD     R8, K5
+	MOVL      $0x00007000, R8
+	KMOVD     R8, K6
+	MOVL      $0x00008000, R8
+	KMOVD     R8, K7
+	MOVL      $0x0000ff00, R8
+	KMOVD     R8, K1
 	JMP       begin
 
 DATA constant0<>+0(SB)/8, $0xffffffffffffffff
@@ -701,26 +699,24 @@ GLOBL constant14<>(SB), RODATA|NOPTR, $64
 TEXT ·q5_0RowAVX2(SB), NOSPLIT, $200-72
 	MOVQ    dst+0(FP), AX
 	MOVQ    w+8(FP), CX
-	MOVQ    stride+16(FP), DX
-	MOVQ    n+24(FP), BX
-	MOVQ    blocks+64(FP), SI
-	MOVQ    q+32(FP), DI
-	MOVQ    d+40(FP), R8
-	MOVQ    s+48(FP), R9
-	MOVQ    half+56(FP), R10
-	MOVQ    w+8(FP), R10
-	MOVQ    DX, R11
-	IMULQ   BX, R11
-	ADDQ    R11, R10
-	SUBQ    $+176, R10
-	MOVQ    R10, (SP)
-	MOVQ    SI, R12
-	ANDQ    $+7, R12
-	LEAQ    constant15<>+0(SB), R10
-	SHLQ    $0x02, R12
-	SUBQ    R12, R10
-	VMOVDQU 32(R10), Y0
-	SHRQ    $0x02, R12
+	MOVQ    blocks+64(FP), DX
+	MOVQ    q+32(FP), BX
+	MOVQ    d+40(FP), SI
+	MOVQ    s+48(FP), DI
+	MOVQ    half+56(FP), R8
+	MOVQ    w+8(FP), R8
+	MOVQ    stride+16(FP), R9
+	IMULQ   n+24(FP), R9
+	ADDQ    R9, R8
+	SUBQ    $+176, R8
+	MOVQ    R8, (SP)
+	MOVQ    DX, R10
+	ANDQ    $+7, R10
+	LEAQ    constant15<>+0(SB), R8
+	SHLQ    $0x02, R10
+	SUBQ    R10, R8
+	VMOVDQU 32(R8), Y0
+	SHRQ    $0x02, R10
 	VMOVDQU constant1<>+0(SB), Y1
 	VMOVDQU Y1, 8(SP)
 	VMOVDQU Y1, 40(SP)
@@ -728,303 +724,291 @@ TEXT ·q5_0RowAVX2(SB), NOSPLIT, $200-72
 	VMOVDQU Y1, 104(SP)
 	VMOVDQU Y1, 136(SP)
 	VMOVDQU Y1, 168(SP)
-	ANDQ    $-8, SI
-	SHLQ    $0x02, SI
+	ANDQ    $-8, DX
+	SHLQ    $0x02, DX
 
 row:
 	VPXOR Y1, Y1, Y1
-	MOVQ  CX, R11
-	XORQ  R10, R10
+	MOVQ  CX, R9
+	XORQ  R8, R8
 
 group:
-	CMPQ           R10, SI
+	CMPQ           R8, DX
 	JGE            rest
-	PREFETCHT1     8192(R11)
-	PREFETCHT0     3072(R11)
-	PREFETCHT1     8256(R11)
-	PREFETCHT0     3136(R11)
-	PREFETCHT1     8320(R11)
-	PREFETCHT0     3200(R11)
-	VBROADCASTI128 6(R11), Y2
+	PREFETCHT1     8192(R9)
+	PREFETCHT0     3072(R9)
+	PREFETCHT1     8256(R9)
+	PREFETCHT0     3136(R9)
+	PREFETCHT1     8320(R9)
+	PREFETCHT0     3200(R9)
+	VBROADCASTI128 6(R9), Y2
 	VPSRLVD        constant16<>+0(SB), Y2, Y2
 	VPAND          constant17<>+0(SB), Y2, Y2
-	VPBROADCASTD   2(R11), Y3
+	VPBROADCASTD   2(R9), Y3
 	VPSHUFB        constant18<>+0(SB), Y3, Y3
 	VPAND          constant19<>+0(SB), Y3, Y3
 	VPCMPEQB       constant19<>+0(SB), Y3, Y3
 	VPAND          constant20<>+0(SB), Y3, Y3
 	VPOR           Y3, Y2, Y2
-	VPMADDUBSW     (DI)(R10*8), Y2, Y2
-	VBROADCASTI128 28(R11), Y3
+	VPMADDUBSW     (BX)(R8*8), Y2, Y2
+	VBROADCASTI128 28(R9), Y3
 	VPSRLVD        constant16<>+0(SB), Y3, Y3
 	VPAND          constant17<>+0(SB), Y3, Y3
-	VPBROADCASTD   24(R11), Y4
+	VPBROADCASTD   24(R9), Y4
 	VPSHUFB        constant18<>+0(SB), Y4, Y4
 	VPAND          constant19<>+0(SB), Y4, Y4
 	VPCMPEQB       constant19<>+0(SB), Y4, Y4
 	VPAND          constant20<>+0(SB), Y4, Y4
 	VPOR           Y4, Y3, Y3
-	VPMADDUBSW     32(DI)(R10*8), Y3, Y3
-	VPUNPCKLWD     Y3, Y2, Y4
-	VPUNPCKHWD     Y3, Y2, Y2
-	VPADDW         Y4, Y2, Y2
-	VBROADCASTI128 50(R11), Y3
-	VPSRLVD        constant16<>+0(SB), Y3, Y3
-	VPAND          constant17<>+0(SB), Y3, Y3
-	VPBROADCASTD   46(R11), Y4
-	VPSHUFB        constant18<>+0(SB), Y4, Y4
-	VPAND          constant19<>+0(SB), Y4, Y4
-	VPCMPEQB       constant19<>+0(SB), Y4, Y4
-	VPAND          constant20<>+0(SB), Y4, Y4
-	VPOR           Y4, Y3, Y3
-	VPMADDUBSW     64(DI)(R10*8), Y3, Y3
-	VBROADCASTI128 72(R11), Y4
-	VPSRLVD        constant16<>+0(SB), Y4, Y4
-	VPAND          constant17<>+0(SB), Y4, Y4
-	VPBROADCASTD   68(R11), Y5
-	VPSHUFB        constant18<>+0(SB), Y5, Y5
-	VPAND          constant19<>+0(SB), Y5, Y5
-	VPCMPEQB       constant19<>+0(SB), Y5, Y5
-	VPAND          constant20<>+0(SB), Y5, Y5
-	VPOR           Y5, Y4, Y4
-	VPMADDUBSW     96(DI)(R10*8), Y4, Y4
-	VPUNPCKLWD     Y4, Y3, Y5
-	VPUNPCKHWD     Y4, Y3, Y3
-	VPADDW         Y5, Y3, Y3
+	VPMADDUBSW     32(BX)(R8*8), Y3, Y3
 	VPUNPCKLDQ     Y3, Y2, Y4
 	VPUNPCKHDQ     Y3, Y2, Y2
 	VPADDW         Y4, Y2, Y2
-	VBROADCASTI128 94(R11), Y3
+	VBROADCASTI128 50(R9), Y3
 	VPSRLVD        constant16<>+0(SB), Y3, Y3
 	VPAND          constant17<>+0(SB), Y3, Y3
-	VPBROADCASTD   90(R11), Y4
+	VPBROADCASTD   46(R9), Y4
 	VPSHUFB        constant18<>+0(SB), Y4, Y4
 	VPAND          constant19<>+0(SB), Y4, Y4
 	VPCMPEQB       constant19<>+0(SB), Y4, Y4
 	VPAND          constant20<>+0(SB), Y4, Y4
 	VPOR           Y4, Y3, Y3
-	VPMADDUBSW     128(DI)(R10*8), Y3, Y3
-	VBROADCASTI128 116(R11), Y4
+	VPMADDUBSW     64(BX)(R8*8), Y3, Y3
+	VBROADCASTI128 72(R9), Y4
 	VPSRLVD        constant16<>+0(SB), Y4, Y4
 	VPAND          constant17<>+0(SB), Y4, Y4
-	VPBROADCASTD   112(R11), Y5
+	VPBROADCASTD   68(R9), Y5
 	VPSHUFB        constant18<>+0(SB), Y5, Y5
 	VPAND          constant19<>+0(SB), Y5, Y5
 	VPCMPEQB       constant19<>+0(SB), Y5, Y5
 	VPAND          constant20<>+0(SB), Y5, Y5
 	VPOR           Y5, Y4, Y4
-	VPMADDUBSW     160(DI)(R10*8), Y4, Y4
-	VPUNPCKLWD     Y4, Y3, Y5
-	VPUNPCKHWD     Y4, Y3, Y3
-	VPADDW         Y5, Y3, Y3
-	VBROADCASTI128 138(R11), Y4
-	VPSRLVD        constant16<>+0(SB), Y4, Y4
-	VPAND          constant17<>+0(SB), Y4, Y4
-	VPBROADCASTD   134(R11), Y5
-	VPSHUFB        constant18<>+0(SB), Y5, Y5
-	VPAND          constant19<>+0(SB), Y5, Y5
-	VPCMPEQB       constant19<>+0(SB), Y5, Y5
-	VPAND          constant20<>+0(SB), Y5, Y5
-	VPOR           Y5, Y4, Y4
-	VPMADDUBSW     192(DI)(R10*8), Y4, Y4
-	VBROADCASTI128 160(R11), Y5
-	VPSRLVD        constant16<>+0(SB), Y5, Y5
-	VPAND          constant17<>+0(SB), Y5, Y5
-	VPBROADCASTD   156(R11), Y6
-	VPSHUFB        constant18<>+0(SB), Y6, Y6
-	VPAND          constant19<>+0(SB), Y6, Y6
-	VPCMPEQB       constant19<>+0(SB), Y6, Y6
-	VPAND          constant20<>+0(SB), Y6, Y6
-	VPOR           Y6, Y5, Y5
-	VPMADDUBSW     224(DI)(R10*8), Y5, Y5
-	VPUNPCKLWD     Y5, Y4, Y6
-	VPUNPCKHWD     Y5, Y4, Y4
-	VPADDW         Y6, Y4, Y4
+	VPMADDUBSW     96(BX)(R8*8), Y4, Y4
 	VPUNPCKLDQ     Y4, Y3, Y5
 	VPUNPCKHDQ     Y4, Y3, Y3
 	VPADDW         Y5, Y3, Y3
 	VPUNPCKLQDQ    Y3, Y2, Y4
 	VPUNPCKHQDQ    Y3, Y2, Y2
-	VEXTRACTI128   $0x01, Y4, X3
-	VPMOVSXWD      X4, Y4
-	VPMOVSXWD      X3, Y3
-	VEXTRACTI128   $0x01, Y2, X5
-	VPMOVSXWD      X2, Y2
-	VPMOVSXWD      X5, Y5
+	VPADDW         Y4, Y2, Y2
+	VBROADCASTI128 94(R9), Y3
+	VPSRLVD        constant16<>+0(SB), Y3, Y3
+	VPAND          constant17<>+0(SB), Y3, Y3
+	VPBROADCASTD   90(R9), Y4
+	VPSHUFB        constant18<>+0(SB), Y4, Y4
+	VPAND          constant19<>+0(SB), Y4, Y4
+	VPCMPEQB       constant19<>+0(SB), Y4, Y4
+	VPAND          constant20<>+0(SB), Y4, Y4
+	VPOR           Y4, Y3, Y3
+	VPMADDUBSW     128(BX)(R8*8), Y3, Y3
+	VBROADCASTI128 116(R9), Y4
+	VPSRLVD        constant16<>+0(SB), Y4, Y4
+	VPAND          constant17<>+0(SB), Y4, Y4
+	VPBROADCASTD   112(R9), Y5
+	VPSHUFB        constant18<>+0(SB), Y5, Y5
+	VPAND          constant19<>+0(SB), Y5, Y5
+	VPCMPEQB       constant19<>+0(SB), Y5, Y5
+	VPAND          constant20<>+0(SB), Y5, Y5
+	VPOR           Y5, Y4, Y4
+	VPMADDUBSW     160(BX)(R8*8), Y4, Y4
+	VPUNPCKLDQ     Y4, Y3, Y5
+	VPUNPCKHDQ     Y4, Y3, Y3
+	VPADDW         Y5, Y3, Y3
+	VBROADCASTI128 138(R9), Y4
+	VPSRLVD        constant16<>+0(SB), Y4, Y4
+	VPAND          constant17<>+0(SB), Y4, Y4
+	VPBROADCASTD   134(R9), Y5
+	VPSHUFB        constant18<>+0(SB), Y5, Y5
+	VPAND          constant19<>+0(SB), Y5, Y5
+	VPCMPEQB       constant19<>+0(SB), Y5, Y5
+	VPAND          constant20<>+0(SB), Y5, Y5
+	VPOR           Y5, Y4, Y4
+	VPMADDUBSW     192(BX)(R8*8), Y4, Y4
+	VBROADCASTI128 160(R9), Y5
+	VPSRLVD        constant16<>+0(SB), Y5, Y5
+	VPAND          constant17<>+0(SB), Y5, Y5
+	VPBROADCASTD   156(R9), Y6
+	VPSHUFB        constant18<>+0(SB), Y6, Y6
+	VPAND          constant19<>+0(SB), Y6, Y6
+	VPCMPEQB       constant19<>+0(SB), Y6, Y6
+	VPAND          constant20<>+0(SB), Y6, Y6
+	VPOR           Y6, Y5, Y5
+	VPMADDUBSW     224(BX)(R8*8), Y5, Y5
+	VPUNPCKLDQ     Y5, Y4, Y6
+	VPUNPCKHDQ     Y5, Y4, Y4
+	VPADDW         Y6, Y4, Y4
+	VPUNPCKLQDQ    Y4, Y3, Y5
+	VPUNPCKHQDQ    Y4, Y3, Y3
+	VPADDW         Y5, Y3, Y3
+	VPMADDWD       constant21<>+0(SB), Y2, Y2
+	VPMADDWD       constant21<>+0(SB), Y3, Y3
+	VPERM2I128     $0x20, Y3, Y2, Y4
+	VPERM2I128     $0x31, Y3, Y2, Y2
 	VPADDD         Y2, Y4, Y4
-	VPADDD         Y5, Y3, Y3
-	VPADDD         Y3, Y4, Y4
-	VMOVDQU        (R9)(R10*1), Y2
+	VMOVDQU        (DI)(R8*1), Y2
 	VPSLLD         $0x04, Y2, Y2
 	VPSUBD         Y2, Y4, Y4
 	VPXOR          X2, X2, X2
-	VPINSRW        $0x00, (R11), X2, X2
-	VPINSRW        $0x01, 22(R11), X2, X2
-	VPINSRW        $0x02, 44(R11), X2, X2
-	VPINSRW        $0x03, 66(R11), X2, X2
-	VPINSRW        $0x04, 88(R11), X2, X2
-	VPINSRW        $0x05, 110(R11), X2, X2
-	VPINSRW        $0x06, 132(R11), X2, X2
-	VPINSRW        $0x07, 154(R11), X2, X2
+	VPINSRW        $0x00, (R9), X2, X2
+	VPINSRW        $0x01, 22(R9), X2, X2
+	VPINSRW        $0x02, 44(R9), X2, X2
+	VPINSRW        $0x03, 66(R9), X2, X2
+	VPINSRW        $0x04, 88(R9), X2, X2
+	VPINSRW        $0x05, 110(R9), X2, X2
+	VPINSRW        $0x06, 132(R9), X2, X2
+	VPINSRW        $0x07, 154(R9), X2, X2
 	VCVTPH2PS      X2, Y2
-	VMOVDQU        (R8)(R10*1), Y3
+	VMOVDQU        (SI)(R8*1), Y3
 	VCVTDQ2PS      Y4, Y4
 	VMULPS         Y3, Y2, Y2
 	VFMADD231PS    Y2, Y4, Y1
-	ADDQ           $+176, R11
-	ADDQ           $+32, R10
+	ADDQ           $+176, R9
+	ADDQ           $+32, R8
 	JMP            group
 
 rest:
-	CMPQ R12, $0x00
+	CMPQ R10, $0x00
 	JE   done
-	CMPQ R11, (SP)
+	CMPQ R9, (SP)
 	JLS  inPlace
-	MOVQ R12, R13
-	LEAQ 8(SP), R14
+	MOVQ R10, R11
+	LEAQ 8(SP), R12
 
 copy:
-	MOVWLZX (R11), R15
-	MOVW    R15, (R14)
-	ADDQ    $+2, R11
-	ADDQ    $+2, R14
-	MOVL    (R11), R15
-	MOVL    R15, (R14)
-	ADDQ    $+4, R11
-	ADDQ    $+4, R14
-	VMOVDQU (R11), X2
-	VMOVDQU X2, (R14)
-	ADDQ    $+16, R11
-	ADDQ    $+16, R14
-	SUBQ    $+1, R13
+	MOVWLZX (R9), R13
+	MOVW    R13, (R12)
+	ADDQ    $+2, R9
+	ADDQ    $+2, R12
+	MOVL    (R9), R13
+	MOVL    R13, (R12)
+	ADDQ    $+4, R9
+	ADDQ    $+4, R12
+	VMOVDQU (R9), X2
+	VMOVDQU X2, (R12)
+	ADDQ    $+16, R9
+	ADDQ    $+16, R12
+	SUBQ    $+1, R11
 	JG      copy
-	LEAQ    8(SP), R11
+	LEAQ    8(SP), R9
 
 inPlace:
-	VBROADCASTI128 6(R11), Y2
+	VBROADCASTI128 6(R9), Y2
 	VPSRLVD        constant16<>+0(SB), Y2, Y2
 	VPAND          constant17<>+0(SB), Y2, Y2
-	VPBROADCASTD   2(R11), Y3
+	VPBROADCASTD   2(R9), Y3
 	VPSHUFB        constant18<>+0(SB), Y3, Y3
 	VPAND          constant19<>+0(SB), Y3, Y3
 	VPCMPEQB       constant19<>+0(SB), Y3, Y3
 	VPAND          constant20<>+0(SB), Y3, Y3
 	VPOR           Y3, Y2, Y2
-	VPMADDUBSW     (DI)(R10*8), Y2, Y2
-	VBROADCASTI128 28(R11), Y3
+	VPMADDUBSW     (BX)(R8*8), Y2, Y2
+	VBROADCASTI128 28(R9), Y3
 	VPSRLVD        constant16<>+0(SB), Y3, Y3
 	VPAND          constant17<>+0(SB), Y3, Y3
-	VPBROADCASTD   24(R11), Y4
+	VPBROADCASTD   24(R9), Y4
 	VPSHUFB        constant18<>+0(SB), Y4, Y4
 	VPAND          constant19<>+0(SB), Y4, Y4
 	VPCMPEQB       constant19<>+0(SB), Y4, Y4
 	VPAND          constant20<>+0(SB), Y4, Y4
 	VPOR           Y4, Y3, Y3
-	VPMADDUBSW     32(DI)(R10*8), Y3, Y3
-	VPUNPCKLWD     Y3, Y2, Y4
-	VPUNPCKHWD     Y3, Y2, Y2
-	VPADDW         Y4, Y2, Y2
-	VBROADCASTI128 50(R11), Y3
-	VPSRLVD        constant16<>+0(SB), Y3, Y3
-	VPAND          constant17<>+0(SB), Y3, Y3
-	VPBROADCASTD   46(R11), Y4
-	VPSHUFB        constant18<>+0(SB), Y4, Y4
-	VPAND          constant19<>+0(SB), Y4, Y4
-	VPCMPEQB       constant19<>+0(SB), Y4, Y4
-	VPAND          constant20<>+0(SB), Y4, Y4
-	VPOR           Y4, Y3, Y3
-	VPMADDUBSW     64(DI)(R10*8), Y3, Y3
-	VBROADCASTI128 72(R11), Y4
-	VPSRLVD        constant16<>+0(SB), Y4, Y4
-	VPAND          constant17<>+0(SB), Y4, Y4
-	VPBROADCASTD   68(R11), Y5
-	VPSHUFB        constant18<>+0(SB), Y5, Y5
-	VPAND          constant19<>+0(SB), Y5, Y5
-	VPCMPEQB       constant19<>+0(SB), Y5, Y5
-	VPAND          constant20<>+0(SB), Y5, Y5
-	VPOR           Y5, Y4, Y4
-	VPMADDUBSW     96(DI)(R10*8), Y4, Y4
-	VPUNPCKLWD     Y4, Y3, Y5
-	VPUNPCKHWD     Y4, Y3, Y3
-	VPADDW         Y5, Y3, Y3
+	VPMADDUBSW     32(BX)(R8*8), Y3, Y3
 	VPUNPCKLDQ     Y3, Y2, Y4
 	VPUNPCKHDQ     Y3, Y2, Y2
 	VPADDW         Y4, Y2, Y2
-	VBROADCASTI128 94(R11), Y3
+	VBROADCASTI128 50(R9), Y3
 	VPSRLVD        constant16<>+0(SB), Y3, Y3
 	VPAND          constant17<>+0(SB), Y3, Y3
-	VPBROADCASTD   90(R11), Y4
+	VPBROADCASTD   46(R9), Y4
 	VPSHUFB        constant18<>+0(SB), Y4, Y4
 	VPAND          constant19<>+0(SB), Y4, Y4
 	VPCMPEQB       constant19<>+0(SB), Y4, Y4
 	VPAND          constant20<>+0(SB), Y4, Y4
 	VPOR           Y4, Y3, Y3
-	VPMADDUBSW     128(DI)(R10*8), Y3, Y3
-	VBROADCASTI128 116(R11), Y4
+	VPMADDUBSW     64(BX)(R8*8), Y3, Y3
+	VBROADCASTI128 72(R9), Y4
 	VPSRLVD        constant16<>+0(SB), Y4, Y4
 	VPAND          constant17<>+0(SB), Y4, Y4
-	VPBROADCASTD   112(R11), Y5
+	VPBROADCASTD   68(R9), Y5
 	VPSHUFB        constant18<>+0(SB), Y5, Y5
 	VPAND          constant19<>+0(SB), Y5, Y5
 	VPCMPEQB       constant19<>+0(SB), Y5, Y5
 	VPAND          constant20<>+0(SB), Y5, Y5
 	VPOR           Y5, Y4, Y4
-	VPMADDUBSW     160(DI)(R10*8), Y4, Y4
-	VPUNPCKLWD     Y4, Y3, Y5
-	VPUNPCKHWD     Y4, Y3, Y3
-	VPADDW         Y5, Y3, Y3
-	VBROADCASTI128 138(R11), Y4
-	VPSRLVD        constant16<>+0(SB), Y4, Y4
-	VPAND          constant17<>+0(SB), Y4, Y4
-	VPBROADCASTD   134(R11), Y5
-	VPSHUFB        constant18<>+0(SB), Y5, Y5
-	VPAND          constant19<>+0(SB), Y5, Y5
-	VPCMPEQB       constant19<>+0(SB), Y5, Y5
-	VPAND          constant20<>+0(SB), Y5, Y5
-	VPOR           Y5, Y4, Y4
-	VPMADDUBSW     192(DI)(R10*8), Y4, Y4
-	VBROADCASTI128 160(R11), Y5
-	VPSRLVD        constant16<>+0(SB), Y5, Y5
-	VPAND          constant17<>+0(SB), Y5, Y5
-	VPBROADCASTD   156(R11), Y6
-	VPSHUFB        constant18<>+0(SB), Y6, Y6
-	VPAND          constant19<>+0(SB), Y6, Y6
-	VPCMPEQB       constant19<>+0(SB), Y6, Y6
-	VPAND          constant20<>+0(SB), Y6, Y6
-	VPOR           Y6, Y5, Y5
-	VPMADDUBSW     224(DI)(R10*8), Y5, Y5
-	VPUNPCKLWD     Y5, Y4, Y6
-	VPUNPCKHWD     Y5, Y4, Y4
-	VPADDW         Y6, Y4, Y4
+	VPMADDUBSW     96(BX)(R8*8), Y4, Y4
 	VPUNPCKLDQ     Y4, Y3, Y5
 	VPUNPCKHDQ     Y4, Y3, Y3
 	VPADDW         Y5, Y3, Y3
 	VPUNPCKLQDQ    Y3, Y2, Y4
 	VPUNPCKHQDQ    Y3, Y2, Y2
-	VEXTRACTI128   $0x01, Y4, X3
-	VPMOVSXWD      X4, Y4
-	VPMOVSXWD      X3, Y3
-	VEXTRACTI128   $0x01, Y2, X5
-	VPMOVSXWD      X2, Y2
-	VPMOVSXWD      X5, Y5
+	VPADDW         Y4, Y2, Y2
+	VBROADCASTI128 94(R9), Y3
+	VPSRLVD        constant16<>+0(SB), Y3, Y3
+	VPAND          constant17<>+0(SB), Y3, Y3
+	VPBROADCASTD   90(R9), Y4
+	VPSHUFB        constant18<>+0(SB), Y4, Y4
+	VPAND          constant19<>+0(SB), Y4, Y4
+	VPCMPEQB       constant19<>+0(SB), Y4, Y4
+	VPAND          constant20<>+0(SB), Y4, Y4
+	VPOR           Y4, Y3, Y3
+	VPMADDUBSW     128(BX)(R8*8), Y3, Y3
+	VBROADCASTI128 116(R9), Y4
+	VPSRLVD        constant16<>+0(SB), Y4, Y4
+	VPAND          constant17<>+0(SB), Y4, Y4
+	VPBROADCASTD   112(R9), Y5
+	VPSHUFB        constant18<>+0(SB), Y5, Y5
+	VPAND          constant19<>+0(SB), Y5, Y5
+	VPCMPEQB       constant19<>+0(SB), Y5, Y5
+	VPAND          constant20<>+0(SB), Y5, Y5
+	VPOR           Y5, Y4, Y4
+	VPMADDUBSW     160(BX)(R8*8), Y4, Y4
+	VPUNPCKLDQ     Y4, Y3, Y5
+	VPUNPCKHDQ     Y4, Y3, Y3
+	VPADDW         Y5, Y3, Y3
+	VBROADCASTI128 138(R9), Y4
+	VPSRLVD        constant16<>+0(SB), Y4, Y4
+	VPAND          constant17<>+0(SB), Y4, Y4
+	VPBROADCASTD   134(R9), Y5
+	VPSHUFB        constant18<>+0(SB), Y5, Y5
+	VPAND          constant19<>+0(SB), Y5, Y5
+	VPCMPEQB       constant19<>+0(SB), Y5, Y5
+	VPAND          constant20<>+0(SB), Y5, Y5
+	VPOR           Y5, Y4, Y4
+	VPMADDUBSW     192(BX)(R8*8), Y4, Y4
+	VBROADCASTI128 160(R9), Y5
+	VPSRLVD        constant16<>+0(SB), Y5, Y5
+	VPAND          constant17<>+0(SB), Y5, Y5
+	VPBROADCASTD   156(R9), Y6
+	VPSHUFB        constant18<>+0(SB), Y6, Y6
+	VPAND          constant19<>+0(SB), Y6, Y6
+	VPCMPEQB       constant19<>+0(SB), Y6, Y6
+	VPAND          constant20<>+0(SB), Y6, Y6
+	VPOR           Y6, Y5, Y5
+	VPMADDUBSW     224(BX)(R8*8), Y5, Y5
+	VPUNPCKLDQ     Y5, Y4, Y6
+	VPUNPCKHDQ     Y5, Y4, Y4
+	VPADDW         Y6, Y4, Y4
+	VPUNPCKLQDQ    Y4, Y3, Y5
+	VPUNPCKHQDQ    Y4, Y3, Y3
+	VPADDW         Y5, Y3, Y3
+	VPMADDWD       constant21<>+0(SB), Y2, Y2
+	VPMADDWD       constant21<>+0(SB), Y3, Y3
+	VPERM2I128     $0x20, Y3, Y2, Y4
+	VPERM2I128     $0x31, Y3, Y2, Y2
 	VPADDD         Y2, Y4, Y4
-	VPADDD         Y5, Y3, Y3
-	VPADDD         Y3, Y4, Y4
-	VMOVDQU        (R9)(R10*1), Y2
+	VMOVDQU        (DI)(R8*1), Y2
 	VPSLLD         $0x04, Y2, Y2
 	VPSUBD         Y2, Y4, Y4
 	VPXOR          X2, X2, X2
-	VPINSRW        $0x00, (R11), X2, X2
-	VPINSRW        $0x01, 22(R11), X2, X2
-	VPINSRW        $0x02, 44(R11), X2, X2
-	VPINSRW        $0x03, 66(R11), X2, X2
-	VPINSRW        $0x04, 88(R11), X2, X2
-	VPINSRW        $0x05, 110(R11), X2, X2
-	VPINSRW        $0x06, 132(R11), X2, X2
-	VPINSRW        $0x07, 154(R11), X2, X2
+	VPINSRW        $0x00, (R9), X2, X2
+	VPINSRW        $0x01, 22(R9), X2, X2
+	VPINSRW        $0x02, 44(R9), X2, X2
+	VPINSRW        $0x03, 66(R9), X2, X2
+	VPINSRW        $0x04, 88(R9), X2, X2
+	VPINSRW        $0x05, 110(R9), X2, X2
+	VPINSRW        $0x06, 132(R9), X2, X2
+	VPINSRW        $0x07, 154(R9), X2, X2
 	VCVTPH2PS      X2, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        (R8)(R10*1), Y3
+	VMOVDQU        (SI)(R8*1), Y3
 	VCVTDQ2PS      Y4, Y4
 	VMULPS         Y3, Y2, Y2
 	VFMADD231PS    Y2, Y4, Y1
@@ -1038,8 +1022,8 @@ done:
 	VADDPS       X2, X1, X1
 	VMOVSS       X1, (AX)
 	ADDQ         $0x04, AX
-	ADDQ         DX, CX
-	DECQ         BX
+	ADDQ         stride+16(FP), CX
+	DECQ         n+24(FP)
 	JG           row
 	VZEROUPPER
 	RET
@@ -1083,6 +1067,12 @@ DATA constant20<>+8(SB)/8, $0x1010101010101010
 DATA constant20<>+16(SB)/8, $0x1010101010101010
 DATA constant20<>+24(SB)/8, $0x1010101010101010
 GLOBL constant20<>(SB), RODATA|NOPTR, $32
+
+DATA constant21<>+0(SB)/8, $0x0001000100010001
+DATA constant21<>+8(SB)/8, $0x0001000100010001
+DATA constant21<>+16(SB)/8, $0x0001000100010001
+DATA constant21<>+24(SB)/8, $0x0001000100010001
+GLOBL constant21<>(SB), RODATA|NOPTR, $32
 
 // func q5_0PackAVX2(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX2, F16C
@@ -1132,60 +1122,60 @@ tile:
 	VPSRLD         $0x04, Y4, Y3
 	VPAND          constant17<>+0(SB), Y4, Y4
 	VPAND          constant17<>+0(SB), Y3, Y3
-	VPSHUFB        constant22<>+0(SB), Y0, Y6
-	VPAND          constant21<>+0(SB), Y6, Y6
-	VPCMPEQB       constant21<>+0(SB), Y6, Y6
+	VPSHUFB        constant23<>+0(SB), Y0, Y6
+	VPAND          constant22<>+0(SB), Y6, Y6
+	VPCMPEQB       constant22<>+0(SB), Y6, Y6
 	VPAND          constant20<>+0(SB), Y6, Y6
 	VPOR           Y6, Y4, Y4
 	VMOVDQU        Y4, (AX)(R9*8)
-	VPSHUFB        constant23<>+0(SB), Y0, Y4
-	VPAND          constant21<>+0(SB), Y4, Y4
-	VPCMPEQB       constant21<>+0(SB), Y4, Y4
+	VPSHUFB        constant24<>+0(SB), Y0, Y4
+	VPAND          constant22<>+0(SB), Y4, Y4
+	VPCMPEQB       constant22<>+0(SB), Y4, Y4
 	VPAND          constant20<>+0(SB), Y4, Y4
 	VPOR           Y4, Y3, Y3
 	VMOVDQU        Y3, 256(AX)(R9*8)
 	VPSRLD         $0x04, Y2, Y3
 	VPAND          constant17<>+0(SB), Y2, Y2
 	VPAND          constant17<>+0(SB), Y3, Y3
-	VPSHUFB        constant22<>+0(SB), Y0, Y4
-	VPAND          constant24<>+0(SB), Y4, Y4
-	VPCMPEQB       constant24<>+0(SB), Y4, Y4
+	VPSHUFB        constant23<>+0(SB), Y0, Y4
+	VPAND          constant25<>+0(SB), Y4, Y4
+	VPCMPEQB       constant25<>+0(SB), Y4, Y4
 	VPAND          constant20<>+0(SB), Y4, Y4
 	VPOR           Y4, Y2, Y2
 	VMOVDQU        Y2, 64(AX)(R9*8)
-	VPSHUFB        constant23<>+0(SB), Y0, Y2
-	VPAND          constant24<>+0(SB), Y2, Y2
-	VPCMPEQB       constant24<>+0(SB), Y2, Y2
+	VPSHUFB        constant24<>+0(SB), Y0, Y2
+	VPAND          constant25<>+0(SB), Y2, Y2
+	VPCMPEQB       constant25<>+0(SB), Y2, Y2
 	VPAND          constant20<>+0(SB), Y2, Y2
 	VPOR           Y2, Y3, Y2
 	VMOVDQU        Y2, 320(AX)(R9*8)
 	VPSRLD         $0x04, Y5, Y2
 	VPAND          constant17<>+0(SB), Y5, Y3
 	VPAND          constant17<>+0(SB), Y2, Y2
-	VPSHUFB        constant25<>+0(SB), Y0, Y4
-	VPAND          constant21<>+0(SB), Y4, Y4
-	VPCMPEQB       constant21<>+0(SB), Y4, Y4
+	VPSHUFB        constant26<>+0(SB), Y0, Y4
+	VPAND          constant22<>+0(SB), Y4, Y4
+	VPCMPEQB       constant22<>+0(SB), Y4, Y4
 	VPAND          constant20<>+0(SB), Y4, Y4
 	VPOR           Y4, Y3, Y3
 	VMOVDQU        Y3, 128(AX)(R9*8)
-	VPSHUFB        constant26<>+0(SB), Y0, Y3
-	VPAND          constant21<>+0(SB), Y3, Y3
-	VPCMPEQB       constant21<>+0(SB), Y3, Y3
+	VPSHUFB        constant27<>+0(SB), Y0, Y3
+	VPAND          constant22<>+0(SB), Y3, Y3
+	VPCMPEQB       constant22<>+0(SB), Y3, Y3
 	VPAND          constant20<>+0(SB), Y3, Y3
 	VPOR           Y3, Y2, Y2
 	VMOVDQU        Y2, 384(AX)(R9*8)
 	VPSRLD         $0x04, Y1, Y2
 	VPAND          constant17<>+0(SB), Y1, Y1
 	VPAND          constant17<>+0(SB), Y2, Y2
-	VPSHUFB        constant25<>+0(SB), Y0, Y3
-	VPAND          constant24<>+0(SB), Y3, Y3
-	VPCMPEQB       constant24<>+0(SB), Y3, Y3
+	VPSHUFB        constant26<>+0(SB), Y0, Y3
+	VPAND          constant25<>+0(SB), Y3, Y3
+	VPCMPEQB       constant25<>+0(SB), Y3, Y3
 	VPAND          constant20<>+0(SB), Y3, Y3
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 192(AX)(R9*8)
-	VPSHUFB        constant26<>+0(SB), Y0, Y0
-	VPAND          constant24<>+0(SB), Y0, Y0
-	VPCMPEQB       constant24<>+0(SB), Y0, Y0
+	VPSHUFB        constant27<>+0(SB), Y0, Y0
+	VPAND          constant25<>+0(SB), Y0, Y0
+	VPCMPEQB       constant25<>+0(SB), Y0, Y0
 	VPAND          constant20<>+0(SB), Y0, Y0
 	VPOR           Y0, Y2, Y0
 	VMOVDQU        Y0, 448(AX)(R9*8)
@@ -1231,60 +1221,60 @@ tile:
 	VPSRLD         $0x04, Y4, Y3
 	VPAND          constant17<>+0(SB), Y4, Y4
 	VPAND          constant17<>+0(SB), Y3, Y3
-	VPSHUFB        constant22<>+0(SB), Y0, Y6
-	VPAND          constant21<>+0(SB), Y6, Y6
-	VPCMPEQB       constant21<>+0(SB), Y6, Y6
+	VPSHUFB        constant23<>+0(SB), Y0, Y6
+	VPAND          constant22<>+0(SB), Y6, Y6
+	VPCMPEQB       constant22<>+0(SB), Y6, Y6
 	VPAND          constant20<>+0(SB), Y6, Y6
 	VPOR           Y6, Y4, Y4
 	VMOVDQU        Y4, 32(AX)(R9*8)
-	VPSHUFB        constant23<>+0(SB), Y0, Y4
-	VPAND          constant21<>+0(SB), Y4, Y4
-	VPCMPEQB       constant21<>+0(SB), Y4, Y4
+	VPSHUFB        constant24<>+0(SB), Y0, Y4
+	VPAND          constant22<>+0(SB), Y4, Y4
+	VPCMPEQB       constant22<>+0(SB), Y4, Y4
 	VPAND          constant20<>+0(SB), Y4, Y4
 	VPOR           Y4, Y3, Y3
 	VMOVDQU        Y3, 288(AX)(R9*8)
 	VPSRLD         $0x04, Y2, Y3
 	VPAND          constant17<>+0(SB), Y2, Y2
 	VPAND          constant17<>+0(SB), Y3, Y3
-	VPSHUFB        constant22<>+0(SB), Y0, Y4
-	VPAND          constant24<>+0(SB), Y4, Y4
-	VPCMPEQB       constant24<>+0(SB), Y4, Y4
+	VPSHUFB        constant23<>+0(SB), Y0, Y4
+	VPAND          constant25<>+0(SB), Y4, Y4
+	VPCMPEQB       constant25<>+0(SB), Y4, Y4
 	VPAND          constant20<>+0(SB), Y4, Y4
 	VPOR           Y4, Y2, Y2
 	VMOVDQU        Y2, 96(AX)(R9*8)
-	VPSHUFB        constant23<>+0(SB), Y0, Y2
-	VPAND          constant24<>+0(SB), Y2, Y2
-	VPCMPEQB       constant24<>+0(SB), Y2, Y2
+	VPSHUFB        constant24<>+0(SB), Y0, Y2
+	VPAND          constant25<>+0(SB), Y2, Y2
+	VPCMPEQB       constant25<>+0(SB), Y2, Y2
 	VPAND          constant20<>+0(SB), Y2, Y2
 	VPOR           Y2, Y3, Y2
 	VMOVDQU        Y2, 352(AX)(R9*8)
 	VPSRLD         $0x04, Y5, Y2
 	VPAND          constant17<>+0(SB), Y5, Y3
 	VPAND          constant17<>+0(SB), Y2, Y2
-	VPSHUFB        constant25<>+0(SB), Y0, Y4
-	VPAND          constant21<>+0(SB), Y4, Y4
-	VPCMPEQB       constant21<>+0(SB), Y4, Y4
+	VPSHUFB        constant26<>+0(SB), Y0, Y4
+	VPAND          constant22<>+0(SB), Y4, Y4
+	VPCMPEQB       constant22<>+0(SB), Y4, Y4
 	VPAND          constant20<>+0(SB), Y4, Y4
 	VPOR           Y4, Y3, Y3
 	VMOVDQU        Y3, 160(AX)(R9*8)
-	VPSHUFB        constant26<>+0(SB), Y0, Y3
-	VPAND          constant21<>+0(SB), Y3, Y3
-	VPCMPEQB       constant21<>+0(SB), Y3, Y3
+	VPSHUFB        constant27<>+0(SB), Y0, Y3
+	VPAND          constant22<>+0(SB), Y3, Y3
+	VPCMPEQB       constant22<>+0(SB), Y3, Y3
 	VPAND          constant20<>+0(SB), Y3, Y3
 	VPOR           Y3, Y2, Y2
 	VMOVDQU        Y2, 416(AX)(R9*8)
 	VPSRLD         $0x04, Y1, Y2
 	VPAND          constant17<>+0(SB), Y1, Y1
 	VPAND          constant17<>+0(SB), Y2, Y2
-	VPSHUFB        constant25<>+0(SB), Y0, Y3
-	VPAND          constant24<>+0(SB), Y3, Y3
-	VPCMPEQB       constant24<>+0(SB), Y3, Y3
+	VPSHUFB        constant26<>+0(SB), Y0, Y3
+	VPAND          constant25<>+0(SB), Y3, Y3
+	VPCMPEQB       constant25<>+0(SB), Y3, Y3
 	VPAND          constant20<>+0(SB), Y3, Y3
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 224(AX)(R9*8)
-	VPSHUFB        constant26<>+0(SB), Y0, Y0
-	VPAND          constant24<>+0(SB), Y0, Y0
-	VPCMPEQB       constant24<>+0(SB), Y0, Y0
+	VPSHUFB        constant27<>+0(SB), Y0, Y0
+	VPAND          constant25<>+0(SB), Y0, Y0
+	VPCMPEQB       constant25<>+0(SB), Y0, Y0
 	VPAND          constant20<>+0(SB), Y0, Y0
 	VPOR           Y0, Y2, Y0
 	VMOVDQU        Y0, 480(AX)(R9*8)
@@ -1311,38 +1301,38 @@ tile:
 	VZEROUPPER
 	RET
 
-DATA constant21<>+0(SB)/8, $0x0804020108040201
-DATA constant21<>+8(SB)/8, $0x0804020108040201
-DATA constant21<>+16(SB)/8, $0x0804020108040201
-DATA constant21<>+24(SB)/8, $0x0804020108040201
-GLOBL constant21<>(SB), RODATA|NOPTR, $32
-
-DATA constant22<>+0(SB)/8, $0x0404040400000000
-DATA constant22<>+8(SB)/8, $0x0c0c0c0c08080808
-DATA constant22<>+16(SB)/8, $0x0404040400000000
-DATA constant22<>+24(SB)/8, $0x0c0c0c0c08080808
+DATA constant22<>+0(SB)/8, $0x0804020108040201
+DATA constant22<>+8(SB)/8, $0x0804020108040201
+DATA constant22<>+16(SB)/8, $0x0804020108040201
+DATA constant22<>+24(SB)/8, $0x0804020108040201
 GLOBL constant22<>(SB), RODATA|NOPTR, $32
 
-DATA constant23<>+0(SB)/8, $0x0606060602020202
-DATA constant23<>+8(SB)/8, $0x0e0e0e0e0a0a0a0a
-DATA constant23<>+16(SB)/8, $0x0606060602020202
-DATA constant23<>+24(SB)/8, $0x0e0e0e0e0a0a0a0a
+DATA constant23<>+0(SB)/8, $0x0404040400000000
+DATA constant23<>+8(SB)/8, $0x0c0c0c0c08080808
+DATA constant23<>+16(SB)/8, $0x0404040400000000
+DATA constant23<>+24(SB)/8, $0x0c0c0c0c08080808
 GLOBL constant23<>(SB), RODATA|NOPTR, $32
 
-DATA constant24<>+0(SB)/8, $0x8040201080402010
-DATA constant24<>+8(SB)/8, $0x8040201080402010
-DATA constant24<>+16(SB)/8, $0x8040201080402010
-DATA constant24<>+24(SB)/8, $0x8040201080402010
+DATA constant24<>+0(SB)/8, $0x0606060602020202
+DATA constant24<>+8(SB)/8, $0x0e0e0e0e0a0a0a0a
+DATA constant24<>+16(SB)/8, $0x0606060602020202
+DATA constant24<>+24(SB)/8, $0x0e0e0e0e0a0a0a0a
 GLOBL constant24<>(SB), RODATA|NOPTR, $32
 
-DATA constant25<>+0(SB)/8, $0x0505050501010101
-DATA constant25<>+8(SB)/8, $0x0d0d0d0d09090909
-DATA constant25<>+16(SB)/8, $0x0505050501010101
-DATA constant25<>+24(SB)/8, $0x0d0d0d0d09090909
+DATA constant25<>+0(SB)/8, $0x8040201080402010
+DATA constant25<>+8(SB)/8, $0x8040201080402010
+DATA constant25<>+16(SB)/8, $0x8040201080402010
+DATA constant25<>+24(SB)/8, $0x8040201080402010
 GLOBL constant25<>(SB), RODATA|NOPTR, $32
 
-DATA constant26<>+0(SB)/8, $0x0707070703030303
-DATA constant26<>+8(SB)/8, $0x0f0f0f0f0b0b0b0b
-DATA constant26<>+16(SB)/8, $0x0707070703030303
-DATA constant26<>+24(SB)/8, $0x0f0f0f0f0b0b0b0b
+DATA constant26<>+0(SB)/8, $0x0505050501010101
+DATA constant26<>+8(SB)/8, $0x0d0d0d0d09090909
+DATA constant26<>+16(SB)/8, $0x0505050501010101
+DATA constant26<>+24(SB)/8, $0x0d0d0d0d09090909
 GLOBL constant26<>(SB), RODATA|NOPTR, $32
+
+DATA constant27<>+0(SB)/8, $0x0707070703030303
+DATA constant27<>+8(SB)/8, $0x0f0f0f0f0b0b0b0b
+DATA constant27<>+16(SB)/8, $0x0707070703030303
+DATA constant27<>+24(SB)/8, $0x0f0f0f0f0b0b0b0b
+GLOBL constant27<>(SB), RODATA|NOPTR, $32

@@ -9,50 +9,48 @@
 TEXT ·tq1_0RowAVX512(SB), NOSPLIT, $136-72
 	MOVQ dst+0(FP), AX
 	MOVQ w+8(FP), CX
-	MOVQ stride+16(FP), DX
-	MOVQ n+24(FP), BX
-	MOVQ blocks+64(FP), SI
-	MOVQ q+32(FP), DI
-	MOVQ d+40(FP), R8
-	MOVQ s+48(FP), R9
-	MOVQ half+56(FP), R10
+	MOVQ blocks+64(FP), DX
+	MOVQ q+32(FP), BX
+	MOVQ d+40(FP), SI
+	MOVQ s+48(FP), DI
+	MOVQ half+56(FP), R8
 	JMP  constants
 
 begin:
-	MOVQ      w+8(FP), R10
-	MOVQ      DX, R11
-	IMULQ     BX, R11
-	ADDQ      R11, R10
-	SUBQ      $+108, R10
-	MOVQ      R10, (SP)
-	MOVQ      SI, R12
-	ANDQ      $+15, R12
-	LEAQ      constant0<>+0(SB), R10
-	SHLQ      $0x02, R12
-	SUBQ      R12, R10
-	VMOVDQU32 64(R10), Z0
-	SHRQ      $0x02, R12
+	MOVQ      w+8(FP), R8
+	MOVQ      stride+16(FP), R9
+	IMULQ     n+24(FP), R9
+	ADDQ      R9, R8
+	SUBQ      $+108, R8
+	MOVQ      R8, (SP)
+	MOVQ      DX, R10
+	ANDQ      $+15, R10
+	LEAQ      constant0<>+0(SB), R8
+	SHLQ      $0x02, R10
+	SUBQ      R10, R8
+	VMOVDQU32 64(R8), Z0
+	SHRQ      $0x02, R10
 	VMOVDQU32 constant1<>+0(SB), Y1
 	VMOVDQU32 Y1, 8(SP)
 	VMOVDQU32 Y1, 40(SP)
 	VMOVDQU32 Y1, 72(SP)
 	VMOVDQU32 Y1, 104(SP)
-	ANDQ      $-16, SI
-	SHLQ      $0x02, SI
+	ANDQ      $-16, DX
+	SHLQ      $0x02, DX
 
 row:
 	VPXORD Z1, Z1, Z1
-	MOVQ   CX, R11
-	XORQ   R10, R10
+	MOVQ   CX, R9
+	XORQ   R8, R8
 
 group:
-	CMPQ            R10, SI
+	CMPQ            R8, DX
 	JGE             rest
-	PREFETCHT1      8192(R11)
-	PREFETCHT0      3072(R11)
-	PREFETCHT1      8256(R11)
-	PREFETCHT0      3136(R11)
-	VBROADCASTI64X4 (R11), Z11
+	PREFETCHT1      8192(R9)
+	PREFETCHT0      3072(R9)
+	PREFETCHT1      8256(R9)
+	PREFETCHT0      3136(R9)
+	VBROADCASTI64X4 (R9), Z11
 	VPSLLW          $0x08, Z11, Z12
 	VPANDD          Z2, Z11, Z13
 	VPMULLW         Z3, Z13, Z13
@@ -62,7 +60,7 @@ group:
 	VPMULHUW        Z4, Z12, Z12
 	VPORD           Z12, Z13, Z12
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        (DI)(R10*8), Z12, Z13
+	VPDPBUSD        (BX)(R8*8), Z12, Z13
 	VPSLLW          $0x08, Z11, Z12
 	VPANDD          Z2, Z11, Z11
 	VPMULLW         Z5, Z11, Z11
@@ -72,11 +70,11 @@ group:
 	VPMULHUW        Z4, Z12, Z12
 	VPORD           Z12, Z11, Z11
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        64(DI)(R10*8), Z11, Z12
+	VPDPBUSD        64(BX)(R8*8), Z11, Z12
 	VPACKSSDW       Z12, Z13, Z12
 	VPMADDWD        Z6, Z12, Z12
-	VBROADCASTI32X4 32(R11), Z13
-	VINSERTI64X4    $0x00, (R11), Z13, Z11
+	VBROADCASTI32X4 32(R9), Z13
+	VINSERTI64X4    $0x00, (R9), Z13, Z11
 	VPSLLW          $0x08, Z11, Z14
 	VPANDD          Z2, Z11, Z11
 	VPMULLW         Z7, Z11, Z11
@@ -86,8 +84,8 @@ group:
 	VPMULHUW        Z4, Z14, Z14
 	VPORD           Z14, Z11, Z11
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        128(DI)(R10*8), Z11, Z14
-	VPBROADCASTD    48(R11), K1, Z13
+	VPDPBUSD        128(BX)(R8*8), Z11, Z14
+	VPBROADCASTD    48(R9), K1, Z13
 	VPSLLW          $0x08, Z13, Z11
 	VPANDD          Z2, Z13, Z13
 	VPMULLW         Z8, Z13, Z13
@@ -97,12 +95,12 @@ group:
 	VPMULHUW        Z4, Z11, Z11
 	VPORD           Z11, Z13, Z11
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        192(DI)(R10*8), Z11, Z13
+	VPDPBUSD        192(BX)(R8*8), Z11, Z13
 	VPACKSSDW       Z13, Z14, Z11
 	VPMADDWD        Z6, Z11, Z11
 	VPACKSSDW       Z11, Z12, Z11
 	VPMADDWD        Z6, Z11, Z11
-	VBROADCASTI64X4 54(R11), Z12
+	VBROADCASTI64X4 54(R9), Z12
 	VPSLLW          $0x08, Z12, Z13
 	VPANDD          Z2, Z12, Z14
 	VPMULLW         Z3, Z14, Z14
@@ -112,7 +110,7 @@ group:
 	VPMULHUW        Z4, Z13, Z13
 	VPORD           Z13, Z14, Z13
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        256(DI)(R10*8), Z13, Z14
+	VPDPBUSD        256(BX)(R8*8), Z13, Z14
 	VPSLLW          $0x08, Z12, Z13
 	VPANDD          Z2, Z12, Z12
 	VPMULLW         Z5, Z12, Z12
@@ -122,11 +120,11 @@ group:
 	VPMULHUW        Z4, Z13, Z13
 	VPORD           Z13, Z12, Z12
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        320(DI)(R10*8), Z12, Z13
+	VPDPBUSD        320(BX)(R8*8), Z12, Z13
 	VPACKSSDW       Z13, Z14, Z13
 	VPMADDWD        Z6, Z13, Z13
-	VBROADCASTI32X4 86(R11), Z14
-	VINSERTI64X4    $0x00, 54(R11), Z14, Z12
+	VBROADCASTI32X4 86(R9), Z14
+	VINSERTI64X4    $0x00, 54(R9), Z14, Z12
 	VPSLLW          $0x08, Z12, Z15
 	VPANDD          Z2, Z12, Z12
 	VPMULLW         Z7, Z12, Z12
@@ -136,8 +134,8 @@ group:
 	VPMULHUW        Z4, Z15, Z15
 	VPORD           Z15, Z12, Z12
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        384(DI)(R10*8), Z12, Z15
-	VPBROADCASTD    102(R11), K1, Z14
+	VPDPBUSD        384(BX)(R8*8), Z12, Z15
+	VPBROADCASTD    102(R9), K1, Z14
 	VPSLLW          $0x08, Z14, Z12
 	VPANDD          Z2, Z14, Z14
 	VPMULLW         Z8, Z14, Z14
@@ -147,7 +145,7 @@ group:
 	VPMULHUW        Z4, Z12, Z12
 	VPORD           Z12, Z14, Z12
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        448(DI)(R10*8), Z12, Z14
+	VPDPBUSD        448(BX)(R8*8), Z12, Z14
 	VPACKSSDW       Z14, Z15, Z12
 	VPMADDWD        Z6, Z12, Z12
 	VPACKSSDW       Z12, Z13, Z12
@@ -156,51 +154,51 @@ group:
 	VPERMT2D        Z12, Z9, Z13
 	VPERMT2D        Z12, Z10, Z11
 	VPADDD          Z11, Z13, Z13
-	VMOVDQU32       (R9)(R10*1), Z11
+	VMOVDQU32       (DI)(R8*1), Z11
 	VPSUBD          Z11, Z13, Z13
-	VPBROADCASTW    52(R11), Y11
-	VPBROADCASTW    106(R11), X12
+	VPBROADCASTW    52(R9), Y11
+	VPBROADCASTW    106(R9), X12
 	VINSERTI32X4    $0x01, X12, Y11, Y11
 	VCVTPH2PS       Y11, Z11
-	VMOVDQU32       (R8)(R10*1), Z12
+	VMOVDQU32       (SI)(R8*1), Z12
 	VCVTDQ2PS       Z13, Z13
 	VMULPS          Z12, Z11, Z11
 	VFMADD231PS     Z11, Z13, Z1
-	ADDQ            $+108, R11
-	ADDQ            $+64, R10
+	ADDQ            $+108, R9
+	ADDQ            $+64, R8
 	JMP             group
 
 rest:
-	CMPQ R12, $0x00
+	CMPQ R10, $0x00
 	JE   done
-	CMPQ R11, (SP)
+	CMPQ R9, (SP)
 	JLS  inPlace
-	MOVQ R12, R13
-	LEAQ 8(SP), R14
+	MOVQ R10, R11
+	LEAQ 8(SP), R12
 
 copy:
-	VMOVDQU32 (R11), Y11
-	VMOVDQU32 Y11, (R14)
-	ADDQ      $+32, R11
-	ADDQ      $+32, R14
-	VMOVDQU32 (R11), X11
-	VMOVDQU32 X11, (R14)
-	ADDQ      $+16, R11
-	ADDQ      $+16, R14
-	MOVL      (R11), R15
-	MOVL      R15, (R14)
-	ADDQ      $+4, R11
-	ADDQ      $+4, R14
-	MOVWLZX   (R11), R15
-	MOVW      R15, (R14)
-	ADDQ      $+2, R11
-	ADDQ      $+2, R14
-	SUBQ      $+8, R13
+	VMOVDQU32 (R9), Y11
+	VMOVDQU32 Y11, (R12)
+	ADDQ      $+32, R9
+	ADDQ      $+32, R12
+	VMOVDQU32 (R9), X11
+	VMOVDQU32 X11, (R12)
+	ADDQ      $+16, R9
+	ADDQ      $+16, R12
+	MOVL      (R9), R13
+	MOVL      R13, (R12)
+	ADDQ      $+4, R9
+	ADDQ      $+4, R12
+	MOVWLZX   (R9), R13
+	MOVW      R13, (R12)
+	ADDQ      $+2, R9
+	ADDQ      $+2, R12
+	SUBQ      $+8, R11
 	JG        copy
-	LEAQ      8(SP), R11
+	LEAQ      8(SP), R9
 
 inPlace:
-	VBROADCASTI64X4 (R11), Z11
+	VBROADCASTI64X4 (R9), Z11
 	VPSLLW          $0x08, Z11, Z12
 	VPANDD          Z2, Z11, Z13
 	VPMULLW         Z3, Z13, Z13
@@ -210,7 +208,7 @@ inPlace:
 	VPMULHUW        Z4, Z12, Z12
 	VPORD           Z12, Z13, Z12
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        (DI)(R10*8), Z12, Z13
+	VPDPBUSD        (BX)(R8*8), Z12, Z13
 	VPSLLW          $0x08, Z11, Z12
 	VPANDD          Z2, Z11, Z11
 	VPMULLW         Z5, Z11, Z11
@@ -220,11 +218,11 @@ inPlace:
 	VPMULHUW        Z4, Z12, Z12
 	VPORD           Z12, Z11, Z11
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        64(DI)(R10*8), Z11, Z12
+	VPDPBUSD        64(BX)(R8*8), Z11, Z12
 	VPACKSSDW       Z12, Z13, Z12
 	VPMADDWD        Z6, Z12, Z12
-	VBROADCASTI32X4 32(R11), Z13
-	VINSERTI64X4    $0x00, (R11), Z13, Z11
+	VBROADCASTI32X4 32(R9), Z13
+	VINSERTI64X4    $0x00, (R9), Z13, Z11
 	VPSLLW          $0x08, Z11, Z14
 	VPANDD          Z2, Z11, Z11
 	VPMULLW         Z7, Z11, Z11
@@ -234,8 +232,8 @@ inPlace:
 	VPMULHUW        Z4, Z14, Z14
 	VPORD           Z14, Z11, Z11
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        128(DI)(R10*8), Z11, Z14
-	VPBROADCASTD    48(R11), K1, Z13
+	VPDPBUSD        128(BX)(R8*8), Z11, Z14
+	VPBROADCASTD    48(R9), K1, Z13
 	VPSLLW          $0x08, Z13, Z11
 	VPANDD          Z2, Z13, Z13
 	VPMULLW         Z8, Z13, Z13
@@ -245,12 +243,12 @@ inPlace:
 	VPMULHUW        Z4, Z11, Z11
 	VPORD           Z11, Z13, Z11
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        192(DI)(R10*8), Z11, Z13
+	VPDPBUSD        192(BX)(R8*8), Z11, Z13
 	VPACKSSDW       Z13, Z14, Z11
 	VPMADDWD        Z6, Z11, Z11
 	VPACKSSDW       Z11, Z12, Z11
 	VPMADDWD        Z6, Z11, Z11
-	VBROADCASTI64X4 54(R11), Z12
+	VBROADCASTI64X4 54(R9), Z12
 	VPSLLW          $0x08, Z12, Z13
 	VPANDD          Z2, Z12, Z14
 	VPMULLW         Z3, Z14, Z14
@@ -260,7 +258,7 @@ inPlace:
 	VPMULHUW        Z4, Z13, Z13
 	VPORD           Z13, Z14, Z13
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        256(DI)(R10*8), Z13, Z14
+	VPDPBUSD        256(BX)(R8*8), Z13, Z14
 	VPSLLW          $0x08, Z12, Z13
 	VPANDD          Z2, Z12, Z12
 	VPMULLW         Z5, Z12, Z12
@@ -270,11 +268,11 @@ inPlace:
 	VPMULHUW        Z4, Z13, Z13
 	VPORD           Z13, Z12, Z12
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        320(DI)(R10*8), Z12, Z13
+	VPDPBUSD        320(BX)(R8*8), Z12, Z13
 	VPACKSSDW       Z13, Z14, Z13
 	VPMADDWD        Z6, Z13, Z13
-	VBROADCASTI32X4 86(R11), Z14
-	VINSERTI64X4    $0x00, 54(R11), Z14, Z12
+	VBROADCASTI32X4 86(R9), Z14
+	VINSERTI64X4    $0x00, 54(R9), Z14, Z12
 	VPSLLW          $0x08, Z12, Z15
 	VPANDD          Z2, Z12, Z12
 	VPMULLW         Z7, Z12, Z12
@@ -284,8 +282,8 @@ inPlace:
 	VPMULHUW        Z4, Z15, Z15
 	VPORD           Z15, Z12, Z12
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        384(DI)(R10*8), Z12, Z15
-	VPBROADCASTD    102(R11), K1, Z14
+	VPDPBUSD        384(BX)(R8*8), Z12, Z15
+	VPBROADCASTD    102(R9), K1, Z14
 	VPSLLW          $0x08, Z14, Z12
 	VPANDD          Z2, Z14, Z14
 	VPMULLW         Z8, Z14, Z14
@@ -295,7 +293,7 @@ inPlace:
 	VPMULHUW        Z4, Z12, Z12
 	VPORD           Z12, Z14, Z12
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        448(DI)(R10*8), Z12, Z14
+	VPDPBUSD        448(BX)(R8*8), Z12, Z14
 	VPACKSSDW       Z14, Z15, Z12
 	VPMADDWD        Z6, Z12, Z12
 	VPACKSSDW       Z12, Z13, Z12
@@ -304,14 +302,14 @@ inPlace:
 	VPERMT2D        Z12, Z9, Z13
 	VPERMT2D        Z12, Z10, Z11
 	VPADDD          Z11, Z13, Z13
-	VMOVDQU32       (R9)(R10*1), Z11
+	VMOVDQU32       (DI)(R8*1), Z11
 	VPSUBD          Z11, Z13, Z13
-	VPBROADCASTW    52(R11), Y11
-	VPBROADCASTW    106(R11), X12
+	VPBROADCASTW    52(R9), Y11
+	VPBROADCASTW    106(R9), X12
 	VINSERTI32X4    $0x01, X12, Y11, Y11
 	VCVTPH2PS       Y11, Z11
 	VPANDD          Z0, Z11, Z11
-	VMOVDQU32       (R8)(R10*1), Z12
+	VMOVDQU32       (SI)(R8*1), Z12
 	VCVTDQ2PS       Z13, Z13
 	VMULPS          Z12, Z11, Z11
 	VFMADD231PS     Z11, Z13, Z1
@@ -327,8 +325,8 @@ done:
 	VADDPS        X1, X11, X11
 	VMOVSS        X11, (AX)
 	ADDQ          $0x04, AX
-	ADDQ          DX, CX
-	DECQ          BX
+	ADDQ          stride+16(FP), CX
+	DECQ          n+24(FP)
 	JG            row
 	VZEROUPPER
 	RET
@@ -343,8 +341,8 @@ constants:
 	VMOVDQU32 constant8<>+0(SB), Z5
 	VMOVDQU32 constant9<>+0(SB), Z8
 	VMOVDQU32 constant10<>+0(SB), Z7
-	MOVL      $0x0000f000, R10
-	KMOVD     R10, K1
+	MOVL      $0x0000f000, R8
+	KMOVD     R8, K1
 	JMP       begin
 
 DATA constant0<>+0(SB)/8, $0xffffffffffffffff
@@ -690,27 +688,25 @@ GLOBL constant15<>(SB), RODATA|NOPTR, $64
 TEXT ·tq1_0RowAVX2(SB), NOSPLIT, $0-72
 	MOVQ dst+0(FP), AX
 	MOVQ w+8(FP), CX
-	MOVQ stride+16(FP), DX
-	MOVQ n+24(FP), BX
-	MOVQ blocks+64(FP), SI
-	MOVQ q+32(FP), DI
-	MOVQ d+40(FP), R8
-	MOVQ s+48(FP), R9
-	MOVQ half+56(FP), R10
-	ANDQ $-8, SI
-	SHLQ $0x02, SI
+	MOVQ blocks+64(FP), DX
+	MOVQ q+32(FP), BX
+	MOVQ d+40(FP), SI
+	MOVQ s+48(FP), DI
+	MOVQ half+56(FP), R8
+	ANDQ $-8, DX
+	SHLQ $0x02, DX
 
 row:
 	VPXOR Y0, Y0, Y0
-	MOVQ  CX, R11
-	XORQ  R10, R10
+	MOVQ  CX, R9
+	XORQ  R8, R8
 
 group:
-	CMPQ           R10, SI
+	CMPQ           R8, DX
 	JGE            rest
-	PREFETCHT1     8192(R11)
-	PREFETCHT0     3072(R11)
-	VMOVDQU        (R11), Y1
+	PREFETCHT1     8192(R9)
+	PREFETCHT0     3072(R9)
+	VMOVDQU        (R9), Y1
 	VPSLLW         $0x08, Y1, Y2
 	VPAND          constant16<>+0(SB), Y1, Y3
 	VPMULLW        constant17<>+0(SB), Y3, Y3
@@ -719,7 +715,7 @@ group:
 	VPMULLW        constant17<>+0(SB), Y2, Y2
 	VPMULHUW       constant18<>+0(SB), Y2, Y2
 	VPOR           Y2, Y3, Y2
-	VPMADDUBSW     (DI)(R10*8), Y2, Y2
+	VPMADDUBSW     (BX)(R8*8), Y2, Y2
 	VPSLLW         $0x08, Y1, Y3
 	VPAND          constant16<>+0(SB), Y1, Y4
 	VPMULLW        constant18<>+0(SB), Y4, Y4
@@ -728,9 +724,9 @@ group:
 	VPMULLW        constant18<>+0(SB), Y3, Y3
 	VPMULHUW       constant18<>+0(SB), Y3, Y3
 	VPOR           Y3, Y4, Y3
-	VPMADDUBSW     32(DI)(R10*8), Y3, Y3
-	VPUNPCKLWD     Y3, Y2, Y4
-	VPUNPCKHWD     Y3, Y2, Y2
+	VPMADDUBSW     32(BX)(R8*8), Y3, Y3
+	VPUNPCKLDQ     Y3, Y2, Y4
+	VPUNPCKHDQ     Y3, Y2, Y2
 	VPADDW         Y4, Y2, Y2
 	VPSLLW         $0x08, Y1, Y3
 	VPAND          constant16<>+0(SB), Y1, Y4
@@ -740,7 +736,7 @@ group:
 	VPMULLW        constant19<>+0(SB), Y3, Y3
 	VPMULHUW       constant18<>+0(SB), Y3, Y3
 	VPOR           Y3, Y4, Y3
-	VPMADDUBSW     64(DI)(R10*8), Y3, Y3
+	VPMADDUBSW     64(BX)(R8*8), Y3, Y3
 	VPSLLW         $0x08, Y1, Y4
 	VPAND          constant16<>+0(SB), Y1, Y5
 	VPMULLW        constant20<>+0(SB), Y5, Y5
@@ -749,12 +745,12 @@ group:
 	VPMULLW        constant20<>+0(SB), Y4, Y4
 	VPMULHUW       constant18<>+0(SB), Y4, Y4
 	VPOR           Y4, Y5, Y4
-	VPMADDUBSW     96(DI)(R10*8), Y4, Y4
-	VPUNPCKLWD     Y4, Y3, Y5
-	VPUNPCKHWD     Y4, Y3, Y3
+	VPMADDUBSW     96(BX)(R8*8), Y4, Y4
+	VPUNPCKLDQ     Y4, Y3, Y5
+	VPUNPCKHDQ     Y4, Y3, Y3
 	VPADDW         Y5, Y3, Y3
-	VPUNPCKLDQ     Y3, Y2, Y4
-	VPUNPCKHDQ     Y3, Y2, Y2
+	VPUNPCKLQDQ    Y3, Y2, Y4
+	VPUNPCKHQDQ    Y3, Y2, Y2
 	VPADDW         Y4, Y2, Y2
 	VPSLLW         $0x08, Y1, Y3
 	VPAND          constant16<>+0(SB), Y1, Y1
@@ -764,8 +760,8 @@ group:
 	VPMULLW        constant21<>+0(SB), Y3, Y3
 	VPMULHUW       constant18<>+0(SB), Y3, Y3
 	VPOR           Y3, Y1, Y1
-	VPMADDUBSW     128(DI)(R10*8), Y1, Y1
-	VBROADCASTI128 32(R11), Y3
+	VPMADDUBSW     128(BX)(R8*8), Y1, Y1
+	VBROADCASTI128 32(R9), Y3
 	VPSLLW         $0x08, Y3, Y4
 	VPAND          constant16<>+0(SB), Y3, Y5
 	VPMULLW        constant22<>+0(SB), Y5, Y5
@@ -774,9 +770,9 @@ group:
 	VPMULLW        constant22<>+0(SB), Y4, Y4
 	VPMULHUW       constant18<>+0(SB), Y4, Y4
 	VPOR           Y4, Y5, Y4
-	VPMADDUBSW     160(DI)(R10*8), Y4, Y4
-	VPUNPCKLWD     Y4, Y1, Y5
-	VPUNPCKHWD     Y4, Y1, Y1
+	VPMADDUBSW     160(BX)(R8*8), Y4, Y4
+	VPUNPCKLDQ     Y4, Y1, Y5
+	VPUNPCKHDQ     Y4, Y1, Y1
 	VPADDW         Y5, Y1, Y1
 	VPSLLW         $0x08, Y3, Y4
 	VPAND          constant16<>+0(SB), Y3, Y5
@@ -786,8 +782,8 @@ group:
 	VPMULLW        constant23<>+0(SB), Y4, Y4
 	VPMULHUW       constant18<>+0(SB), Y4, Y4
 	VPOR           Y4, Y5, Y4
-	VPMADDUBSW     192(DI)(R10*8), Y4, Y5
-	VPBROADCASTD   48(R11), Y4
+	VPMADDUBSW     192(BX)(R8*8), Y4, Y5
+	VPBROADCASTD   48(R9), Y4
 	VPBLENDD       $0xf0, Y4, Y3, Y3
 	VPSLLW         $0x08, Y3, Y4
 	VPAND          constant16<>+0(SB), Y3, Y3
@@ -797,30 +793,27 @@ group:
 	VPMULLW        constant24<>+0(SB), Y4, Y4
 	VPMULHUW       constant18<>+0(SB), Y4, Y4
 	VPOR           Y4, Y3, Y3
-	VPMADDUBSW     224(DI)(R10*8), Y3, Y3
-	VPUNPCKLWD     Y3, Y5, Y4
-	VPUNPCKHWD     Y3, Y5, Y3
+	VPMADDUBSW     224(BX)(R8*8), Y3, Y3
+	VPUNPCKLDQ     Y3, Y5, Y4
+	VPUNPCKHDQ     Y3, Y5, Y3
 	VPADDW         Y4, Y3, Y3
-	VPUNPCKLDQ     Y3, Y1, Y4
-	VPUNPCKHDQ     Y3, Y1, Y1
+	VPUNPCKLQDQ    Y3, Y1, Y4
+	VPUNPCKHQDQ    Y3, Y1, Y1
 	VPADDW         Y4, Y1, Y1
-	VPUNPCKLQDQ    Y1, Y2, Y3
-	VPUNPCKHQDQ    Y1, Y2, Y1
-	VPADDW         Y3, Y1, Y1
-	VEXTRACTI128   $0x01, Y1, X2
-	VPMOVSXWD      X1, Y1
-	VPMOVSXWD      X2, Y2
-	VPADDD         Y2, Y1, Y1
-	VMOVDQU        (R9)(R10*1), Y2
-	VPSUBD         Y2, Y1, Y1
-	VPBROADCASTW   52(R11), Y2
-	VCVTPH2PS      X2, Y2
-	VMOVDQU        (R8)(R10*1), Y3
-	VCVTDQ2PS      Y1, Y1
-	VMULPS         Y3, Y2, Y2
-	VFMADD231PS    Y2, Y1, Y0
-	ADDQ           $+54, R11
-	ADDQ           $+32, R10
+	VPERM2I128     $0x20, Y1, Y2, Y3
+	VPERM2I128     $0x31, Y1, Y2, Y1
+	VPADDW         Y1, Y3, Y3
+	VPMADDWD       constant17<>+0(SB), Y3, Y3
+	VMOVDQU        (DI)(R8*1), Y1
+	VPSUBD         Y1, Y3, Y3
+	VPBROADCASTW   52(R9), Y1
+	VCVTPH2PS      X1, Y1
+	VMOVDQU        (SI)(R8*1), Y2
+	VCVTDQ2PS      Y3, Y3
+	VMULPS         Y2, Y1, Y1
+	VFMADD231PS    Y1, Y3, Y0
+	ADDQ           $+54, R9
+	ADDQ           $+32, R8
 	JMP            group
 
 rest:
@@ -832,8 +825,8 @@ rest:
 	VADDPS       X1, X0, X0
 	VMOVSS       X0, (AX)
 	ADDQ         $0x04, AX
-	ADDQ         DX, CX
-	DECQ         BX
+	ADDQ         stride+16(FP), CX
+	DECQ         n+24(FP)
 	JG           row
 	VZEROUPPER
 	RET

@@ -132,6 +132,15 @@ func extract128(i int, v reg.VecVirtual, to Op) {
 // param loads a parameter of the function into a general register.
 func param(name string) reg.GPVirtual { return Load(Param(name), GP64()).(reg.GPVirtual) }
 
+// paramAt returns where a parameter of the function is, for what needs it seldom.
+func paramAt(name string) Mem {
+	b, err := Param(name).Resolve()
+	if err != nil {
+		panic(err)
+	}
+	return b.Addr
+}
+
 // at is the memory at base + index·scale + disp.
 func at(base, index reg.Register, scale uint8, disp int) Mem {
 	return Mem{Base: base, Index: index, Scale: scale, Disp: disp}

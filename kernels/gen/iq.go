@@ -19,33 +19,27 @@ type iqFormat struct {
 	shift      int   // log2 of the bias, which only packed codes have if there are signs
 	kind
 
-	// indices returns the indices of the entries of block b of the group at w, with 512 bits those of block b+1 too, a dword each; and
-	// for IQ1 what lowered uses.
-	indices func(v *simd, u iqUnits, b int) (indices, high reg.VecVirtual)
-	// places, for AVX2 unless nil, prepares the places of the indices of a group's entries, to be used instead.
-	places func(v *simd, u iqUnits) places
-	// signs returns the places of the blocks' sign bits, 32 each, which it prepares; nil for IQ1.
-	signs func(v *simd, u iqUnits) func(b int) Mem
-	// lowered says where the codes of the same blocks as indices', whose second result it has with 512 bits, are two less: a mask of
-	// quadwords then, else a vector of bytes; nil for IQ2 and IQ3.
-	lowered func(v *simd, u iqUnits, b int, high reg.VecVirtual) Op
+	// words returns the indices of the entries from entry i of the group on, as words that fill a vector. They are made ahead.
+	words func(v *simd, u iqUnits, i int) reg.VecVirtual
+	// place, if there are no words, returns where the index of entry i is, a byte.
+	place func(u iqUnits, i int) Mem
+	// index, unless nil, returns the indices of the entries of block b of the group, with 512 bits those of block b+1 too, a dword each.
+	index func(v *simd, u iqUnits, b int) reg.VecVirtual
+	// signBits returns the sign bits of the group's blocks, a dword a block, which are made ahead. If they are in the unit, signs are their places.
+	signBits func(v *simd, u iqUnits) reg.VecVirtual
+	signs    func(u iqUnits, b int) Mem
 	// adjust, unless nil, does for whole blocks what lowered is for, in products.
-	adjust func(v *simd, u iqUnits, sums, i reg.VecVirtual)
+	adjust  func(v *simd, u iqUnits, sums, i reg.VecVirtual)
+	lowered func(v *simd, u iqUnits, b int) Op
 	// scales returns the scales' numbers and their factor, a lane a block.
 	scales func(v *simd, u iqUnits) iqScales
 }
 
-// iqScales are d·(slope·a + offset) and, for halves, the same with b.
+// iqScales are d·(slope·a + offset) and, for halves, the same with b; of a and b the bits of mask, which is below 16, count.
 type iqScales struct {
 	d, a, b       reg.VecVirtual
+	mask          int
 	slope, offset float32
-}
-
-// places are of indices in memory: number i is so many bytes at at(i), and the offset of its entry scale times as much.
-type places struct {
-	at    func(i int) Mem
-	bytes int
-	scale uint8
 }
 
 // iqUnits are the units of a group.
@@ -68,49 +62,39 @@ func (f *iqFormat) format() *unitFormat {
 	for _, n := range f.unit {
 		size += n
 	}
-	codes := func(v *simd, w reg.Register, packed bool, emit func(reg.VecVirtual)) {
-		units := iqUnits{w, size}
+	signed := f.signs != nil || f.signBits != nil
+	signs := func(v *simd, w reg.Register, b int) Mem {
+		if f.signs != nil {
+			return f.signs(iqUnits{w, size}, b)
+		}
+		return v.room.Offset(f.wordBytes(v) + 4*b)
+	}
+	codes := func(v *simd, w reg.Register, emit func(int, reg.VecVirtual)) {
 		book := GP64()
 		LEAQ(Mem{Symbol: Symbol{Name: "·" + f.book}, Base: reg.StaticBase}, book)
-		var signs func(int) Mem
-		if f.signs != nil && packed {
-			signs = f.signs(v, units)
-		}
-		var from places
-		scalar := !v.wide() && f.places != nil
-		if scalar {
-			from = f.places(v, units)
-		}
 		for b := 0; b < v.lanes; b += v.lanes / 8 {
-			var u, high reg.VecVirtual
-			if scalar {
-				u = v.lookUp(book, from, b)
-			} else {
-				var indices reg.VecVirtual
-				indices, high = f.indices(v, units, b)
-				u = v.gather(book, indices, f.entry)
-			}
-			switch {
-			case signs != nil:
-				u = v.signed(u, signs(b), 1<<f.shift)
-			case f.lowered == nil || f.adjust != nil && !packed:
-			case v.wide():
-				VPSUBQ(v.dwords(0x02020202), u, f.lowered(v, units, b, high), u)
-			default:
-				VPSUBB(v.and(v.dwords(0x02020202), f.lowered(v, units, b, nil).(reg.VecVirtual)), u, u)
-			}
-			emit(u)
+			emit(b, f.entries(v, iqUnits{w, size}, book, b))
 		}
 	}
 	u := &unitFormat{
 		name: f.name, unit: f.unit, unitBlocks: 8, max: f.max, held: true, kind: f.kind,
-		codes: func(v *simd, w reg.Register, emit func(reg.VecVirtual)) { codes(v, w, false, emit) },
+		codes: func(v *simd, w reg.Register, emit func(reg.VecVirtual)) {
+			codes(v, w, func(_ int, u reg.VecVirtual) { emit(u) })
+		},
 		tile: func(v *simd, w reg.Register, emit func(int, reg.VecVirtual)) {
+			f.ahead(v, iqUnits{w, size})
 			var in [8]reg.VecVirtual
-			k := 0
-			codes(v, w, true, func(u reg.VecVirtual) {
-				in[k] = u
-				k++
+			codes(v, w, func(b int, u reg.VecVirtual) {
+				switch {
+				case signed:
+					u = v.signed(u, signs(v, w, b), 1<<f.shift)
+				case f.lowered == nil:
+				case v.wide():
+					VPSUBQ(v.dwords(0x02020202), u, f.lowered(v, iqUnits{w, size}, b), u)
+				default:
+					VPSUBB(v.and(v.dwords(0x02020202), f.lowered(v, iqUnits{w, size}, b).(reg.VecVirtual)), u, u)
+				}
+				in[b/(v.lanes/8)] = u
 			})
 			v.transposed(in, emit)
 		},
@@ -121,17 +105,19 @@ func (f *iqFormat) format() *unitFormat {
 				scales = append(scales, s.b)
 			}
 			for _, x := range scales {
-				VCVTDQ2PS(x, x)
-				VFMADD213PS(v.dwords(math.Float32bits(s.offset)), v.inRegister(v.dwords(math.Float32bits(s.slope))), x)
+				s.number(v, x)
 				VMULPS(s.d, x, x)
 			}
 			return scales
 		},
 	}
-	if f.signs != nil {
+	if f.words != nil || f.signBits != nil {
+		u.room = f.roomBytes
+		u.ahead = func(v *simd, w reg.Register) { f.ahead(v, iqUnits{w, size}) }
+	}
+	if signed {
 		u.negate = func(v *simd, w reg.Register) func(int, reg.VecVirtual) {
-			signs := f.signs(v, iqUnits{w, size})
-			return func(k int, x reg.VecVirtual) { v.negate(x, signs(k*v.lanes/8)) }
+			return func(k int, x reg.VecVirtual) { v.negate(x, signs(v, w, k*v.lanes/8)) }
 		}
 	} else {
 		u.bias = 1 << f.shift
@@ -140,6 +126,78 @@ func (f *iqFormat) format() *unitFormat {
 		u.adjust = func(v *simd, w reg.Register, sums, i reg.VecVirtual) { f.adjust(v, iqUnits{w, size}, sums, i) }
 	}
 	return u
+}
+
+// wordBytes returns how much of v.room the words take.
+func (f *iqFormat) wordBytes(v *simd) int {
+	if f.words == nil {
+		return 0
+	}
+	return v.lanes * 64 / f.entry
+}
+
+func (f *iqFormat) roomBytes(v *simd) int {
+	if f.signBits == nil {
+		return f.wordBytes(v)
+	}
+	return f.wordBytes(v) + 4*v.lanes
+}
+
+// ahead makes words and sign bits.
+func (f *iqFormat) ahead(v *simd, u iqUnits) {
+	if v.room.Base == nil {
+		v.room = AllocLocal(f.roomBytes(v))
+	}
+	for at := 0; at < f.wordBytes(v); at += v.w / 8 {
+		v.store(f.words(v, u, at/2), v.room.Offset(at))
+	}
+	if f.signBits != nil {
+		v.store(f.signBits(v, u), v.room.Offset(f.wordBytes(v)))
+	}
+}
+
+// entries returns the entries of block b, with 512 bits those of block b+1 too.
+func (f *iqFormat) entries(v *simd, u iqUnits, book reg.Register, b int) reg.VecVirtual {
+	i := b * 32 / f.entry
+	switch {
+	case f.words == nil && (f.index != nil && (v.wide() || f.place == nil)):
+		return v.gather(book, f.index(v, u, b), f.entry)
+	case v.wide() || f.entry == 4:
+		x := vec(v.w * 4 / f.entry)
+		VPMOVZXWD(v.room.Offset(2*i), x)
+		return v.gather(book, x, f.entry)
+	}
+	// Loads one by one are faster than AVX2's gathering of eight bytes.
+	var x [4]reg.VecVirtual
+	for k := range x {
+		x[k] = YMM()
+		index := GP32()
+		if f.words != nil {
+			MOVWLZX(v.room.Offset(2*(i+k)), index)
+		} else {
+			MOVBLZX(f.place(u, i+k), index)
+		}
+		VPBROADCASTQ(Mem{Base: book, Index: index.As64(), Scale: 8}, x[k])
+	}
+	VPBLENDD(Imm(0x0c), x[1], x[0], x[0])
+	VPBLENDD(Imm(0xc0), x[3], x[2], x[2])
+	VPBLENDD(Imm(0xf0), x[2], x[0], x[0])
+	return x[0]
+}
+
+// number makes the factors of the numbers x.
+func (s *iqScales) number(v *simd, x reg.VecVirtual) {
+	if v.wide() {
+		var table []uint32
+		for n := range 16 {
+			table = append(table, math.Float32bits(s.slope*float32(n&s.mask)+s.offset))
+		}
+		VPERMD(v.inRegister(v.dwords(table...)), x, x)
+		return
+	}
+	and(v.dwords(uint32(s.mask)), x, x)
+	VCVTDQ2PS(x, x)
+	VFMADD213PS(v.dwords(math.Float32bits(s.offset)), v.inRegister(v.dwords(math.Float32bits(s.slope))), x)
 }
 
 // transposed emits the tile of blocks that came one after the other, with 512 bits two a vector.
@@ -186,60 +244,43 @@ func (v *simd) gather(book reg.Register, indices reg.VecVirtual, entry int) reg.
 	return u
 }
 
-// lookUp returns the entries of eight bytes of the codebook for block b, for AVX2. Loads one by one are faster than gathering these.
-func (v *simd) lookUp(book reg.Register, from places, b int) reg.VecVirtual {
-	n := 4 * b
-	next := func() Mem {
-		i := GP32()
-		if from.bytes == 1 {
-			MOVBLZX(from.at(n), i)
-		} else {
-			MOVWLZX(from.at(n), i)
-		}
-		n++
-		return Mem{Base: book, Index: i.As64(), Scale: from.scale}
+// store writes x, with 512 bits in halves: the processor does not forward the upper half of one store to loads.
+func (v *simd) store(x reg.VecVirtual, to Mem) {
+	load(x.AsY(), to)
+	if v.wide() {
+		VEXTRACTI64X4(Imm(1), x, to.Offset(32))
 	}
-	var halves [2]reg.VecVirtual
-	for h := range halves {
-		x := YMM()
-		loadLow64(next(), x)
-		VPINSRQ(Imm(1), next(), x.AsX(), x.AsX())
-		halves[h] = x
-	}
-	VINSERTI128(Imm(1), halves[1].AsX(), halves[0], halves[0])
-	return halves[0]
 }
 
-// loadLow64 loads the low 64 bits of v and clears the rest, as loadLow does.
-func loadLow64(from Op, v reg.VecVirtual) {
-	Instruction(&ir.Instruction{Opcode: "VMOVQ", Operands: []Op{from, v.AsX()}, Inputs: []Op{from}, Outputs: []Op{v}})
+// highBits are the bits of indices above a byte, of a unit. Word i of the bits of mask are the two bytes that from says of so many, the
+// second one being absent if negative, times a power of two, which the words repeat.
+type highBits struct {
+	bytes   int
+	from    func(i int) (int, int)
+	factors []uint16
+	mask    uint16
 }
 
-// wordsAt returns the places of a unit's 32 indices of a word, which make makes sixteen at a time.
-func (v *simd) wordsAt(scale uint8, make func(i int) reg.VecVirtual) places {
-	m := AllocLocal(64)
-	for i := 0; i < 32; i += 16 {
-		load(make(i), m.Offset(2*i))
+// words returns a vector of words from entry i of the group on, of which a unit has so many: a byte at low for each, and the bits h, which
+// are at high.
+func (h *highBits) words(v *simd, u iqUnits, i, entries, low, high int) reg.VecVirtual {
+	at := i / entries * u.bytes
+	i %= entries
+	x, bits := v.new(), v.new()
+	VPMOVZXBW(off(u.w, at+low+i), x)
+	if h.bytes == 8 {
+		VPBROADCASTQ(off(u.w, at+high), bits)
+	} else {
+		broadcast128(off(u.w, at+high), bits)
 	}
-	return places{func(i int) Mem { return m.Offset(2 * i) }, 2, scale}
-}
-
-// highBits returns x with the bits of mask of sixteen words: those that have the bytes from of all 128 bits of high, multiplied by factors.
-func (v *simd) highBits(x, high reg.VecVirtual, from [32]uint8, mask uint16, factors ...uint16) reg.VecVirtual {
-	VPSHUFB(v.keep(from[:]), high, high)
-	VPMULLW(v.words(factors...), high, high)
-	return v.or(v.and(v.words(mask), high), x)
-}
-
-// repeated repeats n bytes for words: word i has byte i/count and, if two, the one behind it, of elements of so many bytes.
-func repeated(count, bytes int) (from [32]uint8) {
-	for i := range 16 {
-		from[2*i], from[2*i+1] = uint8(i/count*bytes), 0x80
-		if bytes == 2 {
-			from[2*i+1] = from[2*i] + 1
-		}
+	var from []byte
+	for k := range 2 * v.lanes {
+		a, b := h.from(i + k)
+		from = append(from, byte(a), byte(max(b, -128)))
 	}
-	return from
+	VPSHUFB(v.keep(from), bits, bits)
+	VPMULLW(v.words(h.factors...), bits, bits)
+	return v.include(x, bits, uint32(h.mask)*0x00010001)
 }
 
 // ones sets all bits of r by an instruction whose result does not depend on it; avo must be told.
@@ -300,30 +341,6 @@ func part(op Op, like reg.VecVirtual) Op {
 	return r
 }
 
-// fewer is a vector of the indices of entries of eight bytes: half as long.
-func (v *simd) fewer() reg.VecVirtual { return vec(v.w / 2) }
-
-// field returns the bits of mask of x's lanes after a shift to the right.
-func (v *simd) field(x reg.VecVirtual, mask uint32, counts ...uint32) reg.VecVirtual {
-	t := vec(int(x.Size()) * 8)
-	VPSRLVD(part(v.dwords(counts...), x), x, t)
-	and(part(v.dwords(mask), x), t, t)
-	return t
-}
-
-// addBits returns x | high & mask.
-func (v *simd) addBits(mask uint32, high, x reg.VecVirtual) reg.VecVirtual {
-	m := part(v.dwords(mask), x)
-	if v.wide() {
-		VPTERNLOGD(Imm(0xf8), m, high, x)
-		return x
-	}
-	t := vec(int(x.Size()) * 8)
-	VPAND(m, high, t)
-	VPOR(t, x, x)
-	return x
-}
-
 // bytesPerBlock returns a byte of each block, from disp of the unit on, in the blocks' lanes.
 func (v *simd) bytesPerBlock(u iqUnits, disp int) reg.VecVirtual {
 	x := v.new()
@@ -350,13 +367,6 @@ func (v *simd) dwordsPerBlock(u iqUnits, disp int) reg.VecVirtual {
 	return x
 }
 
-// store keeps x in the function's frame, four bytes a block.
-func (v *simd) store(x reg.VecVirtual) func(b int) Mem {
-	m := AllocLocal(v.w / 8)
-	load(x, m)
-	return func(b int) Mem { return m.Offset(4 * b) }
-}
-
 // parity sets bit 7 of x's bytes, which must be clear, so that an even number of bits is set.
 func (v *simd) parity(x reg.VecVirtual) reg.VecVirtual {
 	t, odd := v.new(), v.new()
@@ -377,7 +387,7 @@ func (v *simd) fourSigns(x reg.VecVirtual) reg.VecVirtual {
 	for i, mask := range []uint32{0x7f00, 0x7f0000, 0x7f000000} {
 		t := v.new()
 		VPSLLD(Imm(uint64(i+1)), x, t)
-		y = v.addBits(mask, t, y)
+		y = v.include(y, t, mask)
 	}
 	return v.parity(y)
 }
@@ -392,7 +402,7 @@ func topNibbles(x reg.VecVirtual) reg.VecVirtual {
 func (v *simd) nibbleHalves(u iqUnits, disp int) iqScales {
 	x, high := v.bytesPerBlock(u, disp), v.new()
 	VPSRLD(Imm(4), x, high)
-	return iqScales{v.unitHalves(u.w, u.bytes, 0), v.and(v.dwords(15), x), high, 0.25, 0.125}
+	return iqScales{v.unitHalves(u.w, u.bytes, 0), x, high, 15, 0.25, 0.125}
 }
 
 // iq2_xxs: binary16 d; per block four bytes of indices and a dword of 4×7 signs and the scale.
@@ -414,19 +424,17 @@ func iq2_xxs() *iqFormat {
 	}
 	return &iqFormat{
 		name: "iq2_xxs", book: "iq2xxsBook", entry: 8, unit: []int{2, 32, 32}, max: 43, shift: 6,
-		indices: func(v *simd, u iqUnits, b int) (indices, high reg.VecVirtual) {
-			x := v.fewer()
+		index: func(v *simd, u iqUnits, b int) reg.VecVirtual {
+			x := YMM()
 			broadcast128(u.block(b, 2, 8), x)
 			bytes := v.dwords(0x80808000, 0x80808001, 0x80808002, 0x80808003, 0x80808008, 0x80808009, 0x8080800a, 0x8080800b)
 			VPSHUFB(part(bytes, x), x, x)
-			return x, nil
+			return x
 		},
-		places: func(_ *simd, u iqUnits) places {
-			return places{func(i int) Mem { return u.block(i/4, 2, 8).Offset(i % 4) }, 1, 8}
-		},
-		signs: func(v *simd, u iqUnits) func(int) Mem { return v.store(v.fourSigns(odd(v, u))) },
+		place:    func(u iqUnits, i int) Mem { return u.block(i/4, 2, 8).Offset(i % 4) },
+		signBits: func(v *simd, u iqUnits) reg.VecVirtual { return v.fourSigns(odd(v, u)) },
 		scales: func(v *simd, u iqUnits) iqScales {
-			return iqScales{v.unitHalves(u.w, u.bytes, 0), topNibbles(odd(v, u)), nil, 0.25, 0.125}
+			return iqScales{v.unitHalves(u.w, u.bytes, 0), topNibbles(odd(v, u)), nil, 15, 0.25, 0.125}
 		},
 	}
 }
@@ -435,21 +443,16 @@ func iq2_xxs() *iqFormat {
 func iq2_xs() *iqFormat {
 	return &iqFormat{
 		name: "iq2_xs", book: "iq2xsBook", entry: 8, unit: []int{2, 32, 32, 4, 4}, max: 43, shift: 6, kind: halves,
-		indices: func(v *simd, u iqUnits, b int) (indices, high reg.VecVirtual) {
-			x := v.fewer()
-			VPMOVZXWD(u.block(b, 2, 8), x)
-			and(part(v.dwords(511), x), x, x)
-			return x, nil
+		words: func(v *simd, u iqUnits, i int) reg.VecVirtual {
+			x := v.load(u.block(i/4, 2, 8))
+			and(v.words(511), x, x)
+			return x
 		},
-		places: func(v *simd, u iqUnits) places {
-			return v.wordsAt(8, func(i int) reg.VecVirtual { return v.and(u.block(i/4, 2, 8), v.inRegister(v.words(511))) })
-		},
-		signs: func(v *simd, u iqUnits) func(int) Mem {
+		signBits: func(v *simd, u iqUnits) reg.VecVirtual {
 			var x [2]reg.VecVirtual
 			for i := range x {
-				w := v.new()
-				VPSRLW(Imm(9), u.block(i*v.lanes/2, 2, 8), w)
-				x[i] = w
+				x[i] = v.load(u.block(i*v.lanes/2, 2, 8))
+				VPSRLW(Imm(9), x[i], x[i])
 			}
 			// Words below 128 are narrowed by saturation, which takes the vectors' 128 bits in turn.
 			bytes := v.new()
@@ -459,7 +462,7 @@ func iq2_xs() *iqFormat {
 			} else {
 				VPERMQ(Imm(0xd8), bytes, bytes)
 			}
-			return v.store(v.parity(bytes))
+			return v.parity(bytes)
 		},
 		scales: func(v *simd, u iqUnits) iqScales { return v.nibbleHalves(u, 66) },
 	}
@@ -467,26 +470,11 @@ func iq2_xs() *iqFormat {
 
 // iq2_s: binary16 d; the low bytes of the indices; signs; bit pairs above the indices' bytes; scale nibbles.
 func iq2_s() *iqFormat {
+	pairs := &highBits{8, func(i int) (int, int) { return i / 4, -1 }, []uint16{256, 64, 16, 4}, 0x300}
 	return &iqFormat{
 		name: "iq2_s", book: "iq2sBook", entry: 8, unit: []int{2, 32, 32, 16}, max: 43, shift: 6, kind: halves,
-		indices: func(v *simd, u iqUnits, b int) (indices, high reg.VecVirtual) {
-			x := v.fewer()
-			high = v.fewer()
-			VPMOVZXBD(u.block(b, 2, 4), x)
-			// Copies of the bytes of pairs fill the dwords; bits 2i and on of the one above bit 16 go to bit 8.
-			VPBROADCASTW(u.block(b, 66, 1), high)
-			VPSRLVD(part(v.dwords(8, 10, 12, 14, 16, 18, 20, 22), high), high, high)
-			return v.addBits(0x300, high, x), nil
-		},
-		places: func(v *simd, u iqUnits) places {
-			return v.wordsAt(8, func(i int) reg.VecVirtual {
-				x, high := v.new(), v.new()
-				VPMOVZXBW(u.block(i/4, 2, 4), x)
-				VPBROADCASTD(u.block(i/4, 66, 1), high)
-				return v.highBits(x, high, repeated(4, 1), 0x300, 256, 64, 16, 4)
-			})
-		},
-		signs:  func(_ *simd, u iqUnits) func(int) Mem { return func(b int) Mem { return u.block(b, 34, 4) } },
+		words:  func(v *simd, u iqUnits, i int) reg.VecVirtual { return pairs.words(v, u, i, 32, 2, 66) },
+		signs:  func(u iqUnits, b int) Mem { return u.block(b, 34, 4) },
 		scales: func(v *simd, u iqUnits) iqScales { return v.nibbleHalves(u, 74) },
 	}
 }
@@ -495,14 +483,14 @@ func iq2_s() *iqFormat {
 func iq3_xxs() *iqFormat {
 	return &iqFormat{
 		name: "iq3_xxs", book: "iq3xxsBook", entry: 4, unit: []int{2, 32, 32, 32}, max: 62, shift: 6,
-		indices: func(v *simd, u iqUnits, b int) (indices, high reg.VecVirtual) {
+		index: func(v *simd, u iqUnits, b int) reg.VecVirtual {
 			x := v.new()
 			VPMOVZXBD(u.block(b, 2, 8), x)
-			return x, nil
+			return x
 		},
-		signs: func(v *simd, u iqUnits) func(int) Mem { return v.store(v.fourSigns(v.dwordsPerBlock(u, 66))) },
+		signBits: func(v *simd, u iqUnits) reg.VecVirtual { return v.fourSigns(v.dwordsPerBlock(u, 66)) },
 		scales: func(v *simd, u iqUnits) iqScales {
-			return iqScales{v.unitHalves(u.w, u.bytes, 0), topNibbles(v.dwordsPerBlock(u, 66)), nil, 0.5, 0.25}
+			return iqScales{v.unitHalves(u.w, u.bytes, 0), topNibbles(v.dwordsPerBlock(u, 66)), nil, 15, 0.5, 0.25}
 		},
 	}
 }
@@ -511,28 +499,29 @@ func iq3_xxs() *iqFormat {
 func iq3_s() *iqFormat {
 	return &iqFormat{
 		name: "iq3_s", book: "iq3sBook", entry: 4, unit: []int{2, 32, 32, 32, 4, 4, 4}, max: 15, shift: 4,
-		indices: func(v *simd, u iqUnits, b int) (indices, high reg.VecVirtual) {
+		index: func(v *simd, u iqUnits, b int) reg.VecVirtual {
 			x := v.new()
 			VPMOVZXBD(u.block(b, 2, 8), x)
 			if v.wide() {
 				k := K()
 				KMOVW(u.block(b, 66, 1), k)
 				VPORD(v.dwords(256), x, k, x)
-				return x, nil
+				return x
 			}
-			high = v.new()
+			high := v.new()
 			VPBROADCASTB(u.block(b, 66, 1), high)
 			VPSRLVD(v.inRegister(v.dwords(8, 9, 10, 11, 12, 13, 14, 15)), high, high)
-			return v.addBits(0x100, high, x), nil
+			return v.include(x, high, 0x100)
 		},
-		signs: func(_ *simd, u iqUnits) func(int) Mem { return func(b int) Mem { return u.block(b, 74, 4) } },
+		signs: func(u iqUnits, b int) Mem { return u.block(b, 74, 4) },
 		scales: func(v *simd, u iqUnits) iqScales {
 			x := v.new()
 			VPBROADCASTD(off(u.w, 106), x)
 			if v.wide() {
 				VPBROADCASTD(off(u.w, u.bytes+106), v.mask(0xff00), x)
 			}
-			return iqScales{v.unitHalves(u.w, u.bytes, 0), v.field(x, 15, 0, 4, 8, 12, 16, 20, 24, 28), nil, 2, 1}
+			VPSRLVD(v.dwords(0, 4, 8, 12, 16, 20, 24, 28), x, x)
+			return iqScales{v.unitHalves(u.w, u.bytes, 0), x, nil, 15, 2, 1}
 		},
 	}
 }
@@ -551,33 +540,23 @@ func iq1_s() *iqFormat {
 		}
 		return x
 	}
+	threes := &highBits{16, func(i int) (int, int) {
+		if i%4 == 3 { // only its upper byte, so that there is a shift to the left for it too
+			return i/4*2 + 1, -1
+		}
+		return i / 4 * 2, i/4*2 + 1
+	}, []uint16{256, 32, 4, 128}, 0x700}
 	return &iqFormat{
 		name: "iq1_s", book: "iq1Book", entry: 8, unit: []int{2, 32, 16}, max: 31, shift: 4,
-		indices: func(v *simd, u iqUnits, b int) (indices, high reg.VecVirtual) {
-			x, bits := v.fewer(), v.fewer()
-			VPMOVZXBD(u.block(b, 2, 4), x)
-			high = v.fewer()
-			VPBROADCASTD(u.block(b, 34, 2), high)
-			VPRORVD(part(v.dwords(24, 27, 30, 1, 8, 11, 14, 17), high), high, bits)
-			return v.addBits(0x700, bits, x), high
-		},
-		places: func(v *simd, u iqUnits) places {
-			// Twice the indices: the upper bits of all come to bit 9 by shifts to the left.
-			return v.wordsAt(4, func(i int) reg.VecVirtual {
-				x, high := v.new(), v.new()
-				VPMOVZXBW(u.block(i/4, 2, 4), x)
-				VPADDW(x, x, x)
-				VPBROADCASTQ(u.block(i/4, 34, 2), high)
-				return v.highBits(x, high, repeated(4, 2), 0xe00, 512, 64, 8, 1)
-			})
-		},
-		lowered: func(v *simd, u iqUnits, b int, high reg.VecVirtual) Op {
+		words: func(v *simd, u iqUnits, i int) reg.VecVirtual { return threes.words(v, u, i, 32, 2, 34) },
+		lowered: func(v *simd, u iqUnits, b int) Op {
 			if v.wide() {
-				k := K()
+				k, high := K(), YMM()
+				VPBROADCASTD(u.block(b, 34, 2), high)
 				VPTESTMD(part(v.dwords(0x8000, 0x8000, 0x8000, 0x8000, 1<<31, 1<<31, 1<<31, 1<<31), high), high, k)
 				return k
 			}
-			high = v.new()
+			high := v.new()
 			VPBROADCASTW(u.block(b, 34, 2), high)
 			VPSRAW(Imm(15), high, high)
 			return high
@@ -596,7 +575,9 @@ func iq1_s() *iqFormat {
 			VPSUBD(v.and(twice, x), i, i)
 		},
 		scales: func(v *simd, u iqUnits) iqScales {
-			return iqScales{v.unitHalves(u.w, u.bytes, 0), v.field(words(v, u), 7, 12), nil, 0.25, 0.125}
+			x := words(v, u)
+			VPSRLD(Imm(11), x, x)
+			return iqScales{v.unitHalves(u.w, u.bytes, 0), x, nil, 14, 0.125, 0.125}
 		},
 	}
 }
@@ -604,37 +585,10 @@ func iq1_s() *iqFormat {
 // iq1_m: the low bytes of the indices; nibbles of three bits above them and the offset's sign; four words with d's nibbles on top and
 // 4×3 bits of scales below.
 func iq1_m() *iqFormat {
+	nibbles := &highBits{16, func(i int) (int, int) { return i / 2, -1 }, []uint16{256, 16}, 0xf00}
 	return &iqFormat{
 		name: "iq1_m", book: "iq1Book", entry: 8, unit: []int{32, 16, 4, 4}, max: 31, shift: 4, kind: halves,
-		indices: func(v *simd, u iqUnits, b int) (indices, high reg.VecVirtual) {
-			x := v.fewer()
-			high = v.fewer()
-			VPMOVZXBD(u.block(b, 0, 4), x)
-			// The nibbles, copies of which fill the dwords, go to bit 8.
-			VPBROADCASTD(u.block(b, 32, 2), high)
-			VPRORVD(part(v.dwords(24, 28, 0, 4, 8, 12, 16, 20), high), high, high)
-			return v.addBits(0x700, high, x), high
-		},
-		places: func(v *simd, u iqUnits) places {
-			return v.wordsAt(8, func(i int) reg.VecVirtual {
-				x, high := v.new(), v.new()
-				VPMOVZXBW(u.block(i/4, 0, 4), x)
-				VPBROADCASTQ(u.block(i/4, 32, 2), high)
-				return v.highBits(x, high, repeated(2, 1), 0x700, 256, 16)
-			})
-		},
-		lowered: func(v *simd, u iqUnits, b int, high reg.VecVirtual) Op {
-			if v.wide() {
-				k := K()
-				VPTESTMD(part(v.dwords(0x800), high), high, k)
-				return k
-			}
-			x, bit := v.new(), v.inRegister(v.dwords(1<<19, 1<<19, 1<<23, 1<<23, 1<<27, 1<<27, 1<<31, 1<<31))
-			VPBROADCASTD(u.block(b, 30, 2), x) // the block's word is the upper one
-			and(bit, x, x)
-			VPCMPEQD(bit, x, x)
-			return x
-		},
+		words: func(v *simd, u iqUnits, i int) reg.VecVirtual { return nibbles.words(v, u, i, 32, 0, 32) },
 		scales: func(v *simd, u iqUnits) iqScales {
 			x, d := v.new(), v.new()
 			VPBROADCASTQ(off(u.w, 48), x)
@@ -643,9 +597,12 @@ func iq1_m() *iqFormat {
 				VPBROADCASTQ(off(u.w, u.bytes+48), v.mask(0xf0), x)
 				VBROADCASTSS(iq1mScale(off(u.w, u.bytes+48)), v.mask(0xff00), d)
 			}
-			// A word for two blocks.
-			VPSHUFB(v.dwords(0x80800100, 0x80800100, 0x80800302, 0x80800302, 0x80800504, 0x80800504, 0x80800706, 0x80800706), x, x)
-			return iqScales{d, v.field(x, 7, 0, 6), v.field(x, 7, 3, 9), 0.25, 0.125}
+			// A word for two blocks, at the top of a dword.
+			VPSHUFB(v.dwords(0x01008080, 0x01008080, 0x03028080, 0x03028080, 0x05048080, 0x05048080, 0x07068080, 0x07068080), x, x)
+			b := v.new()
+			VPSRLVD(v.dwords(18, 24), x, b)
+			VPSRLVD(v.dwords(15, 21), x, x)
+			return iqScales{d, x, b, 14, 0.125, 0.125}
 		},
 	}
 }

@@ -26,6 +26,10 @@ type unitFormat struct {
 	// signed is for codes too large for AVX2's products of unsigned ones: for AVX2 they are signed bytes, then, and have no bias.
 	signed bool
 
+	// ahead, unless nil, makes what codes and negate take of a group at w from v.room, which is of room bytes. Row kernels do it a group
+	// before: loads that follow a store too closely wait for it.
+	ahead func(v *simd, w reg.Register)
+	room  func(v *simd) int
 	// codes emits the unsigned codes of a group at w, block after block: vectors of one block, with 512 bits of two.
 	codes func(v *simd, w reg.Register, emit func(u reg.VecVirtual))
 	// negate, unless nil, returns what negates the activations x of the k-th vector of codes where its signs say so; codes are magnitudes
@@ -72,6 +76,7 @@ type simd struct {
 	held  bool
 	kept  map[string]reg.VecVirtual
 	masks map[uint32]reg.OpmaskVirtual
+	room  Mem // of unitFormat.ahead
 }
 
 func newSimd(w int) *simd {
@@ -421,7 +426,6 @@ func (v *simd) look(table [16]int8, nibbles reg.VecVirtual) reg.VecVirtual {
 type interleave struct{ low, high func(...Op) }
 
 var (
-	words  = interleave{VPUNPCKLWD, VPUNPCKHWD}
 	dwords = interleave{VPUNPCKLDQ, VPUNPCKHDQ}
 	qwords = interleave{VPUNPCKLQDQ, VPUNPCKHQDQ}
 )
@@ -489,13 +493,13 @@ func (v *simd) adjacentSum(a, b reg.VecVirtual) reg.VecVirtual {
 // dots returns the integer dot products of a group's codes with the activations at q + 8·o, a lane a block, i1 being nil; or those of
 // the blocks' first and second halves if the format has halves. The bias is still in them.
 func (f *unitFormat) dots(v *simd, w, q, o reg.Register) (i0, i1 reg.VecVirtual) {
-	short := !v.wide() && !f.signed && f.max*127*8 <= math.MaxInt16            // sums of eight products fit 16 bits
-	fours := (v.wide() || f.held) && !f.signed && f.max*127*4 <= math.MaxInt16 // those of four do, and are made use of
+	short := !v.wide() && !f.signed && f.max*127*8 <= math.MaxInt16 // sums of eight products fit 16 bits
+	fours := !f.signed && f.max*127*4 <= math.MaxInt16              // those of four do
 	var r reduction
 	r.merge[0], r.merge[1] = interleavedSum(v, dwords, VPADDD), interleavedSum(v, qwords, VPADDD)
 	switch {
 	case short:
-		r.merge[0], r.merge[1] = interleavedSum(v, words, VPADDW), interleavedSum(v, dwords, VPADDW)
+		r.merge[0], r.merge[1] = interleavedSum(v, dwords, VPADDW), interleavedSum(v, qwords, VPADDW)
 	case !v.wide() && fours:
 		add := interleavedSum(v, dwords, VPADDW)
 		r.merge[0] = func(a, b reg.VecVirtual) reg.VecVirtual {
@@ -542,8 +546,7 @@ func (f *unitFormat) dots(v *simd, w, q, o reg.Register) (i0, i1 reg.VecVirtual)
 		r.add(y)
 	})
 	a, b := r.merged[0], r.merged[1]
-	switch {
-	case v.wide():
+	if v.wide() {
 		// a has the blocks 0 2 4 6 and, from bit 256 on, 1 3 5 7, each in halves of 128 bits; b has the others.
 		i0, i1 = v.new(), a
 		load(a, i0)
@@ -554,41 +557,31 @@ func (f *unitFormat) dots(v *simd, w, q, o reg.Register) (i0, i1 reg.VecVirtual)
 			i1 = nil
 		}
 		return i0, i1
-	case !short:
-		i0, i1 = YMM(), YMM()
-		VPERM2I128(Imm(0x20), b, a, i0)
-		VPERM2I128(Imm(0x31), b, a, i1)
-		if !f.halves {
-			VPADDD(i1, i0, i0)
-			i1 = nil
+	}
+	widen := func(x ...reg.VecVirtual) {
+		for _, x := range x {
+			if short {
+				VPMADDWD(v.ones(), x, x)
+			}
 		}
+	}
+	sixteen := short && !f.halves && f.max*127*16 <= math.MaxInt16 // sums of sixteen fit
+	if !sixteen {
+		widen(a, b)
+	}
+	i0, i1 = YMM(), YMM()
+	VPERM2I128(Imm(0x20), b, a, i0)
+	VPERM2I128(Imm(0x31), b, a, i1)
+	switch {
+	case f.halves:
 		return i0, i1
-	}
-	low, high := qwords.of(v, a, b)
-	if f.max*127*16 <= math.MaxInt16 {
-		VPADDW(low, high, high)
-		i0, i1 = widened(high)
-	} else {
-		i0, i1 = widened(low)
-		t0, t1 := widened(high)
-		VPADDD(t0, i0, i0)
-		VPADDD(t1, i1, i1)
-	}
-	if !f.halves {
+	case sixteen:
+		VPADDW(i1, i0, i0)
+		widen(i0)
+	default:
 		VPADDD(i1, i0, i0)
-		i1 = nil
 	}
-	return i0, i1
-}
-
-// widened extends the 16-bit lanes of x's halves to 32 bits.
-func widened(x reg.VecVirtual) (first, second reg.VecVirtual) {
-	h := XMM()
-	first, second = YMM(), YMM()
-	extract128(1, x, h)
-	VPMOVSXWD(x.AsX(), first)
-	VPMOVSXWD(h, second)
-	return first, second
+	return i0, nil
 }
 
 // biased tells whether the codes that v makes have a bias.
@@ -658,13 +651,24 @@ func (f *unitFormat) group(v *simd, w reg.Register, x blockArgs, acc, mask reg.V
 // activations are zero, and their scales are made so. Only where that would pass the last row's end the group is copied first.
 func (f *unitFormat) rows(v *simd) {
 	function(f.name+"Row"+v.isa(), v.w, "func(dst *float32, w *byte, stride, n int, q *int8, d *float32, s, half *int32, blocks int)")
-	dst, w, stride, n, end := param("dst"), param("w"), param("stride"), param("n"), param("blocks")
+	dst, w, end := param("dst"), param("w"), param("blocks")
+	stride, n := paramAt("stride"), paramAt("n")
 	x := blockArgs{param("q"), param("d"), param("s"), param("half"), GP64()}
 	p := GP64()
 	v.begin()
-	rest := f.newRest(v, n, stride, end)
+	var readable Mem
+	if f.ahead != nil || f.unitBlocks < v.lanes {
+		readable = f.lastReadable(v, n, stride)
+	}
+	rest := f.newRest(v, end, readable)
 	ANDQ(I32(-v.lanes), end)
 	SHLQ(Imm(2), end)
+	var room *turns
+	if f.ahead != nil {
+		room = f.newTurns(v, readable)
+		room.next(w)
+		room.turn()
+	}
 
 	Label("row")
 	acc := v.new()
@@ -675,7 +679,13 @@ func (f *unitFormat) rows(v *simd) {
 	CMPQ(x.o, end)
 	JGE(LabelRef("rest"))
 	prefetch(off(p, 0), f.groupBytes(v))
+	if room != nil {
+		next := GP64()
+		LEAQ(off(p, f.groupBytes(v)), next) // where rows consist of whole groups, the next row's first group follows a row's last
+		room.next(next)
+	}
 	f.group(v, p, x, acc, nil)
+	room.turn()
 	ADDQ(I32(f.groupBytes(v)), p)
 	ADDQ(I32(4*v.lanes), x.o)
 	JMP(LabelRef("group"))
@@ -684,7 +694,15 @@ func (f *unitFormat) rows(v *simd) {
 		CMPQ(rest.blocks, Imm(0))
 		JE(LabelRef("done"))
 		rest.copyAtEnd(f, p)
+		if room != nil {
+			f.ahead(v, p)
+			next := GP64()
+			MOVQ(stride, next)
+			ADDQ(w, next)
+			room.next(next)
+		}
 		f.group(v, p, x, acc, rest.mask)
+		room.turn()
 		Label("done")
 	}
 	VMOVSS(sumLanes(acc), off(dst, 0))
@@ -697,6 +715,52 @@ func (f *unitFormat) rows(v *simd) {
 	v.end()
 }
 
+// lastReadable returns what has the last address from which a group of the rows can be read.
+func (f *unitFormat) lastReadable(v *simd, n, stride Mem) Mem {
+	last, size, m := param("w"), GP64(), AllocLocal(8)
+	MOVQ(stride, size)
+	IMULQ(n, size)
+	ADDQ(size, last)
+	SUBQ(I32(f.groupBytes(v)), last)
+	MOVQ(last, m)
+	return m
+}
+
+// turns are two rooms: one group is worked on while the next one is prepared.
+type turns struct {
+	f        *unitFormat
+	v        *simd
+	readable Mem
+	now      reg.GPVirtual // the offset of v.room in both
+	size     int
+}
+
+func (f *unitFormat) newTurns(v *simd, readable Mem) *turns {
+	t := &turns{f, v, readable, GP64(), f.room(v)}
+	v.room = AllocLocal(2 * t.size)
+	v.room.Index, v.room.Scale = t.now, 1
+	XORQ(t.now, t.now)
+	return t
+}
+
+// turn changes the room.
+func (t *turns) turn() {
+	if t != nil {
+		XORQ(I32(t.size), t.now)
+	}
+}
+
+// next prepares the group at w in the room whose turn is next, if it can be read; if it cannot, it will not be asked for.
+func (t *turns) next(w reg.Register) {
+	skip := label("skip")
+	t.turn()
+	CMPQ(w, t.readable)
+	JHI(LabelRef(skip))
+	t.f.ahead(t.v, w)
+	Label(skip)
+	t.turn()
+}
+
 // rest is what a row kernel knows of the group at the rows' end.
 type rest struct {
 	blocks   reg.GPVirtual  // 0 if all groups are whole
@@ -706,19 +770,11 @@ type rest struct {
 }
 
 // newRest returns nil if rows of the format always consist of whole groups.
-func (f *unitFormat) newRest(v *simd, n, stride, blocks reg.GPVirtual) *rest {
+func (f *unitFormat) newRest(v *simd, blocks reg.GPVirtual, readable Mem) *rest {
 	if f.unitBlocks == v.lanes {
 		return nil
 	}
-	r := &rest{GP64(), v.new(), AllocLocal(8), AllocLocal((f.groupBytes(v) + 31) / 32 * 32)}
-	readable := param("w")
-	size := GP64()
-	MOVQ(stride, size)
-	IMULQ(n, size)
-	ADDQ(size, readable)
-	SUBQ(I32(f.groupBytes(v)), readable)
-	MOVQ(readable, r.readable)
-
+	r := &rest{GP64(), v.new(), readable, AllocLocal((f.groupBytes(v) + 31) / 32 * 32)}
 	MOVQ(blocks, r.blocks)
 	ANDQ(I32(v.lanes-1), r.blocks)
 	var ones []byte
