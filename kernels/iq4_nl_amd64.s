@@ -61,20 +61,21 @@ group:
 	PREFETCHT0      3264(R9)
 	PREFETCHT1      8448(R9)
 	PREFETCHT0      3328(R9)
+	LEAQ            (BX)(R8*8), R11
 	VBROADCASTI32X4 2(R9), Z8
 	VBROADCASTI32X4 20(R9), K1, Z8
 	VPSRLVD         Z2, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPSHUFB         Z8, Z4, Z8
 	VPXORD          Z9, Z9, Z9
-	VPDPBUSD        (BX)(R8*8), Z8, Z9
+	VPDPBUSD        (R11), Z8, Z9
 	VBROADCASTI32X4 38(R9), Z8
 	VBROADCASTI32X4 56(R9), K1, Z8
 	VPSRLVD         Z2, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPSHUFB         Z8, Z4, Z8
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        64(BX)(R8*8), Z8, Z10
+	VPDPBUSD        64(R11), Z8, Z10
 	VPUNPCKLDQ      Z10, Z9, Z8
 	VPUNPCKHDQ      Z10, Z9, Z9
 	VPADDD          Z8, Z9, Z9
@@ -84,14 +85,14 @@ group:
 	VPANDD          Z3, Z8, Z8
 	VPSHUFB         Z8, Z4, Z8
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        128(BX)(R8*8), Z8, Z10
+	VPDPBUSD        128(R11), Z8, Z10
 	VBROADCASTI32X4 110(R9), Z8
 	VBROADCASTI32X4 128(R9), K1, Z8
 	VPSRLVD         Z2, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPSHUFB         Z8, Z4, Z8
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        192(BX)(R8*8), Z8, Z11
+	VPDPBUSD        192(R11), Z8, Z11
 	VPUNPCKLDQ      Z11, Z10, Z8
 	VPUNPCKHDQ      Z11, Z10, Z10
 	VPADDD          Z8, Z10, Z10
@@ -104,14 +105,14 @@ group:
 	VPANDD          Z3, Z8, Z8
 	VPSHUFB         Z8, Z4, Z8
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        256(BX)(R8*8), Z8, Z10
+	VPDPBUSD        256(R11), Z8, Z10
 	VBROADCASTI32X4 182(R9), Z8
 	VBROADCASTI32X4 200(R9), K1, Z8
 	VPSRLVD         Z2, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPSHUFB         Z8, Z4, Z8
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        320(BX)(R8*8), Z8, Z11
+	VPDPBUSD        320(R11), Z8, Z11
 	VPUNPCKLDQ      Z11, Z10, Z8
 	VPUNPCKHDQ      Z11, Z10, Z10
 	VPADDD          Z8, Z10, Z10
@@ -121,14 +122,14 @@ group:
 	VPANDD          Z3, Z8, Z8
 	VPSHUFB         Z8, Z4, Z8
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        384(BX)(R8*8), Z8, Z11
+	VPDPBUSD        384(R11), Z8, Z11
 	VBROADCASTI32X4 254(R9), Z8
 	VBROADCASTI32X4 272(R9), K1, Z8
 	VPSRLVD         Z2, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPSHUFB         Z8, Z4, Z8
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        448(BX)(R8*8), Z8, Z12
+	VPDPBUSD        448(R11), Z8, Z12
 	VPUNPCKLDQ      Z12, Z11, Z8
 	VPUNPCKHDQ      Z12, Z11, Z11
 	VPADDD          Z8, Z11, Z11
@@ -177,20 +178,21 @@ copy:
 	LEAQ      8(SP), R9
 
 inPlace:
+	LEAQ            (BX)(R8*8), R11
 	VBROADCASTI32X4 2(R9), Z8
 	VBROADCASTI32X4 20(R9), K1, Z8
 	VPSRLVD         Z2, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPSHUFB         Z8, Z4, Z8
 	VPXORD          Z9, Z9, Z9
-	VPDPBUSD        (BX)(R8*8), Z8, Z9
+	VPDPBUSD        (R11), Z8, Z9
 	VBROADCASTI32X4 38(R9), Z8
 	VBROADCASTI32X4 56(R9), K1, Z8
 	VPSRLVD         Z2, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPSHUFB         Z8, Z4, Z8
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        64(BX)(R8*8), Z8, Z10
+	VPDPBUSD        64(R11), Z8, Z10
 	VPUNPCKLDQ      Z10, Z9, Z8
 	VPUNPCKHDQ      Z10, Z9, Z9
 	VPADDD          Z8, Z9, Z9
@@ -200,14 +202,14 @@ inPlace:
 	VPANDD          Z3, Z8, Z8
 	VPSHUFB         Z8, Z4, Z8
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        128(BX)(R8*8), Z8, Z10
+	VPDPBUSD        128(R11), Z8, Z10
 	VBROADCASTI32X4 110(R9), Z8
 	VBROADCASTI32X4 128(R9), K1, Z8
 	VPSRLVD         Z2, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPSHUFB         Z8, Z4, Z8
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        192(BX)(R8*8), Z8, Z11
+	VPDPBUSD        192(R11), Z8, Z11
 	VPUNPCKLDQ      Z11, Z10, Z8
 	VPUNPCKHDQ      Z11, Z10, Z10
 	VPADDD          Z8, Z10, Z10
@@ -220,14 +222,14 @@ inPlace:
 	VPANDD          Z3, Z8, Z8
 	VPSHUFB         Z8, Z4, Z8
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        256(BX)(R8*8), Z8, Z10
+	VPDPBUSD        256(R11), Z8, Z10
 	VBROADCASTI32X4 182(R9), Z8
 	VBROADCASTI32X4 200(R9), K1, Z8
 	VPSRLVD         Z2, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPSHUFB         Z8, Z4, Z8
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        320(BX)(R8*8), Z8, Z11
+	VPDPBUSD        320(R11), Z8, Z11
 	VPUNPCKLDQ      Z11, Z10, Z8
 	VPUNPCKHDQ      Z11, Z10, Z10
 	VPADDD          Z8, Z10, Z10
@@ -237,14 +239,14 @@ inPlace:
 	VPANDD          Z3, Z8, Z8
 	VPSHUFB         Z8, Z4, Z8
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        384(BX)(R8*8), Z8, Z11
+	VPDPBUSD        384(R11), Z8, Z11
 	VBROADCASTI32X4 254(R9), Z8
 	VBROADCASTI32X4 272(R9), K1, Z8
 	VPSRLVD         Z2, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPSHUFB         Z8, Z4, Z8
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        448(BX)(R8*8), Z8, Z12
+	VPDPBUSD        448(R11), Z8, Z12
 	VPUNPCKLDQ      Z12, Z11, Z8
 	VPUNPCKHDQ      Z12, Z11, Z11
 	VPADDD          Z8, Z11, Z11
@@ -536,13 +538,14 @@ group:
 	PREFETCHT0     3136(R8)
 	PREFETCHT1     8320(R8)
 	PREFETCHT0     3200(R8)
+	LEAQ           (BX)(DI*8), R10
 	VBROADCASTI128 2(R8), Y2
 	VPSRLVD        constant9<>+0(SB), Y2, Y2
 	VPAND          constant10<>+0(SB), Y2, Y2
 	VMOVDQU        constant11<>+0(SB), Y3
 	VPSHUFB        Y2, Y3, Y2
 	VPABSB         Y2, Y4
-	VMOVDQU        (BX)(DI*8), Y3
+	VMOVDQU        (R10), Y3
 	VPSIGNB        Y2, Y3, Y3
 	VPMADDUBSW     Y3, Y4, Y3
 	VPMADDWD       constant12<>+0(SB), Y3, Y3
@@ -552,7 +555,7 @@ group:
 	VMOVDQU        constant11<>+0(SB), Y4
 	VPSHUFB        Y2, Y4, Y2
 	VPABSB         Y2, Y5
-	VMOVDQU        32(BX)(DI*8), Y4
+	VMOVDQU        32(R10), Y4
 	VPSIGNB        Y2, Y4, Y4
 	VPMADDUBSW     Y4, Y5, Y4
 	VPMADDWD       constant12<>+0(SB), Y4, Y4
@@ -565,7 +568,7 @@ group:
 	VMOVDQU        constant11<>+0(SB), Y4
 	VPSHUFB        Y2, Y4, Y2
 	VPABSB         Y2, Y5
-	VMOVDQU        64(BX)(DI*8), Y4
+	VMOVDQU        64(R10), Y4
 	VPSIGNB        Y2, Y4, Y4
 	VPMADDUBSW     Y4, Y5, Y4
 	VPMADDWD       constant12<>+0(SB), Y4, Y4
@@ -575,7 +578,7 @@ group:
 	VMOVDQU        constant11<>+0(SB), Y5
 	VPSHUFB        Y2, Y5, Y2
 	VPABSB         Y2, Y6
-	VMOVDQU        96(BX)(DI*8), Y5
+	VMOVDQU        96(R10), Y5
 	VPSIGNB        Y2, Y5, Y5
 	VPMADDUBSW     Y5, Y6, Y5
 	VPMADDWD       constant12<>+0(SB), Y5, Y5
@@ -591,7 +594,7 @@ group:
 	VMOVDQU        constant11<>+0(SB), Y4
 	VPSHUFB        Y2, Y4, Y2
 	VPABSB         Y2, Y5
-	VMOVDQU        128(BX)(DI*8), Y4
+	VMOVDQU        128(R10), Y4
 	VPSIGNB        Y2, Y4, Y4
 	VPMADDUBSW     Y4, Y5, Y4
 	VPMADDWD       constant12<>+0(SB), Y4, Y4
@@ -601,7 +604,7 @@ group:
 	VMOVDQU        constant11<>+0(SB), Y5
 	VPSHUFB        Y2, Y5, Y2
 	VPABSB         Y2, Y6
-	VMOVDQU        160(BX)(DI*8), Y5
+	VMOVDQU        160(R10), Y5
 	VPSIGNB        Y2, Y5, Y5
 	VPMADDUBSW     Y5, Y6, Y5
 	VPMADDWD       constant12<>+0(SB), Y5, Y5
@@ -614,7 +617,7 @@ group:
 	VMOVDQU        constant11<>+0(SB), Y5
 	VPSHUFB        Y2, Y5, Y2
 	VPABSB         Y2, Y6
-	VMOVDQU        192(BX)(DI*8), Y5
+	VMOVDQU        192(R10), Y5
 	VPSIGNB        Y2, Y5, Y5
 	VPMADDUBSW     Y5, Y6, Y5
 	VPMADDWD       constant12<>+0(SB), Y5, Y5
@@ -624,7 +627,7 @@ group:
 	VMOVDQU        constant11<>+0(SB), Y6
 	VPSHUFB        Y2, Y6, Y2
 	VPABSB         Y2, Y7
-	VMOVDQU        224(BX)(DI*8), Y6
+	VMOVDQU        224(R10), Y6
 	VPSIGNB        Y2, Y6, Y6
 	VPMADDUBSW     Y6, Y7, Y6
 	VPMADDWD       constant12<>+0(SB), Y6, Y6
@@ -677,13 +680,14 @@ copy:
 	LEAQ    8(SP), R8
 
 inPlace:
+	LEAQ           (BX)(DI*8), R10
 	VBROADCASTI128 2(R8), Y2
 	VPSRLVD        constant9<>+0(SB), Y2, Y2
 	VPAND          constant10<>+0(SB), Y2, Y2
 	VMOVDQU        constant11<>+0(SB), Y3
 	VPSHUFB        Y2, Y3, Y2
 	VPABSB         Y2, Y4
-	VMOVDQU        (BX)(DI*8), Y3
+	VMOVDQU        (R10), Y3
 	VPSIGNB        Y2, Y3, Y3
 	VPMADDUBSW     Y3, Y4, Y3
 	VPMADDWD       constant12<>+0(SB), Y3, Y3
@@ -693,7 +697,7 @@ inPlace:
 	VMOVDQU        constant11<>+0(SB), Y4
 	VPSHUFB        Y2, Y4, Y2
 	VPABSB         Y2, Y5
-	VMOVDQU        32(BX)(DI*8), Y4
+	VMOVDQU        32(R10), Y4
 	VPSIGNB        Y2, Y4, Y4
 	VPMADDUBSW     Y4, Y5, Y4
 	VPMADDWD       constant12<>+0(SB), Y4, Y4
@@ -706,7 +710,7 @@ inPlace:
 	VMOVDQU        constant11<>+0(SB), Y4
 	VPSHUFB        Y2, Y4, Y2
 	VPABSB         Y2, Y5
-	VMOVDQU        64(BX)(DI*8), Y4
+	VMOVDQU        64(R10), Y4
 	VPSIGNB        Y2, Y4, Y4
 	VPMADDUBSW     Y4, Y5, Y4
 	VPMADDWD       constant12<>+0(SB), Y4, Y4
@@ -716,7 +720,7 @@ inPlace:
 	VMOVDQU        constant11<>+0(SB), Y5
 	VPSHUFB        Y2, Y5, Y2
 	VPABSB         Y2, Y6
-	VMOVDQU        96(BX)(DI*8), Y5
+	VMOVDQU        96(R10), Y5
 	VPSIGNB        Y2, Y5, Y5
 	VPMADDUBSW     Y5, Y6, Y5
 	VPMADDWD       constant12<>+0(SB), Y5, Y5
@@ -732,7 +736,7 @@ inPlace:
 	VMOVDQU        constant11<>+0(SB), Y4
 	VPSHUFB        Y2, Y4, Y2
 	VPABSB         Y2, Y5
-	VMOVDQU        128(BX)(DI*8), Y4
+	VMOVDQU        128(R10), Y4
 	VPSIGNB        Y2, Y4, Y4
 	VPMADDUBSW     Y4, Y5, Y4
 	VPMADDWD       constant12<>+0(SB), Y4, Y4
@@ -742,7 +746,7 @@ inPlace:
 	VMOVDQU        constant11<>+0(SB), Y5
 	VPSHUFB        Y2, Y5, Y2
 	VPABSB         Y2, Y6
-	VMOVDQU        160(BX)(DI*8), Y5
+	VMOVDQU        160(R10), Y5
 	VPSIGNB        Y2, Y5, Y5
 	VPMADDUBSW     Y5, Y6, Y5
 	VPMADDWD       constant12<>+0(SB), Y5, Y5
@@ -755,7 +759,7 @@ inPlace:
 	VMOVDQU        constant11<>+0(SB), Y5
 	VPSHUFB        Y2, Y5, Y2
 	VPABSB         Y2, Y6
-	VMOVDQU        192(BX)(DI*8), Y5
+	VMOVDQU        192(R10), Y5
 	VPSIGNB        Y2, Y5, Y5
 	VPMADDUBSW     Y5, Y6, Y5
 	VPMADDWD       constant12<>+0(SB), Y5, Y5
@@ -765,7 +769,7 @@ inPlace:
 	VMOVDQU        constant11<>+0(SB), Y6
 	VPSHUFB        Y2, Y6, Y2
 	VPABSB         Y2, Y7
-	VMOVDQU        224(BX)(DI*8), Y6
+	VMOVDQU        224(R10), Y6
 	VPSIGNB        Y2, Y6, Y6
 	VPMADDUBSW     Y6, Y7, Y6
 	VPMADDWD       constant12<>+0(SB), Y6, Y6

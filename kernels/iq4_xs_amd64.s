@@ -5,7 +5,7 @@
 #include "textflag.h"
 
 // func iq4_xsRowAVX512(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
-// Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VL, AVX512VNNI, MMX+
+// Requires: AVX, AVX512BW, AVX512F, AVX512VL, AVX512VNNI, F16C, MMX+
 TEXT ·iq4_xsRowAVX512(SB), NOSPLIT, $296-72
 	MOVQ dst+0(FP), AX
 	MOVQ w+8(FP), CX
@@ -61,20 +61,21 @@ group:
 	PREFETCHT0      3264(R9)
 	PREFETCHT1      8448(R9)
 	PREFETCHT0      3328(R9)
+	LEAQ            (BX)(R8*8), R11
 	VBROADCASTI32X4 8(R9), Z12
 	VBROADCASTI32X4 24(R9), K1, Z12
 	VPSRLVD         Z2, Z12, Z12
 	VPANDD          Z3, Z12, Z12
 	VPSHUFB         Z12, Z4, Z12
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        (BX)(R8*8), Z12, Z13
+	VPDPBUSD        (R11), Z12, Z13
 	VBROADCASTI32X4 40(R9), Z12
 	VBROADCASTI32X4 56(R9), K1, Z12
 	VPSRLVD         Z2, Z12, Z12
 	VPANDD          Z3, Z12, Z12
 	VPSHUFB         Z12, Z4, Z12
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        64(BX)(R8*8), Z12, Z14
+	VPDPBUSD        64(R11), Z12, Z14
 	VPUNPCKLDQ      Z14, Z13, Z12
 	VPUNPCKHDQ      Z14, Z13, Z13
 	VPADDD          Z12, Z13, Z13
@@ -84,14 +85,14 @@ group:
 	VPANDD          Z3, Z12, Z12
 	VPSHUFB         Z12, Z4, Z12
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        128(BX)(R8*8), Z12, Z14
+	VPDPBUSD        128(R11), Z12, Z14
 	VBROADCASTI32X4 104(R9), Z12
 	VBROADCASTI32X4 120(R9), K1, Z12
 	VPSRLVD         Z2, Z12, Z12
 	VPANDD          Z3, Z12, Z12
 	VPSHUFB         Z12, Z4, Z12
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        192(BX)(R8*8), Z12, Z15
+	VPDPBUSD        192(R11), Z12, Z15
 	VPUNPCKLDQ      Z15, Z14, Z12
 	VPUNPCKHDQ      Z15, Z14, Z14
 	VPADDD          Z12, Z14, Z14
@@ -104,14 +105,14 @@ group:
 	VPANDD          Z3, Z12, Z12
 	VPSHUFB         Z12, Z4, Z12
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        256(BX)(R8*8), Z12, Z14
+	VPDPBUSD        256(R11), Z12, Z14
 	VBROADCASTI32X4 176(R9), Z12
 	VBROADCASTI32X4 192(R9), K1, Z12
 	VPSRLVD         Z2, Z12, Z12
 	VPANDD          Z3, Z12, Z12
 	VPSHUFB         Z12, Z4, Z12
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        320(BX)(R8*8), Z12, Z15
+	VPDPBUSD        320(R11), Z12, Z15
 	VPUNPCKLDQ      Z15, Z14, Z12
 	VPUNPCKHDQ      Z15, Z14, Z14
 	VPADDD          Z12, Z14, Z14
@@ -121,14 +122,14 @@ group:
 	VPANDD          Z3, Z12, Z12
 	VPSHUFB         Z12, Z4, Z12
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        384(BX)(R8*8), Z12, Z15
+	VPDPBUSD        384(R11), Z12, Z15
 	VBROADCASTI32X4 240(R9), Z12
 	VBROADCASTI32X4 256(R9), K1, Z12
 	VPSRLVD         Z2, Z12, Z12
 	VPANDD          Z3, Z12, Z12
 	VPSHUFB         Z12, Z4, Z12
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        448(BX)(R8*8), Z12, Z16
+	VPDPBUSD        448(R11), Z12, Z16
 	VPUNPCKLDQ      Z16, Z15, Z12
 	VPUNPCKHDQ      Z16, Z15, Z15
 	VPADDD          Z12, Z15, Z15
@@ -153,10 +154,10 @@ group:
 	VPORD           Z14, Z13, Z13
 	VPSUBD          Z11, Z13, Z13
 	VCVTDQ2PS       Z13, Z13
-	VPBROADCASTW    (R9), Y14
-	VPBROADCASTW    136(R9), X15
-	VINSERTI32X4    $0x01, X15, Y14, Y14
-	VCVTPH2PS       Y14, Z14
+	VCVTPH2PS       (R9), X14
+	VBROADCASTSS    X14, Z14
+	VCVTPH2PS       136(R9), X15
+	VBROADCASTSS    X15, K1, Z14
 	VMULPS          Z14, Z13, Z13
 	VMOVDQU32       (SI)(R8*1), Z14
 	VCVTDQ2PS       Z12, Z12
@@ -204,20 +205,21 @@ copy:
 	LEAQ      8(SP), R9
 
 inPlace:
+	LEAQ            (BX)(R8*8), R11
 	VBROADCASTI32X4 8(R9), Z12
 	VBROADCASTI32X4 24(R9), K1, Z12
 	VPSRLVD         Z2, Z12, Z12
 	VPANDD          Z3, Z12, Z12
 	VPSHUFB         Z12, Z4, Z12
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        (BX)(R8*8), Z12, Z13
+	VPDPBUSD        (R11), Z12, Z13
 	VBROADCASTI32X4 40(R9), Z12
 	VBROADCASTI32X4 56(R9), K1, Z12
 	VPSRLVD         Z2, Z12, Z12
 	VPANDD          Z3, Z12, Z12
 	VPSHUFB         Z12, Z4, Z12
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        64(BX)(R8*8), Z12, Z14
+	VPDPBUSD        64(R11), Z12, Z14
 	VPUNPCKLDQ      Z14, Z13, Z12
 	VPUNPCKHDQ      Z14, Z13, Z13
 	VPADDD          Z12, Z13, Z13
@@ -227,14 +229,14 @@ inPlace:
 	VPANDD          Z3, Z12, Z12
 	VPSHUFB         Z12, Z4, Z12
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        128(BX)(R8*8), Z12, Z14
+	VPDPBUSD        128(R11), Z12, Z14
 	VBROADCASTI32X4 104(R9), Z12
 	VBROADCASTI32X4 120(R9), K1, Z12
 	VPSRLVD         Z2, Z12, Z12
 	VPANDD          Z3, Z12, Z12
 	VPSHUFB         Z12, Z4, Z12
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        192(BX)(R8*8), Z12, Z15
+	VPDPBUSD        192(R11), Z12, Z15
 	VPUNPCKLDQ      Z15, Z14, Z12
 	VPUNPCKHDQ      Z15, Z14, Z14
 	VPADDD          Z12, Z14, Z14
@@ -247,14 +249,14 @@ inPlace:
 	VPANDD          Z3, Z12, Z12
 	VPSHUFB         Z12, Z4, Z12
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        256(BX)(R8*8), Z12, Z14
+	VPDPBUSD        256(R11), Z12, Z14
 	VBROADCASTI32X4 176(R9), Z12
 	VBROADCASTI32X4 192(R9), K1, Z12
 	VPSRLVD         Z2, Z12, Z12
 	VPANDD          Z3, Z12, Z12
 	VPSHUFB         Z12, Z4, Z12
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        320(BX)(R8*8), Z12, Z15
+	VPDPBUSD        320(R11), Z12, Z15
 	VPUNPCKLDQ      Z15, Z14, Z12
 	VPUNPCKHDQ      Z15, Z14, Z14
 	VPADDD          Z12, Z14, Z14
@@ -264,14 +266,14 @@ inPlace:
 	VPANDD          Z3, Z12, Z12
 	VPSHUFB         Z12, Z4, Z12
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        384(BX)(R8*8), Z12, Z15
+	VPDPBUSD        384(R11), Z12, Z15
 	VBROADCASTI32X4 240(R9), Z12
 	VBROADCASTI32X4 256(R9), K1, Z12
 	VPSRLVD         Z2, Z12, Z12
 	VPANDD          Z3, Z12, Z12
 	VPSHUFB         Z12, Z4, Z12
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        448(BX)(R8*8), Z12, Z16
+	VPDPBUSD        448(R11), Z12, Z16
 	VPUNPCKLDQ      Z16, Z15, Z12
 	VPUNPCKHDQ      Z16, Z15, Z15
 	VPADDD          Z12, Z15, Z15
@@ -296,10 +298,10 @@ inPlace:
 	VPORD           Z14, Z13, Z13
 	VPSUBD          Z11, Z13, Z13
 	VCVTDQ2PS       Z13, Z13
-	VPBROADCASTW    (R9), Y14
-	VPBROADCASTW    136(R9), X15
-	VINSERTI32X4    $0x01, X15, Y14, Y14
-	VCVTPH2PS       Y14, Z14
+	VCVTPH2PS       (R9), X14
+	VBROADCASTSS    X14, Z14
+	VCVTPH2PS       136(R9), X15
+	VBROADCASTSS    X15, K1, Z14
 	VMULPS          Z14, Z13, Z13
 	VPANDD          Z0, Z13, Z13
 	VMOVDQU32       (SI)(R8*1), Z14
@@ -464,7 +466,7 @@ DATA constant11<>+56(SB)/8, $0x0000003000000030
 GLOBL constant11<>(SB), RODATA|NOPTR, $64
 
 // func iq4_xsPackAVX512(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
-// Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VL
+// Requires: AVX, AVX512BW, AVX512F, F16C
 TEXT ·iq4_xsPackAVX512(SB), NOSPLIT, $0-56
 	MOVQ t+0(FP), AX
 	MOVQ a+8(FP), CX
@@ -547,10 +549,10 @@ tile:
 	VPORD           Z1, Z0, Z0
 	VPSUBD          Z11, Z0, Z0
 	VCVTDQ2PS       Z0, Z0
-	VPBROADCASTW    (R10), Y1
-	VPBROADCASTW    136(R10), X2
-	VINSERTI32X4    $0x01, X2, Y1, Y1
-	VCVTPH2PS       Y1, Z1
+	VCVTPH2PS       (R10), X1
+	VBROADCASTSS    X1, Z1
+	VCVTPH2PS       136(R10), X2
+	VBROADCASTSS    X2, K1, Z1
 	VMULPS          Z1, Z0, Z0
 	VMOVDQU32       Z0, (CX)(R9*1)
 	ADDQ            $+272, R10
@@ -604,13 +606,14 @@ group:
 	PREFETCHT0     3136(R8)
 	PREFETCHT1     8320(R8)
 	PREFETCHT0     3200(R8)
+	LEAQ           (BX)(DI*8), R9
 	VBROADCASTI128 8(R8), Y1
 	VPSRLVD        constant12<>+0(SB), Y1, Y1
 	VPAND          constant13<>+0(SB), Y1, Y1
 	VMOVDQU        constant14<>+0(SB), Y2
 	VPSHUFB        Y1, Y2, Y1
 	VPABSB         Y1, Y3
-	VMOVDQU        (BX)(DI*8), Y2
+	VMOVDQU        (R9), Y2
 	VPSIGNB        Y1, Y2, Y2
 	VPMADDUBSW     Y2, Y3, Y2
 	VPMADDWD       constant15<>+0(SB), Y2, Y2
@@ -620,7 +623,7 @@ group:
 	VMOVDQU        constant14<>+0(SB), Y3
 	VPSHUFB        Y1, Y3, Y1
 	VPABSB         Y1, Y4
-	VMOVDQU        32(BX)(DI*8), Y3
+	VMOVDQU        32(R9), Y3
 	VPSIGNB        Y1, Y3, Y3
 	VPMADDUBSW     Y3, Y4, Y3
 	VPMADDWD       constant15<>+0(SB), Y3, Y3
@@ -633,7 +636,7 @@ group:
 	VMOVDQU        constant14<>+0(SB), Y3
 	VPSHUFB        Y1, Y3, Y1
 	VPABSB         Y1, Y4
-	VMOVDQU        64(BX)(DI*8), Y3
+	VMOVDQU        64(R9), Y3
 	VPSIGNB        Y1, Y3, Y3
 	VPMADDUBSW     Y3, Y4, Y3
 	VPMADDWD       constant15<>+0(SB), Y3, Y3
@@ -643,7 +646,7 @@ group:
 	VMOVDQU        constant14<>+0(SB), Y4
 	VPSHUFB        Y1, Y4, Y1
 	VPABSB         Y1, Y5
-	VMOVDQU        96(BX)(DI*8), Y4
+	VMOVDQU        96(R9), Y4
 	VPSIGNB        Y1, Y4, Y4
 	VPMADDUBSW     Y4, Y5, Y4
 	VPMADDWD       constant15<>+0(SB), Y4, Y4
@@ -659,7 +662,7 @@ group:
 	VMOVDQU        constant14<>+0(SB), Y3
 	VPSHUFB        Y1, Y3, Y1
 	VPABSB         Y1, Y4
-	VMOVDQU        128(BX)(DI*8), Y3
+	VMOVDQU        128(R9), Y3
 	VPSIGNB        Y1, Y3, Y3
 	VPMADDUBSW     Y3, Y4, Y3
 	VPMADDWD       constant15<>+0(SB), Y3, Y3
@@ -669,7 +672,7 @@ group:
 	VMOVDQU        constant14<>+0(SB), Y4
 	VPSHUFB        Y1, Y4, Y1
 	VPABSB         Y1, Y5
-	VMOVDQU        160(BX)(DI*8), Y4
+	VMOVDQU        160(R9), Y4
 	VPSIGNB        Y1, Y4, Y4
 	VPMADDUBSW     Y4, Y5, Y4
 	VPMADDWD       constant15<>+0(SB), Y4, Y4
@@ -682,7 +685,7 @@ group:
 	VMOVDQU        constant14<>+0(SB), Y4
 	VPSHUFB        Y1, Y4, Y1
 	VPABSB         Y1, Y5
-	VMOVDQU        192(BX)(DI*8), Y4
+	VMOVDQU        192(R9), Y4
 	VPSIGNB        Y1, Y4, Y4
 	VPMADDUBSW     Y4, Y5, Y4
 	VPMADDWD       constant15<>+0(SB), Y4, Y4
@@ -692,7 +695,7 @@ group:
 	VMOVDQU        constant14<>+0(SB), Y5
 	VPSHUFB        Y1, Y5, Y1
 	VPABSB         Y1, Y6
-	VMOVDQU        224(BX)(DI*8), Y5
+	VMOVDQU        224(R9), Y5
 	VPSIGNB        Y1, Y5, Y5
 	VPMADDUBSW     Y5, Y6, Y5
 	VPMADDWD       constant15<>+0(SB), Y5, Y5
@@ -714,8 +717,8 @@ group:
 	VPOR           Y3, Y2, Y2
 	VPSUBD         constant20<>+0(SB), Y2, Y2
 	VCVTDQ2PS      Y2, Y2
-	VPBROADCASTW   (R8), Y3
-	VCVTPH2PS      X3, Y3
+	VCVTPH2PS      (R8), X3
+	VBROADCASTSS   X3, Y3
 	VMULPS         Y3, Y2, Y2
 	VMOVDQU        (SI)(DI*1), Y3
 	VCVTDQ2PS      Y1, Y1
@@ -873,8 +876,8 @@ tile:
 	VPOR           Y1, Y0, Y0
 	VPSUBD         constant20<>+0(SB), Y0, Y0
 	VCVTDQ2PS      Y0, Y0
-	VPBROADCASTW   (R10), Y1
-	VCVTPH2PS      X1, Y1
+	VCVTPH2PS      (R10), X1
+	VBROADCASTSS   X1, Y1
 	VMULPS         Y1, Y0, Y0
 	VMOVDQU        Y0, (CX)(R9*1)
 	ADDQ           $+136, R10
@@ -939,8 +942,8 @@ tile:
 	VPOR           Y1, Y0, Y0
 	VPSUBD         constant20<>+0(SB), Y0, Y0
 	VCVTDQ2PS      Y0, Y0
-	VPBROADCASTW   (R10), Y1
-	VCVTPH2PS      X1, Y1
+	VCVTPH2PS      (R10), X1
+	VBROADCASTSS   X1, Y1
 	VMULPS         Y1, Y0, Y0
 	VMOVDQU        Y0, 32(CX)(R9*1)
 	ADDQ           $+136, R10

@@ -8,8 +8,8 @@ import (
 
 func init() {
 	register := func(f format.Format, bias int, row512, row256 rowFunc, pack512, pack256 packFunc, tile512, tile256 tileFunc) {
-		registerInteger(f, avx512, &integerKernel{row: row512, pack: pack512, tile: tile512, bias: bias, prepare: fillBooks})
-		registerInteger(f, avx2, &integerKernel{row: row256, pack: pack256, tile: tile256, bias: bias, prepare: fillBooks})
+		registerInteger(f, avx512, &integerKernel{row: row512, pack: pack512, tile: tile512, bias: bias, octets: true, prepare: fillBooks})
+		registerInteger(f, avx2, &integerKernel{row: row256, pack: pack256, tile: tile256, bias: bias, octets: true, prepare: fillBooks})
 	}
 	register(format.IQ2_XXS, iqBias, iq2_xxsRowAVX512, iq2_xxsRowAVX2, iq2_xxsPackAVX512, iq2_xxsPackAVX2, tileScaledAVX512, tileWideAVX2)
 	register(format.IQ2_XS, iqBias, iq2_xsRowAVX512, iq2_xsRowAVX2, iq2_xsPackAVX512, iq2_xsPackAVX2, tileHalvesAVX512, tileWideHalvesAVX2)

@@ -61,20 +61,21 @@ group:
 	PREFETCHT0      3264(R9)
 	PREFETCHT1      8448(R9)
 	PREFETCHT0      3328(R9)
+	LEAQ            (BX)(R8*8), R11
 	VBROADCASTI32X4 1(R9), Z13
 	VBROADCASTI32X4 18(R9), K1, Z13
 	VPSRLVD         Z2, Z13, Z13
 	VPANDD          Z3, Z13, Z13
 	VPSHUFB         Z13, Z4, Z13
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        (BX)(R8*8), Z13, Z14
+	VPDPBUSD        (R11), Z13, Z14
 	VBROADCASTI32X4 35(R9), Z13
 	VBROADCASTI32X4 52(R9), K1, Z13
 	VPSRLVD         Z2, Z13, Z13
 	VPANDD          Z3, Z13, Z13
 	VPSHUFB         Z13, Z4, Z13
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        64(BX)(R8*8), Z13, Z15
+	VPDPBUSD        64(R11), Z13, Z15
 	VPACKSSDW       Z15, Z14, Z13
 	VPMADDWD        Z5, Z13, Z13
 	VBROADCASTI32X4 69(R9), Z14
@@ -83,14 +84,14 @@ group:
 	VPANDD          Z3, Z14, Z14
 	VPSHUFB         Z14, Z4, Z14
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        128(BX)(R8*8), Z14, Z15
+	VPDPBUSD        128(R11), Z14, Z15
 	VBROADCASTI32X4 103(R9), Z14
 	VBROADCASTI32X4 120(R9), K1, Z14
 	VPSRLVD         Z2, Z14, Z14
 	VPANDD          Z3, Z14, Z14
 	VPSHUFB         Z14, Z4, Z14
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        192(BX)(R8*8), Z14, Z16
+	VPDPBUSD        192(R11), Z14, Z16
 	VPACKSSDW       Z16, Z15, Z14
 	VPMADDWD        Z5, Z14, Z14
 	VPACKSSDW       Z14, Z13, Z13
@@ -101,14 +102,14 @@ group:
 	VPANDD          Z3, Z14, Z14
 	VPSHUFB         Z14, Z4, Z14
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        256(BX)(R8*8), Z14, Z15
+	VPDPBUSD        256(R11), Z14, Z15
 	VBROADCASTI32X4 171(R9), Z14
 	VBROADCASTI32X4 188(R9), K1, Z14
 	VPSRLVD         Z2, Z14, Z14
 	VPANDD          Z3, Z14, Z14
 	VPSHUFB         Z14, Z4, Z14
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        320(BX)(R8*8), Z14, Z16
+	VPDPBUSD        320(R11), Z14, Z16
 	VPACKSSDW       Z16, Z15, Z14
 	VPMADDWD        Z5, Z14, Z14
 	VBROADCASTI32X4 205(R9), Z15
@@ -117,14 +118,14 @@ group:
 	VPANDD          Z3, Z15, Z15
 	VPSHUFB         Z15, Z4, Z15
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        384(BX)(R8*8), Z15, Z16
+	VPDPBUSD        384(R11), Z15, Z16
 	VBROADCASTI32X4 239(R9), Z15
 	VBROADCASTI32X4 256(R9), K1, Z15
 	VPSRLVD         Z2, Z15, Z15
 	VPANDD          Z3, Z15, Z15
 	VPSHUFB         Z15, Z4, Z15
 	VPXORD          Z17, Z17, Z17
-	VPDPBUSD        448(BX)(R8*8), Z15, Z17
+	VPDPBUSD        448(R11), Z15, Z17
 	VPACKSSDW       Z17, Z16, Z15
 	VPMADDWD        Z5, Z15, Z15
 	VPACKSSDW       Z15, Z14, Z14
@@ -175,20 +176,21 @@ copy:
 	LEAQ      8(SP), R9
 
 inPlace:
+	LEAQ            (BX)(R8*8), R11
 	VBROADCASTI32X4 1(R9), Z13
 	VBROADCASTI32X4 18(R9), K1, Z13
 	VPSRLVD         Z2, Z13, Z13
 	VPANDD          Z3, Z13, Z13
 	VPSHUFB         Z13, Z4, Z13
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        (BX)(R8*8), Z13, Z14
+	VPDPBUSD        (R11), Z13, Z14
 	VBROADCASTI32X4 35(R9), Z13
 	VBROADCASTI32X4 52(R9), K1, Z13
 	VPSRLVD         Z2, Z13, Z13
 	VPANDD          Z3, Z13, Z13
 	VPSHUFB         Z13, Z4, Z13
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        64(BX)(R8*8), Z13, Z15
+	VPDPBUSD        64(R11), Z13, Z15
 	VPACKSSDW       Z15, Z14, Z13
 	VPMADDWD        Z5, Z13, Z13
 	VBROADCASTI32X4 69(R9), Z14
@@ -197,14 +199,14 @@ inPlace:
 	VPANDD          Z3, Z14, Z14
 	VPSHUFB         Z14, Z4, Z14
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        128(BX)(R8*8), Z14, Z15
+	VPDPBUSD        128(R11), Z14, Z15
 	VBROADCASTI32X4 103(R9), Z14
 	VBROADCASTI32X4 120(R9), K1, Z14
 	VPSRLVD         Z2, Z14, Z14
 	VPANDD          Z3, Z14, Z14
 	VPSHUFB         Z14, Z4, Z14
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        192(BX)(R8*8), Z14, Z16
+	VPDPBUSD        192(R11), Z14, Z16
 	VPACKSSDW       Z16, Z15, Z14
 	VPMADDWD        Z5, Z14, Z14
 	VPACKSSDW       Z14, Z13, Z13
@@ -215,14 +217,14 @@ inPlace:
 	VPANDD          Z3, Z14, Z14
 	VPSHUFB         Z14, Z4, Z14
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        256(BX)(R8*8), Z14, Z15
+	VPDPBUSD        256(R11), Z14, Z15
 	VBROADCASTI32X4 171(R9), Z14
 	VBROADCASTI32X4 188(R9), K1, Z14
 	VPSRLVD         Z2, Z14, Z14
 	VPANDD          Z3, Z14, Z14
 	VPSHUFB         Z14, Z4, Z14
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        320(BX)(R8*8), Z14, Z16
+	VPDPBUSD        320(R11), Z14, Z16
 	VPACKSSDW       Z16, Z15, Z14
 	VPMADDWD        Z5, Z14, Z14
 	VBROADCASTI32X4 205(R9), Z15
@@ -231,14 +233,14 @@ inPlace:
 	VPANDD          Z3, Z15, Z15
 	VPSHUFB         Z15, Z4, Z15
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        384(BX)(R8*8), Z15, Z16
+	VPDPBUSD        384(R11), Z15, Z16
 	VBROADCASTI32X4 239(R9), Z15
 	VBROADCASTI32X4 256(R9), K1, Z15
 	VPSRLVD         Z2, Z15, Z15
 	VPANDD          Z3, Z15, Z15
 	VPSHUFB         Z15, Z4, Z15
 	VPXORD          Z17, Z17, Z17
-	VPDPBUSD        448(BX)(R8*8), Z15, Z17
+	VPDPBUSD        448(R11), Z15, Z17
 	VPACKSSDW       Z17, Z16, Z15
 	VPMADDWD        Z5, Z15, Z15
 	VPACKSSDW       Z15, Z14, Z14
@@ -595,18 +597,19 @@ group:
 	PREFETCHT0     3136(R9)
 	PREFETCHT1     8320(R9)
 	PREFETCHT0     3200(R9)
+	LEAQ           (BX)(R8*8), R11
 	VBROADCASTI128 1(R9), Y2
 	VPSRLVD        constant14<>+0(SB), Y2, Y2
 	VPAND          constant15<>+0(SB), Y2, Y2
 	VMOVDQU        constant16<>+0(SB), Y3
 	VPSHUFB        Y2, Y3, Y2
-	VPMADDUBSW     (BX)(R8*8), Y2, Y2
+	VPMADDUBSW     (R11), Y2, Y2
 	VBROADCASTI128 18(R9), Y3
 	VPSRLVD        constant14<>+0(SB), Y3, Y3
 	VPAND          constant15<>+0(SB), Y3, Y3
 	VMOVDQU        constant16<>+0(SB), Y4
 	VPSHUFB        Y3, Y4, Y3
-	VPMADDUBSW     32(BX)(R8*8), Y3, Y3
+	VPMADDUBSW     32(R11), Y3, Y3
 	VPUNPCKLDQ     Y3, Y2, Y4
 	VPUNPCKHDQ     Y3, Y2, Y2
 	VPADDW         Y4, Y2, Y2
@@ -615,13 +618,13 @@ group:
 	VPAND          constant15<>+0(SB), Y3, Y3
 	VMOVDQU        constant16<>+0(SB), Y4
 	VPSHUFB        Y3, Y4, Y3
-	VPMADDUBSW     64(BX)(R8*8), Y3, Y3
+	VPMADDUBSW     64(R11), Y3, Y3
 	VBROADCASTI128 52(R9), Y4
 	VPSRLVD        constant14<>+0(SB), Y4, Y4
 	VPAND          constant15<>+0(SB), Y4, Y4
 	VMOVDQU        constant16<>+0(SB), Y5
 	VPSHUFB        Y4, Y5, Y4
-	VPMADDUBSW     96(BX)(R8*8), Y4, Y4
+	VPMADDUBSW     96(R11), Y4, Y4
 	VPUNPCKLDQ     Y4, Y3, Y5
 	VPUNPCKHDQ     Y4, Y3, Y3
 	VPADDW         Y5, Y3, Y3
@@ -633,13 +636,13 @@ group:
 	VPAND          constant15<>+0(SB), Y3, Y3
 	VMOVDQU        constant16<>+0(SB), Y4
 	VPSHUFB        Y3, Y4, Y3
-	VPMADDUBSW     128(BX)(R8*8), Y3, Y3
+	VPMADDUBSW     128(R11), Y3, Y3
 	VBROADCASTI128 86(R9), Y4
 	VPSRLVD        constant14<>+0(SB), Y4, Y4
 	VPAND          constant15<>+0(SB), Y4, Y4
 	VMOVDQU        constant16<>+0(SB), Y5
 	VPSHUFB        Y4, Y5, Y4
-	VPMADDUBSW     160(BX)(R8*8), Y4, Y4
+	VPMADDUBSW     160(R11), Y4, Y4
 	VPUNPCKLDQ     Y4, Y3, Y5
 	VPUNPCKHDQ     Y4, Y3, Y3
 	VPADDW         Y5, Y3, Y3
@@ -648,13 +651,13 @@ group:
 	VPAND          constant15<>+0(SB), Y4, Y4
 	VMOVDQU        constant16<>+0(SB), Y5
 	VPSHUFB        Y4, Y5, Y4
-	VPMADDUBSW     192(BX)(R8*8), Y4, Y4
+	VPMADDUBSW     192(R11), Y4, Y4
 	VBROADCASTI128 120(R9), Y5
 	VPSRLVD        constant14<>+0(SB), Y5, Y5
 	VPAND          constant15<>+0(SB), Y5, Y5
 	VMOVDQU        constant16<>+0(SB), Y6
 	VPSHUFB        Y5, Y6, Y5
-	VPMADDUBSW     224(BX)(R8*8), Y5, Y5
+	VPMADDUBSW     224(R11), Y5, Y5
 	VPUNPCKLDQ     Y5, Y4, Y6
 	VPUNPCKHDQ     Y5, Y4, Y4
 	VPADDW         Y6, Y4, Y4
@@ -712,18 +715,19 @@ copy:
 	LEAQ    8(SP), R9
 
 inPlace:
+	LEAQ           (BX)(R8*8), R11
 	VBROADCASTI128 1(R9), Y2
 	VPSRLVD        constant14<>+0(SB), Y2, Y2
 	VPAND          constant15<>+0(SB), Y2, Y2
 	VMOVDQU        constant16<>+0(SB), Y3
 	VPSHUFB        Y2, Y3, Y2
-	VPMADDUBSW     (BX)(R8*8), Y2, Y2
+	VPMADDUBSW     (R11), Y2, Y2
 	VBROADCASTI128 18(R9), Y3
 	VPSRLVD        constant14<>+0(SB), Y3, Y3
 	VPAND          constant15<>+0(SB), Y3, Y3
 	VMOVDQU        constant16<>+0(SB), Y4
 	VPSHUFB        Y3, Y4, Y3
-	VPMADDUBSW     32(BX)(R8*8), Y3, Y3
+	VPMADDUBSW     32(R11), Y3, Y3
 	VPUNPCKLDQ     Y3, Y2, Y4
 	VPUNPCKHDQ     Y3, Y2, Y2
 	VPADDW         Y4, Y2, Y2
@@ -732,13 +736,13 @@ inPlace:
 	VPAND          constant15<>+0(SB), Y3, Y3
 	VMOVDQU        constant16<>+0(SB), Y4
 	VPSHUFB        Y3, Y4, Y3
-	VPMADDUBSW     64(BX)(R8*8), Y3, Y3
+	VPMADDUBSW     64(R11), Y3, Y3
 	VBROADCASTI128 52(R9), Y4
 	VPSRLVD        constant14<>+0(SB), Y4, Y4
 	VPAND          constant15<>+0(SB), Y4, Y4
 	VMOVDQU        constant16<>+0(SB), Y5
 	VPSHUFB        Y4, Y5, Y4
-	VPMADDUBSW     96(BX)(R8*8), Y4, Y4
+	VPMADDUBSW     96(R11), Y4, Y4
 	VPUNPCKLDQ     Y4, Y3, Y5
 	VPUNPCKHDQ     Y4, Y3, Y3
 	VPADDW         Y5, Y3, Y3
@@ -750,13 +754,13 @@ inPlace:
 	VPAND          constant15<>+0(SB), Y3, Y3
 	VMOVDQU        constant16<>+0(SB), Y4
 	VPSHUFB        Y3, Y4, Y3
-	VPMADDUBSW     128(BX)(R8*8), Y3, Y3
+	VPMADDUBSW     128(R11), Y3, Y3
 	VBROADCASTI128 86(R9), Y4
 	VPSRLVD        constant14<>+0(SB), Y4, Y4
 	VPAND          constant15<>+0(SB), Y4, Y4
 	VMOVDQU        constant16<>+0(SB), Y5
 	VPSHUFB        Y4, Y5, Y4
-	VPMADDUBSW     160(BX)(R8*8), Y4, Y4
+	VPMADDUBSW     160(R11), Y4, Y4
 	VPUNPCKLDQ     Y4, Y3, Y5
 	VPUNPCKHDQ     Y4, Y3, Y3
 	VPADDW         Y5, Y3, Y3
@@ -765,13 +769,13 @@ inPlace:
 	VPAND          constant15<>+0(SB), Y4, Y4
 	VMOVDQU        constant16<>+0(SB), Y5
 	VPSHUFB        Y4, Y5, Y4
-	VPMADDUBSW     192(BX)(R8*8), Y4, Y4
+	VPMADDUBSW     192(R11), Y4, Y4
 	VBROADCASTI128 120(R9), Y5
 	VPSRLVD        constant14<>+0(SB), Y5, Y5
 	VPAND          constant15<>+0(SB), Y5, Y5
 	VMOVDQU        constant16<>+0(SB), Y6
 	VPSHUFB        Y5, Y6, Y5
-	VPMADDUBSW     224(BX)(R8*8), Y5, Y5
+	VPMADDUBSW     224(R11), Y5, Y5
 	VPUNPCKLDQ     Y5, Y4, Y6
 	VPUNPCKHDQ     Y5, Y4, Y4
 	VPADDW         Y6, Y4, Y4

@@ -61,20 +61,21 @@ group:
 	PREFETCHT0      3264(R10)
 	PREFETCHT1      8448(R10)
 	PREFETCHT0      3328(R10)
+	LEAQ            (BX)(R9*8), R12
 	VBROADCASTI64X4 4(R10), Z12
 	VPERMQ          Z12, Z2, Z12
 	VPSRLVD         Z3, Z12, Z12
 	VPANDD          Z4, Z12, Z12
 	VPSHUFB         Z12, Z5, Z12
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        (BX)(R9*8), Z12, Z13
+	VPDPBUSD        (R12), Z12, Z13
 	VBROADCASTI64X4 40(R10), Z12
 	VPERMQ          Z12, Z2, Z12
 	VPSRLVD         Z3, Z12, Z12
 	VPANDD          Z4, Z12, Z12
 	VPSHUFB         Z12, Z5, Z12
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        64(BX)(R9*8), Z12, Z14
+	VPDPBUSD        64(R12), Z12, Z14
 	VPACKSSDW       Z14, Z13, Z12
 	VPMADDWD        Z6, Z12, Z12
 	VBROADCASTI64X4 76(R10), Z13
@@ -83,14 +84,14 @@ group:
 	VPANDD          Z4, Z13, Z13
 	VPSHUFB         Z13, Z5, Z13
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        128(BX)(R9*8), Z13, Z14
+	VPDPBUSD        128(R12), Z13, Z14
 	VBROADCASTI64X4 112(R10), Z13
 	VPERMQ          Z13, Z2, Z13
 	VPSRLVD         Z3, Z13, Z13
 	VPANDD          Z4, Z13, Z13
 	VPSHUFB         Z13, Z5, Z13
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        192(BX)(R9*8), Z13, Z15
+	VPDPBUSD        192(R12), Z13, Z15
 	VPACKSSDW       Z15, Z14, Z13
 	VPMADDWD        Z6, Z13, Z13
 	VPACKSSDW       Z13, Z12, Z12
@@ -101,14 +102,14 @@ group:
 	VPANDD          Z4, Z13, Z13
 	VPSHUFB         Z13, Z5, Z13
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        256(BX)(R9*8), Z13, Z14
+	VPDPBUSD        256(R12), Z13, Z14
 	VBROADCASTI64X4 184(R10), Z13
 	VPERMQ          Z13, Z2, Z13
 	VPSRLVD         Z3, Z13, Z13
 	VPANDD          Z4, Z13, Z13
 	VPSHUFB         Z13, Z5, Z13
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        320(BX)(R9*8), Z13, Z15
+	VPDPBUSD        320(R12), Z13, Z15
 	VPACKSSDW       Z15, Z14, Z13
 	VPMADDWD        Z6, Z13, Z13
 	VBROADCASTI64X4 220(R10), Z14
@@ -117,14 +118,14 @@ group:
 	VPANDD          Z4, Z14, Z14
 	VPSHUFB         Z14, Z5, Z14
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        384(BX)(R9*8), Z14, Z15
+	VPDPBUSD        384(R12), Z14, Z15
 	VBROADCASTI64X4 256(R10), Z14
 	VPERMQ          Z14, Z2, Z14
 	VPSRLVD         Z3, Z14, Z14
 	VPANDD          Z4, Z14, Z14
 	VPSHUFB         Z14, Z5, Z14
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        448(BX)(R9*8), Z14, Z16
+	VPDPBUSD        448(R12), Z14, Z16
 	VPACKSSDW       Z16, Z15, Z14
 	VPMADDWD        Z6, Z14, Z14
 	VPACKSSDW       Z14, Z13, Z13
@@ -186,20 +187,21 @@ copy:
 	LEAQ      8(SP), R10
 
 inPlace:
+	LEAQ            (BX)(R9*8), R12
 	VBROADCASTI64X4 4(R10), Z12
 	VPERMQ          Z12, Z2, Z12
 	VPSRLVD         Z3, Z12, Z12
 	VPANDD          Z4, Z12, Z12
 	VPSHUFB         Z12, Z5, Z12
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        (BX)(R9*8), Z12, Z13
+	VPDPBUSD        (R12), Z12, Z13
 	VBROADCASTI64X4 40(R10), Z12
 	VPERMQ          Z12, Z2, Z12
 	VPSRLVD         Z3, Z12, Z12
 	VPANDD          Z4, Z12, Z12
 	VPSHUFB         Z12, Z5, Z12
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        64(BX)(R9*8), Z12, Z14
+	VPDPBUSD        64(R12), Z12, Z14
 	VPACKSSDW       Z14, Z13, Z12
 	VPMADDWD        Z6, Z12, Z12
 	VBROADCASTI64X4 76(R10), Z13
@@ -208,14 +210,14 @@ inPlace:
 	VPANDD          Z4, Z13, Z13
 	VPSHUFB         Z13, Z5, Z13
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        128(BX)(R9*8), Z13, Z14
+	VPDPBUSD        128(R12), Z13, Z14
 	VBROADCASTI64X4 112(R10), Z13
 	VPERMQ          Z13, Z2, Z13
 	VPSRLVD         Z3, Z13, Z13
 	VPANDD          Z4, Z13, Z13
 	VPSHUFB         Z13, Z5, Z13
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        192(BX)(R9*8), Z13, Z15
+	VPDPBUSD        192(R12), Z13, Z15
 	VPACKSSDW       Z15, Z14, Z13
 	VPMADDWD        Z6, Z13, Z13
 	VPACKSSDW       Z13, Z12, Z12
@@ -226,14 +228,14 @@ inPlace:
 	VPANDD          Z4, Z13, Z13
 	VPSHUFB         Z13, Z5, Z13
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        256(BX)(R9*8), Z13, Z14
+	VPDPBUSD        256(R12), Z13, Z14
 	VBROADCASTI64X4 184(R10), Z13
 	VPERMQ          Z13, Z2, Z13
 	VPSRLVD         Z3, Z13, Z13
 	VPANDD          Z4, Z13, Z13
 	VPSHUFB         Z13, Z5, Z13
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        320(BX)(R9*8), Z13, Z15
+	VPDPBUSD        320(R12), Z13, Z15
 	VPACKSSDW       Z15, Z14, Z13
 	VPMADDWD        Z6, Z13, Z13
 	VBROADCASTI64X4 220(R10), Z14
@@ -242,14 +244,14 @@ inPlace:
 	VPANDD          Z4, Z14, Z14
 	VPSHUFB         Z14, Z5, Z14
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        384(BX)(R9*8), Z14, Z15
+	VPDPBUSD        384(R12), Z14, Z15
 	VBROADCASTI64X4 256(R10), Z14
 	VPERMQ          Z14, Z2, Z14
 	VPSRLVD         Z3, Z14, Z14
 	VPANDD          Z4, Z14, Z14
 	VPSHUFB         Z14, Z5, Z14
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        448(BX)(R9*8), Z14, Z16
+	VPDPBUSD        448(R12), Z14, Z16
 	VPACKSSDW       Z16, Z15, Z14
 	VPMADDWD        Z6, Z14, Z14
 	VPACKSSDW       Z14, Z13, Z13
@@ -609,20 +611,21 @@ group:
 	PREFETCHT0     3136(R10)
 	PREFETCHT1     8320(R10)
 	PREFETCHT0     3200(R10)
+	LEAQ           (BX)(R9*8), R12
 	VBROADCASTI128 4(R10), Y2
 	VPERMQ         $0x50, Y2, Y2
 	VPSRLVD        constant13<>+0(SB), Y2, Y2
 	VPAND          constant14<>+0(SB), Y2, Y2
 	VMOVDQU        constant15<>+0(SB), Y3
 	VPSHUFB        Y2, Y3, Y2
-	VPMADDUBSW     (BX)(R9*8), Y2, Y2
+	VPMADDUBSW     (R12), Y2, Y2
 	VBROADCASTI128 20(R10), Y3
 	VPERMQ         $0x50, Y3, Y3
 	VPSRLVD        constant13<>+0(SB), Y3, Y3
 	VPAND          constant14<>+0(SB), Y3, Y3
 	VMOVDQU        constant15<>+0(SB), Y4
 	VPSHUFB        Y3, Y4, Y3
-	VPMADDUBSW     32(BX)(R9*8), Y3, Y3
+	VPMADDUBSW     32(R12), Y3, Y3
 	VPUNPCKLDQ     Y3, Y2, Y4
 	VPUNPCKHDQ     Y3, Y2, Y2
 	VPADDW         Y4, Y2, Y2
@@ -632,14 +635,14 @@ group:
 	VPAND          constant14<>+0(SB), Y3, Y3
 	VMOVDQU        constant15<>+0(SB), Y4
 	VPSHUFB        Y3, Y4, Y3
-	VPMADDUBSW     64(BX)(R9*8), Y3, Y3
+	VPMADDUBSW     64(R12), Y3, Y3
 	VBROADCASTI128 56(R10), Y4
 	VPERMQ         $0x50, Y4, Y4
 	VPSRLVD        constant13<>+0(SB), Y4, Y4
 	VPAND          constant14<>+0(SB), Y4, Y4
 	VMOVDQU        constant15<>+0(SB), Y5
 	VPSHUFB        Y4, Y5, Y4
-	VPMADDUBSW     96(BX)(R9*8), Y4, Y4
+	VPMADDUBSW     96(R12), Y4, Y4
 	VPUNPCKLDQ     Y4, Y3, Y5
 	VPUNPCKHDQ     Y4, Y3, Y3
 	VPADDW         Y5, Y3, Y3
@@ -652,14 +655,14 @@ group:
 	VPAND          constant14<>+0(SB), Y3, Y3
 	VMOVDQU        constant15<>+0(SB), Y4
 	VPSHUFB        Y3, Y4, Y3
-	VPMADDUBSW     128(BX)(R9*8), Y3, Y3
+	VPMADDUBSW     128(R12), Y3, Y3
 	VBROADCASTI128 92(R10), Y4
 	VPERMQ         $0x50, Y4, Y4
 	VPSRLVD        constant13<>+0(SB), Y4, Y4
 	VPAND          constant14<>+0(SB), Y4, Y4
 	VMOVDQU        constant15<>+0(SB), Y5
 	VPSHUFB        Y4, Y5, Y4
-	VPMADDUBSW     160(BX)(R9*8), Y4, Y4
+	VPMADDUBSW     160(R12), Y4, Y4
 	VPUNPCKLDQ     Y4, Y3, Y5
 	VPUNPCKHDQ     Y4, Y3, Y3
 	VPADDW         Y5, Y3, Y3
@@ -669,14 +672,14 @@ group:
 	VPAND          constant14<>+0(SB), Y4, Y4
 	VMOVDQU        constant15<>+0(SB), Y5
 	VPSHUFB        Y4, Y5, Y4
-	VPMADDUBSW     192(BX)(R9*8), Y4, Y4
+	VPMADDUBSW     192(R12), Y4, Y4
 	VBROADCASTI128 128(R10), Y5
 	VPERMQ         $0x50, Y5, Y5
 	VPSRLVD        constant13<>+0(SB), Y5, Y5
 	VPAND          constant14<>+0(SB), Y5, Y5
 	VMOVDQU        constant15<>+0(SB), Y6
 	VPSHUFB        Y5, Y6, Y5
-	VPMADDUBSW     224(BX)(R9*8), Y5, Y5
+	VPMADDUBSW     224(R12), Y5, Y5
 	VPUNPCKLDQ     Y5, Y4, Y6
 	VPUNPCKHDQ     Y5, Y4, Y4
 	VPADDW         Y6, Y4, Y4
@@ -748,20 +751,21 @@ copy:
 	LEAQ    8(SP), R10
 
 inPlace:
+	LEAQ           (BX)(R9*8), R12
 	VBROADCASTI128 4(R10), Y2
 	VPERMQ         $0x50, Y2, Y2
 	VPSRLVD        constant13<>+0(SB), Y2, Y2
 	VPAND          constant14<>+0(SB), Y2, Y2
 	VMOVDQU        constant15<>+0(SB), Y3
 	VPSHUFB        Y2, Y3, Y2
-	VPMADDUBSW     (BX)(R9*8), Y2, Y2
+	VPMADDUBSW     (R12), Y2, Y2
 	VBROADCASTI128 20(R10), Y3
 	VPERMQ         $0x50, Y3, Y3
 	VPSRLVD        constant13<>+0(SB), Y3, Y3
 	VPAND          constant14<>+0(SB), Y3, Y3
 	VMOVDQU        constant15<>+0(SB), Y4
 	VPSHUFB        Y3, Y4, Y3
-	VPMADDUBSW     32(BX)(R9*8), Y3, Y3
+	VPMADDUBSW     32(R12), Y3, Y3
 	VPUNPCKLDQ     Y3, Y2, Y4
 	VPUNPCKHDQ     Y3, Y2, Y2
 	VPADDW         Y4, Y2, Y2
@@ -771,14 +775,14 @@ inPlace:
 	VPAND          constant14<>+0(SB), Y3, Y3
 	VMOVDQU        constant15<>+0(SB), Y4
 	VPSHUFB        Y3, Y4, Y3
-	VPMADDUBSW     64(BX)(R9*8), Y3, Y3
+	VPMADDUBSW     64(R12), Y3, Y3
 	VBROADCASTI128 56(R10), Y4
 	VPERMQ         $0x50, Y4, Y4
 	VPSRLVD        constant13<>+0(SB), Y4, Y4
 	VPAND          constant14<>+0(SB), Y4, Y4
 	VMOVDQU        constant15<>+0(SB), Y5
 	VPSHUFB        Y4, Y5, Y4
-	VPMADDUBSW     96(BX)(R9*8), Y4, Y4
+	VPMADDUBSW     96(R12), Y4, Y4
 	VPUNPCKLDQ     Y4, Y3, Y5
 	VPUNPCKHDQ     Y4, Y3, Y3
 	VPADDW         Y5, Y3, Y3
@@ -791,14 +795,14 @@ inPlace:
 	VPAND          constant14<>+0(SB), Y3, Y3
 	VMOVDQU        constant15<>+0(SB), Y4
 	VPSHUFB        Y3, Y4, Y3
-	VPMADDUBSW     128(BX)(R9*8), Y3, Y3
+	VPMADDUBSW     128(R12), Y3, Y3
 	VBROADCASTI128 92(R10), Y4
 	VPERMQ         $0x50, Y4, Y4
 	VPSRLVD        constant13<>+0(SB), Y4, Y4
 	VPAND          constant14<>+0(SB), Y4, Y4
 	VMOVDQU        constant15<>+0(SB), Y5
 	VPSHUFB        Y4, Y5, Y4
-	VPMADDUBSW     160(BX)(R9*8), Y4, Y4
+	VPMADDUBSW     160(R12), Y4, Y4
 	VPUNPCKLDQ     Y4, Y3, Y5
 	VPUNPCKHDQ     Y4, Y3, Y3
 	VPADDW         Y5, Y3, Y3
@@ -808,14 +812,14 @@ inPlace:
 	VPAND          constant14<>+0(SB), Y4, Y4
 	VMOVDQU        constant15<>+0(SB), Y5
 	VPSHUFB        Y4, Y5, Y4
-	VPMADDUBSW     192(BX)(R9*8), Y4, Y4
+	VPMADDUBSW     192(R12), Y4, Y4
 	VBROADCASTI128 128(R10), Y5
 	VPERMQ         $0x50, Y5, Y5
 	VPSRLVD        constant13<>+0(SB), Y5, Y5
 	VPAND          constant14<>+0(SB), Y5, Y5
 	VMOVDQU        constant15<>+0(SB), Y6
 	VPSHUFB        Y5, Y6, Y5
-	VPMADDUBSW     224(BX)(R9*8), Y5, Y5
+	VPMADDUBSW     224(R12), Y5, Y5
 	VPUNPCKLDQ     Y5, Y4, Y6
 	VPUNPCKHDQ     Y5, Y4, Y4
 	VPADDW         Y6, Y4, Y4

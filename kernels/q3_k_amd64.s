@@ -57,6 +57,7 @@ group:
 	PREFETCHT0      3200(R10)
 	PREFETCHT1      8384(R10)
 	PREFETCHT0      3264(R10)
+	LEAQ            (BX)(R9*8), R12
 	VBROADCASTI64X4 32(R10), Z13
 	VPSRLVD         Z2, Z13, Z13
 	VPANDD          Z3, Z13, Z13
@@ -64,7 +65,7 @@ group:
 	VPROLVD         Z4, Z14, Z14
 	VPTERNLOGD      $0xf8, Z5, Z14, Z13
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        (BX)(R9*8), Z13, Z14
+	VPDPBUSD        (R12), Z13, Z14
 	VBROADCASTI64X4 32(R10), Z13
 	VPSRLVD         Z6, Z13, Z13
 	VPANDD          Z3, Z13, Z13
@@ -72,7 +73,7 @@ group:
 	VPROLVD         Z7, Z15, Z15
 	VPTERNLOGD      $0xf8, Z5, Z15, Z13
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        64(BX)(R9*8), Z13, Z15
+	VPDPBUSD        64(R12), Z13, Z15
 	VPACKSSDW       Z15, Z14, Z13
 	VPMADDWD        Z8, Z13, Z13
 	VBROADCASTI64X4 64(R10), Z14
@@ -82,7 +83,7 @@ group:
 	VPROLVD         Z9, Z15, Z15
 	VPTERNLOGD      $0xf8, Z5, Z15, Z14
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        128(BX)(R9*8), Z14, Z15
+	VPDPBUSD        128(R12), Z14, Z15
 	VBROADCASTI64X4 64(R10), Z14
 	VPSRLVD         Z6, Z14, Z14
 	VPANDD          Z3, Z14, Z14
@@ -90,7 +91,7 @@ group:
 	VPROLVD         Z10, Z16, Z16
 	VPTERNLOGD      $0xf8, Z5, Z16, Z14
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        192(BX)(R9*8), Z14, Z16
+	VPDPBUSD        192(R12), Z14, Z16
 	VPACKSSDW       Z16, Z15, Z14
 	VPMADDWD        Z8, Z14, Z14
 	VPACKSSDW       Z14, Z13, Z13
@@ -102,7 +103,7 @@ group:
 	VPROLVD         Z4, Z15, Z15
 	VPTERNLOGD      $0xf8, Z5, Z15, Z14
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        256(BX)(R9*8), Z14, Z15
+	VPDPBUSD        256(R12), Z14, Z15
 	VBROADCASTI64X4 142(R10), Z14
 	VPSRLVD         Z6, Z14, Z14
 	VPANDD          Z3, Z14, Z14
@@ -110,7 +111,7 @@ group:
 	VPROLVD         Z7, Z16, Z16
 	VPTERNLOGD      $0xf8, Z5, Z16, Z14
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        320(BX)(R9*8), Z14, Z16
+	VPDPBUSD        320(R12), Z14, Z16
 	VPACKSSDW       Z16, Z15, Z14
 	VPMADDWD        Z8, Z14, Z14
 	VBROADCASTI64X4 174(R10), Z15
@@ -120,7 +121,7 @@ group:
 	VPROLVD         Z9, Z16, Z16
 	VPTERNLOGD      $0xf8, Z5, Z16, Z15
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        384(BX)(R9*8), Z15, Z16
+	VPDPBUSD        384(R12), Z15, Z16
 	VBROADCASTI64X4 174(R10), Z15
 	VPSRLVD         Z6, Z15, Z15
 	VPANDD          Z3, Z15, Z15
@@ -128,7 +129,7 @@ group:
 	VPROLVD         Z10, Z17, Z17
 	VPTERNLOGD      $0xf8, Z5, Z17, Z15
 	VPXORD          Z17, Z17, Z17
-	VPDPBUSD        448(BX)(R9*8), Z15, Z17
+	VPDPBUSD        448(R12), Z15, Z17
 	VPACKSSDW       Z17, Z16, Z15
 	VPMADDWD        Z8, Z15, Z15
 	VPACKSSDW       Z15, Z14, Z14
@@ -220,6 +221,7 @@ copy:
 	LEAQ      8(SP), R10
 
 inPlace:
+	LEAQ            (BX)(R9*8), R12
 	VBROADCASTI64X4 32(R10), Z13
 	VPSRLVD         Z2, Z13, Z13
 	VPANDD          Z3, Z13, Z13
@@ -227,7 +229,7 @@ inPlace:
 	VPROLVD         Z4, Z14, Z14
 	VPTERNLOGD      $0xf8, Z5, Z14, Z13
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        (BX)(R9*8), Z13, Z14
+	VPDPBUSD        (R12), Z13, Z14
 	VBROADCASTI64X4 32(R10), Z13
 	VPSRLVD         Z6, Z13, Z13
 	VPANDD          Z3, Z13, Z13
@@ -235,7 +237,7 @@ inPlace:
 	VPROLVD         Z7, Z15, Z15
 	VPTERNLOGD      $0xf8, Z5, Z15, Z13
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        64(BX)(R9*8), Z13, Z15
+	VPDPBUSD        64(R12), Z13, Z15
 	VPACKSSDW       Z15, Z14, Z13
 	VPMADDWD        Z8, Z13, Z13
 	VBROADCASTI64X4 64(R10), Z14
@@ -245,7 +247,7 @@ inPlace:
 	VPROLVD         Z9, Z15, Z15
 	VPTERNLOGD      $0xf8, Z5, Z15, Z14
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        128(BX)(R9*8), Z14, Z15
+	VPDPBUSD        128(R12), Z14, Z15
 	VBROADCASTI64X4 64(R10), Z14
 	VPSRLVD         Z6, Z14, Z14
 	VPANDD          Z3, Z14, Z14
@@ -253,7 +255,7 @@ inPlace:
 	VPROLVD         Z10, Z16, Z16
 	VPTERNLOGD      $0xf8, Z5, Z16, Z14
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        192(BX)(R9*8), Z14, Z16
+	VPDPBUSD        192(R12), Z14, Z16
 	VPACKSSDW       Z16, Z15, Z14
 	VPMADDWD        Z8, Z14, Z14
 	VPACKSSDW       Z14, Z13, Z13
@@ -265,7 +267,7 @@ inPlace:
 	VPROLVD         Z4, Z15, Z15
 	VPTERNLOGD      $0xf8, Z5, Z15, Z14
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        256(BX)(R9*8), Z14, Z15
+	VPDPBUSD        256(R12), Z14, Z15
 	VBROADCASTI64X4 142(R10), Z14
 	VPSRLVD         Z6, Z14, Z14
 	VPANDD          Z3, Z14, Z14
@@ -273,7 +275,7 @@ inPlace:
 	VPROLVD         Z7, Z16, Z16
 	VPTERNLOGD      $0xf8, Z5, Z16, Z14
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        320(BX)(R9*8), Z14, Z16
+	VPDPBUSD        320(R12), Z14, Z16
 	VPACKSSDW       Z16, Z15, Z14
 	VPMADDWD        Z8, Z14, Z14
 	VBROADCASTI64X4 174(R10), Z15
@@ -283,7 +285,7 @@ inPlace:
 	VPROLVD         Z9, Z16, Z16
 	VPTERNLOGD      $0xf8, Z5, Z16, Z15
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        384(BX)(R9*8), Z15, Z16
+	VPDPBUSD        384(R12), Z15, Z16
 	VBROADCASTI64X4 174(R10), Z15
 	VPSRLVD         Z6, Z15, Z15
 	VPANDD          Z3, Z15, Z15
@@ -291,7 +293,7 @@ inPlace:
 	VPROLVD         Z10, Z17, Z17
 	VPTERNLOGD      $0xf8, Z5, Z17, Z15
 	VPXORD          Z17, Z17, Z17
-	VPDPBUSD        448(BX)(R9*8), Z15, Z17
+	VPDPBUSD        448(R12), Z15, Z17
 	VPACKSSDW       Z17, Z16, Z15
 	VPMADDWD        Z8, Z15, Z15
 	VPACKSSDW       Z15, Z14, Z14
@@ -736,6 +738,7 @@ group:
 	PREFETCHT0     3072(R10)
 	PREFETCHT1     8256(R10)
 	PREFETCHT0     3136(R10)
+	LEAQ           (BX)(R9*8), R11
 	VMOVDQU        32(R10), Y1
 	VPSRLD         $0x00, Y1, Y1
 	VPAND          constant23<>+0(SB), Y1, Y1
@@ -743,7 +746,7 @@ group:
 	VPSLLVD        constant24<>+0(SB), Y2, Y2
 	VPAND          constant25<>+0(SB), Y2, Y2
 	VPOR           Y2, Y1, Y1
-	VPMADDUBSW     (BX)(R9*8), Y1, Y1
+	VPMADDUBSW     (R11), Y1, Y1
 	VMOVDQU        32(R10), Y2
 	VPSRLD         $0x02, Y2, Y2
 	VPAND          constant23<>+0(SB), Y2, Y2
@@ -751,7 +754,7 @@ group:
 	VPSLLVD        constant26<>+0(SB), Y3, Y3
 	VPAND          constant25<>+0(SB), Y3, Y3
 	VPOR           Y3, Y2, Y2
-	VPMADDUBSW     32(BX)(R9*8), Y2, Y2
+	VPMADDUBSW     32(R11), Y2, Y2
 	VPUNPCKLDQ     Y2, Y1, Y3
 	VPUNPCKHDQ     Y2, Y1, Y1
 	VPADDW         Y3, Y1, Y1
@@ -762,7 +765,7 @@ group:
 	VPSRLVD        constant27<>+0(SB), Y3, Y3
 	VPAND          constant25<>+0(SB), Y3, Y3
 	VPOR           Y3, Y2, Y2
-	VPMADDUBSW     64(BX)(R9*8), Y2, Y2
+	VPMADDUBSW     64(R11), Y2, Y2
 	VMOVDQU        32(R10), Y3
 	VPSRLD         $0x06, Y3, Y3
 	VPAND          constant23<>+0(SB), Y3, Y3
@@ -770,7 +773,7 @@ group:
 	VPSRLVD        constant26<>+0(SB), Y4, Y4
 	VPAND          constant25<>+0(SB), Y4, Y4
 	VPOR           Y4, Y3, Y3
-	VPMADDUBSW     96(BX)(R9*8), Y3, Y3
+	VPMADDUBSW     96(R11), Y3, Y3
 	VPUNPCKLDQ     Y3, Y2, Y4
 	VPUNPCKHDQ     Y3, Y2, Y2
 	VPADDW         Y4, Y2, Y2
@@ -784,7 +787,7 @@ group:
 	VPSRLVD        constant24<>+0(SB), Y3, Y3
 	VPAND          constant25<>+0(SB), Y3, Y3
 	VPOR           Y3, Y2, Y2
-	VPMADDUBSW     128(BX)(R9*8), Y2, Y2
+	VPMADDUBSW     128(R11), Y2, Y2
 	VMOVDQU        64(R10), Y3
 	VPSRLD         $0x02, Y3, Y3
 	VPAND          constant23<>+0(SB), Y3, Y3
@@ -792,7 +795,7 @@ group:
 	VPSRLVD        constant28<>+0(SB), Y4, Y4
 	VPAND          constant25<>+0(SB), Y4, Y4
 	VPOR           Y4, Y3, Y3
-	VPMADDUBSW     160(BX)(R9*8), Y3, Y3
+	VPMADDUBSW     160(R11), Y3, Y3
 	VPUNPCKLDQ     Y3, Y2, Y4
 	VPUNPCKHDQ     Y3, Y2, Y2
 	VPADDW         Y4, Y2, Y2
@@ -803,7 +806,7 @@ group:
 	VPSRLVD        constant29<>+0(SB), Y4, Y4
 	VPAND          constant25<>+0(SB), Y4, Y4
 	VPOR           Y4, Y3, Y3
-	VPMADDUBSW     192(BX)(R9*8), Y3, Y3
+	VPMADDUBSW     192(R11), Y3, Y3
 	VMOVDQU        64(R10), Y4
 	VPSRLD         $0x06, Y4, Y4
 	VPAND          constant23<>+0(SB), Y4, Y4
@@ -811,7 +814,7 @@ group:
 	VPSRLVD        constant30<>+0(SB), Y5, Y5
 	VPAND          constant25<>+0(SB), Y5, Y5
 	VPOR           Y5, Y4, Y4
-	VPMADDUBSW     224(BX)(R9*8), Y4, Y4
+	VPMADDUBSW     224(R11), Y4, Y4
 	VPUNPCKLDQ     Y4, Y3, Y5
 	VPUNPCKHDQ     Y4, Y3, Y3
 	VPADDW         Y5, Y3, Y3

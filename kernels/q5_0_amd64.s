@@ -65,56 +65,57 @@ group:
 	PREFETCHT0      3328(R9)
 	PREFETCHT1      8512(R9)
 	PREFETCHT0      3392(R9)
+	LEAQ            (BX)(R8*8), R11
 	VBROADCASTI32X4 6(R9), Z9
 	VBROADCASTI32X4 28(R9), K1, Z9
 	VPSRLVD         Z2, Z9, Z9
 	VPANDD          Z3, Z9, Z9
-	MOVL            2(R9), R11
-	MOVL            24(R9), R12
-	SHLQ            $0x20, R12
-	ORQ             R11, R12
-	KMOVQ           R12, K2
+	MOVL            2(R9), R12
+	MOVL            24(R9), R13
+	SHLQ            $0x20, R13
+	ORQ             R12, R13
+	KMOVQ           R13, K2
 	VPADDB          Z4, Z9, K2, Z9
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        (BX)(R8*8), Z9, Z10
+	VPDPBUSD        (R11), Z9, Z10
 	VBROADCASTI32X4 50(R9), Z9
 	VBROADCASTI32X4 72(R9), K1, Z9
 	VPSRLVD         Z2, Z9, Z9
 	VPANDD          Z3, Z9, Z9
-	MOVL            46(R9), R11
-	MOVL            68(R9), R12
-	SHLQ            $0x20, R12
-	ORQ             R11, R12
-	KMOVQ           R12, K2
+	MOVL            46(R9), R12
+	MOVL            68(R9), R13
+	SHLQ            $0x20, R13
+	ORQ             R12, R13
+	KMOVQ           R13, K2
 	VPADDB          Z4, Z9, K2, Z9
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        64(BX)(R8*8), Z9, Z11
+	VPDPBUSD        64(R11), Z9, Z11
 	VPACKSSDW       Z11, Z10, Z9
 	VPMADDWD        Z5, Z9, Z9
 	VBROADCASTI32X4 94(R9), Z10
 	VBROADCASTI32X4 116(R9), K1, Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
-	MOVL            90(R9), R11
-	MOVL            112(R9), R12
-	SHLQ            $0x20, R12
-	ORQ             R11, R12
-	KMOVQ           R12, K2
+	MOVL            90(R9), R12
+	MOVL            112(R9), R13
+	SHLQ            $0x20, R13
+	ORQ             R12, R13
+	KMOVQ           R13, K2
 	VPADDB          Z4, Z10, K2, Z10
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        128(BX)(R8*8), Z10, Z11
+	VPDPBUSD        128(R11), Z10, Z11
 	VBROADCASTI32X4 138(R9), Z10
 	VBROADCASTI32X4 160(R9), K1, Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
-	MOVL            134(R9), R11
-	MOVL            156(R9), R12
-	SHLQ            $0x20, R12
-	ORQ             R11, R12
-	KMOVQ           R12, K2
+	MOVL            134(R9), R12
+	MOVL            156(R9), R13
+	SHLQ            $0x20, R13
+	ORQ             R12, R13
+	KMOVQ           R13, K2
 	VPADDB          Z4, Z10, K2, Z10
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        192(BX)(R8*8), Z10, Z12
+	VPDPBUSD        192(R11), Z10, Z12
 	VPACKSSDW       Z12, Z11, Z10
 	VPMADDWD        Z5, Z10, Z10
 	VPACKSSDW       Z10, Z9, Z9
@@ -123,52 +124,52 @@ group:
 	VBROADCASTI32X4 204(R9), K1, Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
-	MOVL            178(R9), R11
-	MOVL            200(R9), R12
-	SHLQ            $0x20, R12
-	ORQ             R11, R12
-	KMOVQ           R12, K2
+	MOVL            178(R9), R12
+	MOVL            200(R9), R13
+	SHLQ            $0x20, R13
+	ORQ             R12, R13
+	KMOVQ           R13, K2
 	VPADDB          Z4, Z10, K2, Z10
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        256(BX)(R8*8), Z10, Z11
+	VPDPBUSD        256(R11), Z10, Z11
 	VBROADCASTI32X4 226(R9), Z10
 	VBROADCASTI32X4 248(R9), K1, Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
-	MOVL            222(R9), R11
-	MOVL            244(R9), R12
-	SHLQ            $0x20, R12
-	ORQ             R11, R12
-	KMOVQ           R12, K2
+	MOVL            222(R9), R12
+	MOVL            244(R9), R13
+	SHLQ            $0x20, R13
+	ORQ             R12, R13
+	KMOVQ           R13, K2
 	VPADDB          Z4, Z10, K2, Z10
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        320(BX)(R8*8), Z10, Z12
+	VPDPBUSD        320(R11), Z10, Z12
 	VPACKSSDW       Z12, Z11, Z10
 	VPMADDWD        Z5, Z10, Z10
 	VBROADCASTI32X4 270(R9), Z11
 	VBROADCASTI32X4 292(R9), K1, Z11
 	VPSRLVD         Z2, Z11, Z11
 	VPANDD          Z3, Z11, Z11
-	MOVL            266(R9), R11
-	MOVL            288(R9), R12
-	SHLQ            $0x20, R12
-	ORQ             R11, R12
-	KMOVQ           R12, K2
+	MOVL            266(R9), R12
+	MOVL            288(R9), R13
+	SHLQ            $0x20, R13
+	ORQ             R12, R13
+	KMOVQ           R13, K2
 	VPADDB          Z4, Z11, K2, Z11
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        384(BX)(R8*8), Z11, Z12
+	VPDPBUSD        384(R11), Z11, Z12
 	VBROADCASTI32X4 314(R9), Z11
 	VBROADCASTI32X4 336(R9), K1, Z11
 	VPSRLVD         Z2, Z11, Z11
 	VPANDD          Z3, Z11, Z11
-	MOVL            310(R9), R11
-	MOVL            332(R9), R12
-	SHLQ            $0x20, R12
-	ORQ             R11, R12
-	KMOVQ           R12, K2
+	MOVL            310(R9), R12
+	MOVL            332(R9), R13
+	SHLQ            $0x20, R13
+	ORQ             R12, R13
+	KMOVQ           R13, K2
 	VPADDB          Z4, Z11, K2, Z11
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        448(BX)(R8*8), Z11, Z13
+	VPDPBUSD        448(R11), Z11, Z13
 	VPACKSSDW       Z13, Z12, Z11
 	VPMADDWD        Z5, Z11, Z11
 	VPACKSSDW       Z11, Z10, Z10
@@ -221,56 +222,57 @@ copy:
 	LEAQ      8(SP), R9
 
 inPlace:
+	LEAQ            (BX)(R8*8), R11
 	VBROADCASTI32X4 6(R9), Z9
 	VBROADCASTI32X4 28(R9), K1, Z9
 	VPSRLVD         Z2, Z9, Z9
 	VPANDD          Z3, Z9, Z9
-	MOVL            2(R9), R11
-	MOVL            24(R9), R12
-	SHLQ            $0x20, R12
-	ORQ             R11, R12
-	KMOVQ           R12, K2
+	MOVL            2(R9), R12
+	MOVL            24(R9), R13
+	SHLQ            $0x20, R13
+	ORQ             R12, R13
+	KMOVQ           R13, K2
 	VPADDB          Z4, Z9, K2, Z9
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        (BX)(R8*8), Z9, Z10
+	VPDPBUSD        (R11), Z9, Z10
 	VBROADCASTI32X4 50(R9), Z9
 	VBROADCASTI32X4 72(R9), K1, Z9
 	VPSRLVD         Z2, Z9, Z9
 	VPANDD          Z3, Z9, Z9
-	MOVL            46(R9), R11
-	MOVL            68(R9), R12
-	SHLQ            $0x20, R12
-	ORQ             R11, R12
-	KMOVQ           R12, K2
+	MOVL            46(R9), R12
+	MOVL            68(R9), R13
+	SHLQ            $0x20, R13
+	ORQ             R12, R13
+	KMOVQ           R13, K2
 	VPADDB          Z4, Z9, K2, Z9
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        64(BX)(R8*8), Z9, Z11
+	VPDPBUSD        64(R11), Z9, Z11
 	VPACKSSDW       Z11, Z10, Z9
 	VPMADDWD        Z5, Z9, Z9
 	VBROADCASTI32X4 94(R9), Z10
 	VBROADCASTI32X4 116(R9), K1, Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
-	MOVL            90(R9), R11
-	MOVL            112(R9), R12
-	SHLQ            $0x20, R12
-	ORQ             R11, R12
-	KMOVQ           R12, K2
+	MOVL            90(R9), R12
+	MOVL            112(R9), R13
+	SHLQ            $0x20, R13
+	ORQ             R12, R13
+	KMOVQ           R13, K2
 	VPADDB          Z4, Z10, K2, Z10
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        128(BX)(R8*8), Z10, Z11
+	VPDPBUSD        128(R11), Z10, Z11
 	VBROADCASTI32X4 138(R9), Z10
 	VBROADCASTI32X4 160(R9), K1, Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
-	MOVL            134(R9), R11
-	MOVL            156(R9), R12
-	SHLQ            $0x20, R12
-	ORQ             R11, R12
-	KMOVQ           R12, K2
+	MOVL            134(R9), R12
+	MOVL            156(R9), R13
+	SHLQ            $0x20, R13
+	ORQ             R12, R13
+	KMOVQ           R13, K2
 	VPADDB          Z4, Z10, K2, Z10
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        192(BX)(R8*8), Z10, Z12
+	VPDPBUSD        192(R11), Z10, Z12
 	VPACKSSDW       Z12, Z11, Z10
 	VPMADDWD        Z5, Z10, Z10
 	VPACKSSDW       Z10, Z9, Z9
@@ -279,52 +281,52 @@ inPlace:
 	VBROADCASTI32X4 204(R9), K1, Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
-	MOVL            178(R9), R11
-	MOVL            200(R9), R12
-	SHLQ            $0x20, R12
-	ORQ             R11, R12
-	KMOVQ           R12, K2
+	MOVL            178(R9), R12
+	MOVL            200(R9), R13
+	SHLQ            $0x20, R13
+	ORQ             R12, R13
+	KMOVQ           R13, K2
 	VPADDB          Z4, Z10, K2, Z10
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        256(BX)(R8*8), Z10, Z11
+	VPDPBUSD        256(R11), Z10, Z11
 	VBROADCASTI32X4 226(R9), Z10
 	VBROADCASTI32X4 248(R9), K1, Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
-	MOVL            222(R9), R11
-	MOVL            244(R9), R12
-	SHLQ            $0x20, R12
-	ORQ             R11, R12
-	KMOVQ           R12, K2
+	MOVL            222(R9), R12
+	MOVL            244(R9), R13
+	SHLQ            $0x20, R13
+	ORQ             R12, R13
+	KMOVQ           R13, K2
 	VPADDB          Z4, Z10, K2, Z10
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        320(BX)(R8*8), Z10, Z12
+	VPDPBUSD        320(R11), Z10, Z12
 	VPACKSSDW       Z12, Z11, Z10
 	VPMADDWD        Z5, Z10, Z10
 	VBROADCASTI32X4 270(R9), Z11
 	VBROADCASTI32X4 292(R9), K1, Z11
 	VPSRLVD         Z2, Z11, Z11
 	VPANDD          Z3, Z11, Z11
-	MOVL            266(R9), R11
-	MOVL            288(R9), R12
-	SHLQ            $0x20, R12
-	ORQ             R11, R12
-	KMOVQ           R12, K2
+	MOVL            266(R9), R12
+	MOVL            288(R9), R13
+	SHLQ            $0x20, R13
+	ORQ             R12, R13
+	KMOVQ           R13, K2
 	VPADDB          Z4, Z11, K2, Z11
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        384(BX)(R8*8), Z11, Z12
+	VPDPBUSD        384(R11), Z11, Z12
 	VBROADCASTI32X4 314(R9), Z11
 	VBROADCASTI32X4 336(R9), K1, Z11
 	VPSRLVD         Z2, Z11, Z11
 	VPANDD          Z3, Z11, Z11
-	MOVL            310(R9), R11
-	MOVL            332(R9), R12
-	SHLQ            $0x20, R12
-	ORQ             R11, R12
-	KMOVQ           R12, K2
+	MOVL            310(R9), R12
+	MOVL            332(R9), R13
+	SHLQ            $0x20, R13
+	ORQ             R12, R13
+	KMOVQ           R13, K2
 	VPADDB          Z4, Z11, K2, Z11
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        448(BX)(R8*8), Z11, Z13
+	VPDPBUSD        448(R11), Z11, Z13
 	VPACKSSDW       Z13, Z12, Z11
 	VPMADDWD        Z5, Z11, Z11
 	VPACKSSDW       Z11, Z10, Z10
@@ -741,6 +743,7 @@ group:
 	PREFETCHT0     3136(R9)
 	PREFETCHT1     8320(R9)
 	PREFETCHT0     3200(R9)
+	LEAQ           (BX)(R8*8), R11
 	VBROADCASTI128 6(R9), Y2
 	VPSRLVD        constant16<>+0(SB), Y2, Y2
 	VPAND          constant17<>+0(SB), Y2, Y2
@@ -750,7 +753,7 @@ group:
 	VPCMPEQB       constant19<>+0(SB), Y3, Y3
 	VPAND          constant20<>+0(SB), Y3, Y3
 	VPOR           Y3, Y2, Y2
-	VPMADDUBSW     (BX)(R8*8), Y2, Y2
+	VPMADDUBSW     (R11), Y2, Y2
 	VBROADCASTI128 28(R9), Y3
 	VPSRLVD        constant16<>+0(SB), Y3, Y3
 	VPAND          constant17<>+0(SB), Y3, Y3
@@ -760,7 +763,7 @@ group:
 	VPCMPEQB       constant19<>+0(SB), Y4, Y4
 	VPAND          constant20<>+0(SB), Y4, Y4
 	VPOR           Y4, Y3, Y3
-	VPMADDUBSW     32(BX)(R8*8), Y3, Y3
+	VPMADDUBSW     32(R11), Y3, Y3
 	VPUNPCKLDQ     Y3, Y2, Y4
 	VPUNPCKHDQ     Y3, Y2, Y2
 	VPADDW         Y4, Y2, Y2
@@ -773,7 +776,7 @@ group:
 	VPCMPEQB       constant19<>+0(SB), Y4, Y4
 	VPAND          constant20<>+0(SB), Y4, Y4
 	VPOR           Y4, Y3, Y3
-	VPMADDUBSW     64(BX)(R8*8), Y3, Y3
+	VPMADDUBSW     64(R11), Y3, Y3
 	VBROADCASTI128 72(R9), Y4
 	VPSRLVD        constant16<>+0(SB), Y4, Y4
 	VPAND          constant17<>+0(SB), Y4, Y4
@@ -783,7 +786,7 @@ group:
 	VPCMPEQB       constant19<>+0(SB), Y5, Y5
 	VPAND          constant20<>+0(SB), Y5, Y5
 	VPOR           Y5, Y4, Y4
-	VPMADDUBSW     96(BX)(R8*8), Y4, Y4
+	VPMADDUBSW     96(R11), Y4, Y4
 	VPUNPCKLDQ     Y4, Y3, Y5
 	VPUNPCKHDQ     Y4, Y3, Y3
 	VPADDW         Y5, Y3, Y3
@@ -799,7 +802,7 @@ group:
 	VPCMPEQB       constant19<>+0(SB), Y4, Y4
 	VPAND          constant20<>+0(SB), Y4, Y4
 	VPOR           Y4, Y3, Y3
-	VPMADDUBSW     128(BX)(R8*8), Y3, Y3
+	VPMADDUBSW     128(R11), Y3, Y3
 	VBROADCASTI128 116(R9), Y4
 	VPSRLVD        constant16<>+0(SB), Y4, Y4
 	VPAND          constant17<>+0(SB), Y4, Y4
@@ -809,7 +812,7 @@ group:
 	VPCMPEQB       constant19<>+0(SB), Y5, Y5
 	VPAND          constant20<>+0(SB), Y5, Y5
 	VPOR           Y5, Y4, Y4
-	VPMADDUBSW     160(BX)(R8*8), Y4, Y4
+	VPMADDUBSW     160(R11), Y4, Y4
 	VPUNPCKLDQ     Y4, Y3, Y5
 	VPUNPCKHDQ     Y4, Y3, Y3
 	VPADDW         Y5, Y3, Y3
@@ -822,7 +825,7 @@ group:
 	VPCMPEQB       constant19<>+0(SB), Y5, Y5
 	VPAND          constant20<>+0(SB), Y5, Y5
 	VPOR           Y5, Y4, Y4
-	VPMADDUBSW     192(BX)(R8*8), Y4, Y4
+	VPMADDUBSW     192(R11), Y4, Y4
 	VBROADCASTI128 160(R9), Y5
 	VPSRLVD        constant16<>+0(SB), Y5, Y5
 	VPAND          constant17<>+0(SB), Y5, Y5
@@ -832,7 +835,7 @@ group:
 	VPCMPEQB       constant19<>+0(SB), Y6, Y6
 	VPAND          constant20<>+0(SB), Y6, Y6
 	VPOR           Y6, Y5, Y5
-	VPMADDUBSW     224(BX)(R8*8), Y5, Y5
+	VPMADDUBSW     224(R11), Y5, Y5
 	VPUNPCKLDQ     Y5, Y4, Y6
 	VPUNPCKHDQ     Y5, Y4, Y4
 	VPADDW         Y6, Y4, Y4
@@ -891,6 +894,7 @@ copy:
 	LEAQ    8(SP), R9
 
 inPlace:
+	LEAQ           (BX)(R8*8), R11
 	VBROADCASTI128 6(R9), Y2
 	VPSRLVD        constant16<>+0(SB), Y2, Y2
 	VPAND          constant17<>+0(SB), Y2, Y2
@@ -900,7 +904,7 @@ inPlace:
 	VPCMPEQB       constant19<>+0(SB), Y3, Y3
 	VPAND          constant20<>+0(SB), Y3, Y3
 	VPOR           Y3, Y2, Y2
-	VPMADDUBSW     (BX)(R8*8), Y2, Y2
+	VPMADDUBSW     (R11), Y2, Y2
 	VBROADCASTI128 28(R9), Y3
 	VPSRLVD        constant16<>+0(SB), Y3, Y3
 	VPAND          constant17<>+0(SB), Y3, Y3
@@ -910,7 +914,7 @@ inPlace:
 	VPCMPEQB       constant19<>+0(SB), Y4, Y4
 	VPAND          constant20<>+0(SB), Y4, Y4
 	VPOR           Y4, Y3, Y3
-	VPMADDUBSW     32(BX)(R8*8), Y3, Y3
+	VPMADDUBSW     32(R11), Y3, Y3
 	VPUNPCKLDQ     Y3, Y2, Y4
 	VPUNPCKHDQ     Y3, Y2, Y2
 	VPADDW         Y4, Y2, Y2
@@ -923,7 +927,7 @@ inPlace:
 	VPCMPEQB       constant19<>+0(SB), Y4, Y4
 	VPAND          constant20<>+0(SB), Y4, Y4
 	VPOR           Y4, Y3, Y3
-	VPMADDUBSW     64(BX)(R8*8), Y3, Y3
+	VPMADDUBSW     64(R11), Y3, Y3
 	VBROADCASTI128 72(R9), Y4
 	VPSRLVD        constant16<>+0(SB), Y4, Y4
 	VPAND          constant17<>+0(SB), Y4, Y4
@@ -933,7 +937,7 @@ inPlace:
 	VPCMPEQB       constant19<>+0(SB), Y5, Y5
 	VPAND          constant20<>+0(SB), Y5, Y5
 	VPOR           Y5, Y4, Y4
-	VPMADDUBSW     96(BX)(R8*8), Y4, Y4
+	VPMADDUBSW     96(R11), Y4, Y4
 	VPUNPCKLDQ     Y4, Y3, Y5
 	VPUNPCKHDQ     Y4, Y3, Y3
 	VPADDW         Y5, Y3, Y3
@@ -949,7 +953,7 @@ inPlace:
 	VPCMPEQB       constant19<>+0(SB), Y4, Y4
 	VPAND          constant20<>+0(SB), Y4, Y4
 	VPOR           Y4, Y3, Y3
-	VPMADDUBSW     128(BX)(R8*8), Y3, Y3
+	VPMADDUBSW     128(R11), Y3, Y3
 	VBROADCASTI128 116(R9), Y4
 	VPSRLVD        constant16<>+0(SB), Y4, Y4
 	VPAND          constant17<>+0(SB), Y4, Y4
@@ -959,7 +963,7 @@ inPlace:
 	VPCMPEQB       constant19<>+0(SB), Y5, Y5
 	VPAND          constant20<>+0(SB), Y5, Y5
 	VPOR           Y5, Y4, Y4
-	VPMADDUBSW     160(BX)(R8*8), Y4, Y4
+	VPMADDUBSW     160(R11), Y4, Y4
 	VPUNPCKLDQ     Y4, Y3, Y5
 	VPUNPCKHDQ     Y4, Y3, Y3
 	VPADDW         Y5, Y3, Y3
@@ -972,7 +976,7 @@ inPlace:
 	VPCMPEQB       constant19<>+0(SB), Y5, Y5
 	VPAND          constant20<>+0(SB), Y5, Y5
 	VPOR           Y5, Y4, Y4
-	VPMADDUBSW     192(BX)(R8*8), Y4, Y4
+	VPMADDUBSW     192(R11), Y4, Y4
 	VBROADCASTI128 160(R9), Y5
 	VPSRLVD        constant16<>+0(SB), Y5, Y5
 	VPAND          constant17<>+0(SB), Y5, Y5
@@ -982,7 +986,7 @@ inPlace:
 	VPCMPEQB       constant19<>+0(SB), Y6, Y6
 	VPAND          constant20<>+0(SB), Y6, Y6
 	VPOR           Y6, Y5, Y5
-	VPMADDUBSW     224(BX)(R8*8), Y5, Y5
+	VPMADDUBSW     224(R11), Y5, Y5
 	VPUNPCKLDQ     Y5, Y4, Y6
 	VPUNPCKHDQ     Y5, Y4, Y4
 	VPADDW         Y6, Y4, Y4

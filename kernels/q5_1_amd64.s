@@ -66,56 +66,57 @@ group:
 	PREFETCHT0      3328(R9)
 	PREFETCHT1      8512(R9)
 	PREFETCHT0      3392(R9)
+	LEAQ            (BX)(R8*8), R11
 	VBROADCASTI32X4 8(R9), Z10
 	VBROADCASTI32X4 32(R9), K1, Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
-	MOVL            4(R9), R11
-	MOVL            28(R9), R12
-	SHLQ            $0x20, R12
-	ORQ             R11, R12
-	KMOVQ           R12, K2
+	MOVL            4(R9), R12
+	MOVL            28(R9), R13
+	SHLQ            $0x20, R13
+	ORQ             R12, R13
+	KMOVQ           R13, K2
 	VPADDB          Z4, Z10, K2, Z10
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        (BX)(R8*8), Z10, Z11
+	VPDPBUSD        (R11), Z10, Z11
 	VBROADCASTI32X4 56(R9), Z10
 	VBROADCASTI32X4 80(R9), K1, Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
-	MOVL            52(R9), R11
-	MOVL            76(R9), R12
-	SHLQ            $0x20, R12
-	ORQ             R11, R12
-	KMOVQ           R12, K2
+	MOVL            52(R9), R12
+	MOVL            76(R9), R13
+	SHLQ            $0x20, R13
+	ORQ             R12, R13
+	KMOVQ           R13, K2
 	VPADDB          Z4, Z10, K2, Z10
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        64(BX)(R8*8), Z10, Z12
+	VPDPBUSD        64(R11), Z10, Z12
 	VPACKSSDW       Z12, Z11, Z10
 	VPMADDWD        Z5, Z10, Z10
 	VBROADCASTI32X4 104(R9), Z11
 	VBROADCASTI32X4 128(R9), K1, Z11
 	VPSRLVD         Z2, Z11, Z11
 	VPANDD          Z3, Z11, Z11
-	MOVL            100(R9), R11
-	MOVL            124(R9), R12
-	SHLQ            $0x20, R12
-	ORQ             R11, R12
-	KMOVQ           R12, K2
+	MOVL            100(R9), R12
+	MOVL            124(R9), R13
+	SHLQ            $0x20, R13
+	ORQ             R12, R13
+	KMOVQ           R13, K2
 	VPADDB          Z4, Z11, K2, Z11
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        128(BX)(R8*8), Z11, Z12
+	VPDPBUSD        128(R11), Z11, Z12
 	VBROADCASTI32X4 152(R9), Z11
 	VBROADCASTI32X4 176(R9), K1, Z11
 	VPSRLVD         Z2, Z11, Z11
 	VPANDD          Z3, Z11, Z11
-	MOVL            148(R9), R11
-	MOVL            172(R9), R12
-	SHLQ            $0x20, R12
-	ORQ             R11, R12
-	KMOVQ           R12, K2
+	MOVL            148(R9), R12
+	MOVL            172(R9), R13
+	SHLQ            $0x20, R13
+	ORQ             R12, R13
+	KMOVQ           R13, K2
 	VPADDB          Z4, Z11, K2, Z11
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        192(BX)(R8*8), Z11, Z13
+	VPDPBUSD        192(R11), Z11, Z13
 	VPACKSSDW       Z13, Z12, Z11
 	VPMADDWD        Z5, Z11, Z11
 	VPACKSSDW       Z11, Z10, Z10
@@ -124,52 +125,52 @@ group:
 	VBROADCASTI32X4 224(R9), K1, Z11
 	VPSRLVD         Z2, Z11, Z11
 	VPANDD          Z3, Z11, Z11
-	MOVL            196(R9), R11
-	MOVL            220(R9), R12
-	SHLQ            $0x20, R12
-	ORQ             R11, R12
-	KMOVQ           R12, K2
+	MOVL            196(R9), R12
+	MOVL            220(R9), R13
+	SHLQ            $0x20, R13
+	ORQ             R12, R13
+	KMOVQ           R13, K2
 	VPADDB          Z4, Z11, K2, Z11
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        256(BX)(R8*8), Z11, Z12
+	VPDPBUSD        256(R11), Z11, Z12
 	VBROADCASTI32X4 248(R9), Z11
 	VBROADCASTI32X4 272(R9), K1, Z11
 	VPSRLVD         Z2, Z11, Z11
 	VPANDD          Z3, Z11, Z11
-	MOVL            244(R9), R11
-	MOVL            268(R9), R12
-	SHLQ            $0x20, R12
-	ORQ             R11, R12
-	KMOVQ           R12, K2
+	MOVL            244(R9), R12
+	MOVL            268(R9), R13
+	SHLQ            $0x20, R13
+	ORQ             R12, R13
+	KMOVQ           R13, K2
 	VPADDB          Z4, Z11, K2, Z11
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        320(BX)(R8*8), Z11, Z13
+	VPDPBUSD        320(R11), Z11, Z13
 	VPACKSSDW       Z13, Z12, Z11
 	VPMADDWD        Z5, Z11, Z11
 	VBROADCASTI32X4 296(R9), Z12
 	VBROADCASTI32X4 320(R9), K1, Z12
 	VPSRLVD         Z2, Z12, Z12
 	VPANDD          Z3, Z12, Z12
-	MOVL            292(R9), R11
-	MOVL            316(R9), R12
-	SHLQ            $0x20, R12
-	ORQ             R11, R12
-	KMOVQ           R12, K2
+	MOVL            292(R9), R12
+	MOVL            316(R9), R13
+	SHLQ            $0x20, R13
+	ORQ             R12, R13
+	KMOVQ           R13, K2
 	VPADDB          Z4, Z12, K2, Z12
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        384(BX)(R8*8), Z12, Z13
+	VPDPBUSD        384(R11), Z12, Z13
 	VBROADCASTI32X4 344(R9), Z12
 	VBROADCASTI32X4 368(R9), K1, Z12
 	VPSRLVD         Z2, Z12, Z12
 	VPANDD          Z3, Z12, Z12
-	MOVL            340(R9), R11
-	MOVL            364(R9), R12
-	SHLQ            $0x20, R12
-	ORQ             R11, R12
-	KMOVQ           R12, K2
+	MOVL            340(R9), R12
+	MOVL            364(R9), R13
+	SHLQ            $0x20, R13
+	ORQ             R12, R13
+	KMOVQ           R13, K2
 	VPADDB          Z4, Z12, K2, Z12
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        448(BX)(R8*8), Z12, Z14
+	VPDPBUSD        448(R11), Z12, Z14
 	VPACKSSDW       Z14, Z13, Z12
 	VPMADDWD        Z5, Z12, Z12
 	VPACKSSDW       Z12, Z11, Z11
@@ -226,56 +227,57 @@ copy:
 	LEAQ      8(SP), R9
 
 inPlace:
+	LEAQ            (BX)(R8*8), R11
 	VBROADCASTI32X4 8(R9), Z10
 	VBROADCASTI32X4 32(R9), K1, Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
-	MOVL            4(R9), R11
-	MOVL            28(R9), R12
-	SHLQ            $0x20, R12
-	ORQ             R11, R12
-	KMOVQ           R12, K2
+	MOVL            4(R9), R12
+	MOVL            28(R9), R13
+	SHLQ            $0x20, R13
+	ORQ             R12, R13
+	KMOVQ           R13, K2
 	VPADDB          Z4, Z10, K2, Z10
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        (BX)(R8*8), Z10, Z11
+	VPDPBUSD        (R11), Z10, Z11
 	VBROADCASTI32X4 56(R9), Z10
 	VBROADCASTI32X4 80(R9), K1, Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
-	MOVL            52(R9), R11
-	MOVL            76(R9), R12
-	SHLQ            $0x20, R12
-	ORQ             R11, R12
-	KMOVQ           R12, K2
+	MOVL            52(R9), R12
+	MOVL            76(R9), R13
+	SHLQ            $0x20, R13
+	ORQ             R12, R13
+	KMOVQ           R13, K2
 	VPADDB          Z4, Z10, K2, Z10
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        64(BX)(R8*8), Z10, Z12
+	VPDPBUSD        64(R11), Z10, Z12
 	VPACKSSDW       Z12, Z11, Z10
 	VPMADDWD        Z5, Z10, Z10
 	VBROADCASTI32X4 104(R9), Z11
 	VBROADCASTI32X4 128(R9), K1, Z11
 	VPSRLVD         Z2, Z11, Z11
 	VPANDD          Z3, Z11, Z11
-	MOVL            100(R9), R11
-	MOVL            124(R9), R12
-	SHLQ            $0x20, R12
-	ORQ             R11, R12
-	KMOVQ           R12, K2
+	MOVL            100(R9), R12
+	MOVL            124(R9), R13
+	SHLQ            $0x20, R13
+	ORQ             R12, R13
+	KMOVQ           R13, K2
 	VPADDB          Z4, Z11, K2, Z11
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        128(BX)(R8*8), Z11, Z12
+	VPDPBUSD        128(R11), Z11, Z12
 	VBROADCASTI32X4 152(R9), Z11
 	VBROADCASTI32X4 176(R9), K1, Z11
 	VPSRLVD         Z2, Z11, Z11
 	VPANDD          Z3, Z11, Z11
-	MOVL            148(R9), R11
-	MOVL            172(R9), R12
-	SHLQ            $0x20, R12
-	ORQ             R11, R12
-	KMOVQ           R12, K2
+	MOVL            148(R9), R12
+	MOVL            172(R9), R13
+	SHLQ            $0x20, R13
+	ORQ             R12, R13
+	KMOVQ           R13, K2
 	VPADDB          Z4, Z11, K2, Z11
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        192(BX)(R8*8), Z11, Z13
+	VPDPBUSD        192(R11), Z11, Z13
 	VPACKSSDW       Z13, Z12, Z11
 	VPMADDWD        Z5, Z11, Z11
 	VPACKSSDW       Z11, Z10, Z10
@@ -284,52 +286,52 @@ inPlace:
 	VBROADCASTI32X4 224(R9), K1, Z11
 	VPSRLVD         Z2, Z11, Z11
 	VPANDD          Z3, Z11, Z11
-	MOVL            196(R9), R11
-	MOVL            220(R9), R12
-	SHLQ            $0x20, R12
-	ORQ             R11, R12
-	KMOVQ           R12, K2
+	MOVL            196(R9), R12
+	MOVL            220(R9), R13
+	SHLQ            $0x20, R13
+	ORQ             R12, R13
+	KMOVQ           R13, K2
 	VPADDB          Z4, Z11, K2, Z11
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        256(BX)(R8*8), Z11, Z12
+	VPDPBUSD        256(R11), Z11, Z12
 	VBROADCASTI32X4 248(R9), Z11
 	VBROADCASTI32X4 272(R9), K1, Z11
 	VPSRLVD         Z2, Z11, Z11
 	VPANDD          Z3, Z11, Z11
-	MOVL            244(R9), R11
-	MOVL            268(R9), R12
-	SHLQ            $0x20, R12
-	ORQ             R11, R12
-	KMOVQ           R12, K2
+	MOVL            244(R9), R12
+	MOVL            268(R9), R13
+	SHLQ            $0x20, R13
+	ORQ             R12, R13
+	KMOVQ           R13, K2
 	VPADDB          Z4, Z11, K2, Z11
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        320(BX)(R8*8), Z11, Z13
+	VPDPBUSD        320(R11), Z11, Z13
 	VPACKSSDW       Z13, Z12, Z11
 	VPMADDWD        Z5, Z11, Z11
 	VBROADCASTI32X4 296(R9), Z12
 	VBROADCASTI32X4 320(R9), K1, Z12
 	VPSRLVD         Z2, Z12, Z12
 	VPANDD          Z3, Z12, Z12
-	MOVL            292(R9), R11
-	MOVL            316(R9), R12
-	SHLQ            $0x20, R12
-	ORQ             R11, R12
-	KMOVQ           R12, K2
+	MOVL            292(R9), R12
+	MOVL            316(R9), R13
+	SHLQ            $0x20, R13
+	ORQ             R12, R13
+	KMOVQ           R13, K2
 	VPADDB          Z4, Z12, K2, Z12
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        384(BX)(R8*8), Z12, Z13
+	VPDPBUSD        384(R11), Z12, Z13
 	VBROADCASTI32X4 344(R9), Z12
 	VBROADCASTI32X4 368(R9), K1, Z12
 	VPSRLVD         Z2, Z12, Z12
 	VPANDD          Z3, Z12, Z12
-	MOVL            340(R9), R11
-	MOVL            364(R9), R12
-	SHLQ            $0x20, R12
-	ORQ             R11, R12
-	KMOVQ           R12, K2
+	MOVL            340(R9), R12
+	MOVL            364(R9), R13
+	SHLQ            $0x20, R13
+	ORQ             R12, R13
+	KMOVQ           R13, K2
 	VPADDB          Z4, Z12, K2, Z12
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        448(BX)(R8*8), Z12, Z14
+	VPDPBUSD        448(R11), Z12, Z14
 	VPACKSSDW       Z14, Z13, Z12
 	VPMADDWD        Z5, Z12, Z12
 	VPACKSSDW       Z12, Z11, Z11
@@ -767,6 +769,7 @@ group:
 	PREFETCHT0     3136(R9)
 	PREFETCHT1     8320(R9)
 	PREFETCHT0     3200(R9)
+	LEAQ           (BX)(R8*8), R11
 	VBROADCASTI128 8(R9), Y2
 	VPSRLVD        constant17<>+0(SB), Y2, Y2
 	VPAND          constant18<>+0(SB), Y2, Y2
@@ -776,7 +779,7 @@ group:
 	VPCMPEQB       constant20<>+0(SB), Y3, Y3
 	VPAND          constant21<>+0(SB), Y3, Y3
 	VPOR           Y3, Y2, Y2
-	VPMADDUBSW     (BX)(R8*8), Y2, Y2
+	VPMADDUBSW     (R11), Y2, Y2
 	VBROADCASTI128 32(R9), Y3
 	VPSRLVD        constant17<>+0(SB), Y3, Y3
 	VPAND          constant18<>+0(SB), Y3, Y3
@@ -786,7 +789,7 @@ group:
 	VPCMPEQB       constant20<>+0(SB), Y4, Y4
 	VPAND          constant21<>+0(SB), Y4, Y4
 	VPOR           Y4, Y3, Y3
-	VPMADDUBSW     32(BX)(R8*8), Y3, Y3
+	VPMADDUBSW     32(R11), Y3, Y3
 	VPUNPCKLDQ     Y3, Y2, Y4
 	VPUNPCKHDQ     Y3, Y2, Y2
 	VPADDW         Y4, Y2, Y2
@@ -799,7 +802,7 @@ group:
 	VPCMPEQB       constant20<>+0(SB), Y4, Y4
 	VPAND          constant21<>+0(SB), Y4, Y4
 	VPOR           Y4, Y3, Y3
-	VPMADDUBSW     64(BX)(R8*8), Y3, Y3
+	VPMADDUBSW     64(R11), Y3, Y3
 	VBROADCASTI128 80(R9), Y4
 	VPSRLVD        constant17<>+0(SB), Y4, Y4
 	VPAND          constant18<>+0(SB), Y4, Y4
@@ -809,7 +812,7 @@ group:
 	VPCMPEQB       constant20<>+0(SB), Y5, Y5
 	VPAND          constant21<>+0(SB), Y5, Y5
 	VPOR           Y5, Y4, Y4
-	VPMADDUBSW     96(BX)(R8*8), Y4, Y4
+	VPMADDUBSW     96(R11), Y4, Y4
 	VPUNPCKLDQ     Y4, Y3, Y5
 	VPUNPCKHDQ     Y4, Y3, Y3
 	VPADDW         Y5, Y3, Y3
@@ -825,7 +828,7 @@ group:
 	VPCMPEQB       constant20<>+0(SB), Y4, Y4
 	VPAND          constant21<>+0(SB), Y4, Y4
 	VPOR           Y4, Y3, Y3
-	VPMADDUBSW     128(BX)(R8*8), Y3, Y3
+	VPMADDUBSW     128(R11), Y3, Y3
 	VBROADCASTI128 128(R9), Y4
 	VPSRLVD        constant17<>+0(SB), Y4, Y4
 	VPAND          constant18<>+0(SB), Y4, Y4
@@ -835,7 +838,7 @@ group:
 	VPCMPEQB       constant20<>+0(SB), Y5, Y5
 	VPAND          constant21<>+0(SB), Y5, Y5
 	VPOR           Y5, Y4, Y4
-	VPMADDUBSW     160(BX)(R8*8), Y4, Y4
+	VPMADDUBSW     160(R11), Y4, Y4
 	VPUNPCKLDQ     Y4, Y3, Y5
 	VPUNPCKHDQ     Y4, Y3, Y3
 	VPADDW         Y5, Y3, Y3
@@ -848,7 +851,7 @@ group:
 	VPCMPEQB       constant20<>+0(SB), Y5, Y5
 	VPAND          constant21<>+0(SB), Y5, Y5
 	VPOR           Y5, Y4, Y4
-	VPMADDUBSW     192(BX)(R8*8), Y4, Y4
+	VPMADDUBSW     192(R11), Y4, Y4
 	VBROADCASTI128 176(R9), Y5
 	VPSRLVD        constant17<>+0(SB), Y5, Y5
 	VPAND          constant18<>+0(SB), Y5, Y5
@@ -858,7 +861,7 @@ group:
 	VPCMPEQB       constant20<>+0(SB), Y6, Y6
 	VPAND          constant21<>+0(SB), Y6, Y6
 	VPOR           Y6, Y5, Y5
-	VPMADDUBSW     224(BX)(R8*8), Y5, Y5
+	VPMADDUBSW     224(R11), Y5, Y5
 	VPUNPCKLDQ     Y5, Y4, Y6
 	VPUNPCKHDQ     Y5, Y4, Y4
 	VPADDW         Y6, Y4, Y4
@@ -921,6 +924,7 @@ copy:
 	LEAQ    8(SP), R9
 
 inPlace:
+	LEAQ           (BX)(R8*8), R11
 	VBROADCASTI128 8(R9), Y2
 	VPSRLVD        constant17<>+0(SB), Y2, Y2
 	VPAND          constant18<>+0(SB), Y2, Y2
@@ -930,7 +934,7 @@ inPlace:
 	VPCMPEQB       constant20<>+0(SB), Y3, Y3
 	VPAND          constant21<>+0(SB), Y3, Y3
 	VPOR           Y3, Y2, Y2
-	VPMADDUBSW     (BX)(R8*8), Y2, Y2
+	VPMADDUBSW     (R11), Y2, Y2
 	VBROADCASTI128 32(R9), Y3
 	VPSRLVD        constant17<>+0(SB), Y3, Y3
 	VPAND          constant18<>+0(SB), Y3, Y3
@@ -940,7 +944,7 @@ inPlace:
 	VPCMPEQB       constant20<>+0(SB), Y4, Y4
 	VPAND          constant21<>+0(SB), Y4, Y4
 	VPOR           Y4, Y3, Y3
-	VPMADDUBSW     32(BX)(R8*8), Y3, Y3
+	VPMADDUBSW     32(R11), Y3, Y3
 	VPUNPCKLDQ     Y3, Y2, Y4
 	VPUNPCKHDQ     Y3, Y2, Y2
 	VPADDW         Y4, Y2, Y2
@@ -953,7 +957,7 @@ inPlace:
 	VPCMPEQB       constant20<>+0(SB), Y4, Y4
 	VPAND          constant21<>+0(SB), Y4, Y4
 	VPOR           Y4, Y3, Y3
-	VPMADDUBSW     64(BX)(R8*8), Y3, Y3
+	VPMADDUBSW     64(R11), Y3, Y3
 	VBROADCASTI128 80(R9), Y4
 	VPSRLVD        constant17<>+0(SB), Y4, Y4
 	VPAND          constant18<>+0(SB), Y4, Y4
@@ -963,7 +967,7 @@ inPlace:
 	VPCMPEQB       constant20<>+0(SB), Y5, Y5
 	VPAND          constant21<>+0(SB), Y5, Y5
 	VPOR           Y5, Y4, Y4
-	VPMADDUBSW     96(BX)(R8*8), Y4, Y4
+	VPMADDUBSW     96(R11), Y4, Y4
 	VPUNPCKLDQ     Y4, Y3, Y5
 	VPUNPCKHDQ     Y4, Y3, Y3
 	VPADDW         Y5, Y3, Y3
@@ -979,7 +983,7 @@ inPlace:
 	VPCMPEQB       constant20<>+0(SB), Y4, Y4
 	VPAND          constant21<>+0(SB), Y4, Y4
 	VPOR           Y4, Y3, Y3
-	VPMADDUBSW     128(BX)(R8*8), Y3, Y3
+	VPMADDUBSW     128(R11), Y3, Y3
 	VBROADCASTI128 128(R9), Y4
 	VPSRLVD        constant17<>+0(SB), Y4, Y4
 	VPAND          constant18<>+0(SB), Y4, Y4
@@ -989,7 +993,7 @@ inPlace:
 	VPCMPEQB       constant20<>+0(SB), Y5, Y5
 	VPAND          constant21<>+0(SB), Y5, Y5
 	VPOR           Y5, Y4, Y4
-	VPMADDUBSW     160(BX)(R8*8), Y4, Y4
+	VPMADDUBSW     160(R11), Y4, Y4
 	VPUNPCKLDQ     Y4, Y3, Y5
 	VPUNPCKHDQ     Y4, Y3, Y3
 	VPADDW         Y5, Y3, Y3
@@ -1002,7 +1006,7 @@ inPlace:
 	VPCMPEQB       constant20<>+0(SB), Y5, Y5
 	VPAND          constant21<>+0(SB), Y5, Y5
 	VPOR           Y5, Y4, Y4
-	VPMADDUBSW     192(BX)(R8*8), Y4, Y4
+	VPMADDUBSW     192(R11), Y4, Y4
 	VBROADCASTI128 176(R9), Y5
 	VPSRLVD        constant17<>+0(SB), Y5, Y5
 	VPAND          constant18<>+0(SB), Y5, Y5
@@ -1012,7 +1016,7 @@ inPlace:
 	VPCMPEQB       constant20<>+0(SB), Y6, Y6
 	VPAND          constant21<>+0(SB), Y6, Y6
 	VPOR           Y6, Y5, Y5
-	VPMADDUBSW     224(BX)(R8*8), Y5, Y5
+	VPMADDUBSW     224(R11), Y5, Y5
 	VPUNPCKLDQ     Y5, Y4, Y6
 	VPUNPCKHDQ     Y5, Y4, Y4
 	VPADDW         Y6, Y4, Y4

@@ -65,6 +65,7 @@ group:
 	PREFETCHT0      3328(R9)
 	PREFETCHT1      8512(R9)
 	PREFETCHT0      3392(R9)
+	LEAQ            (BX)(R8*8), R11
 	VBROADCASTI64X4 48(R9), Z14
 	VPSRLVD         Z2, Z14, Z14
 	VPANDD          Z3, Z14, Z14
@@ -72,7 +73,7 @@ group:
 	VPROLVD         Z4, Z15, Z15
 	VPTERNLOGD      $0xf8, Z5, Z15, Z14
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        (BX)(R8*8), Z14, Z15
+	VPDPBUSD        (R11), Z14, Z15
 	VBROADCASTI64X4 80(R9), Z14
 	VPSRLVD         Z2, Z14, Z14
 	VPANDD          Z3, Z14, Z14
@@ -80,7 +81,7 @@ group:
 	VPROLVD         Z6, Z16, Z16
 	VPTERNLOGD      $0xf8, Z5, Z16, Z14
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        64(BX)(R8*8), Z14, Z16
+	VPDPBUSD        64(R11), Z14, Z16
 	VPACKSSDW       Z16, Z15, Z14
 	VPMADDWD        Z7, Z14, Z14
 	VBROADCASTI64X4 112(R9), Z15
@@ -90,7 +91,7 @@ group:
 	VPROLVD         Z8, Z16, Z16
 	VPTERNLOGD      $0xf8, Z5, Z16, Z15
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        128(BX)(R8*8), Z15, Z16
+	VPDPBUSD        128(R11), Z15, Z16
 	VBROADCASTI64X4 144(R9), Z15
 	VPSRLVD         Z2, Z15, Z15
 	VPANDD          Z3, Z15, Z15
@@ -98,7 +99,7 @@ group:
 	VPROLVD         Z9, Z17, Z17
 	VPTERNLOGD      $0xf8, Z5, Z17, Z15
 	VPXORD          Z17, Z17, Z17
-	VPDPBUSD        192(BX)(R8*8), Z15, Z17
+	VPDPBUSD        192(R11), Z15, Z17
 	VPACKSSDW       Z17, Z16, Z15
 	VPMADDWD        Z7, Z15, Z15
 	VPACKSSDW       Z15, Z14, Z14
@@ -110,7 +111,7 @@ group:
 	VPROLVD         Z4, Z16, Z16
 	VPTERNLOGD      $0xf8, Z5, Z16, Z15
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        256(BX)(R8*8), Z15, Z16
+	VPDPBUSD        256(R11), Z15, Z16
 	VBROADCASTI64X4 256(R9), Z15
 	VPSRLVD         Z2, Z15, Z15
 	VPANDD          Z3, Z15, Z15
@@ -118,7 +119,7 @@ group:
 	VPROLVD         Z6, Z17, Z17
 	VPTERNLOGD      $0xf8, Z5, Z17, Z15
 	VPXORD          Z17, Z17, Z17
-	VPDPBUSD        320(BX)(R8*8), Z15, Z17
+	VPDPBUSD        320(R11), Z15, Z17
 	VPACKSSDW       Z17, Z16, Z15
 	VPMADDWD        Z7, Z15, Z15
 	VBROADCASTI64X4 288(R9), Z16
@@ -128,7 +129,7 @@ group:
 	VPROLVD         Z8, Z17, Z17
 	VPTERNLOGD      $0xf8, Z5, Z17, Z16
 	VPXORD          Z17, Z17, Z17
-	VPDPBUSD        384(BX)(R8*8), Z16, Z17
+	VPDPBUSD        384(R11), Z16, Z17
 	VBROADCASTI64X4 320(R9), Z16
 	VPSRLVD         Z2, Z16, Z16
 	VPANDD          Z3, Z16, Z16
@@ -136,7 +137,7 @@ group:
 	VPROLVD         Z9, Z18, Z18
 	VPTERNLOGD      $0xf8, Z5, Z18, Z16
 	VPXORD          Z18, Z18, Z18
-	VPDPBUSD        448(BX)(R8*8), Z16, Z18
+	VPDPBUSD        448(R11), Z16, Z18
 	VPACKSSDW       Z18, Z17, Z16
 	VPMADDWD        Z7, Z16, Z16
 	VPACKSSDW       Z16, Z15, Z15
@@ -215,6 +216,7 @@ copy:
 	LEAQ      8(SP), R9
 
 inPlace:
+	LEAQ            (BX)(R8*8), R11
 	VBROADCASTI64X4 48(R9), Z14
 	VPSRLVD         Z2, Z14, Z14
 	VPANDD          Z3, Z14, Z14
@@ -222,7 +224,7 @@ inPlace:
 	VPROLVD         Z4, Z15, Z15
 	VPTERNLOGD      $0xf8, Z5, Z15, Z14
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        (BX)(R8*8), Z14, Z15
+	VPDPBUSD        (R11), Z14, Z15
 	VBROADCASTI64X4 80(R9), Z14
 	VPSRLVD         Z2, Z14, Z14
 	VPANDD          Z3, Z14, Z14
@@ -230,7 +232,7 @@ inPlace:
 	VPROLVD         Z6, Z16, Z16
 	VPTERNLOGD      $0xf8, Z5, Z16, Z14
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        64(BX)(R8*8), Z14, Z16
+	VPDPBUSD        64(R11), Z14, Z16
 	VPACKSSDW       Z16, Z15, Z14
 	VPMADDWD        Z7, Z14, Z14
 	VBROADCASTI64X4 112(R9), Z15
@@ -240,7 +242,7 @@ inPlace:
 	VPROLVD         Z8, Z16, Z16
 	VPTERNLOGD      $0xf8, Z5, Z16, Z15
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        128(BX)(R8*8), Z15, Z16
+	VPDPBUSD        128(R11), Z15, Z16
 	VBROADCASTI64X4 144(R9), Z15
 	VPSRLVD         Z2, Z15, Z15
 	VPANDD          Z3, Z15, Z15
@@ -248,7 +250,7 @@ inPlace:
 	VPROLVD         Z9, Z17, Z17
 	VPTERNLOGD      $0xf8, Z5, Z17, Z15
 	VPXORD          Z17, Z17, Z17
-	VPDPBUSD        192(BX)(R8*8), Z15, Z17
+	VPDPBUSD        192(R11), Z15, Z17
 	VPACKSSDW       Z17, Z16, Z15
 	VPMADDWD        Z7, Z15, Z15
 	VPACKSSDW       Z15, Z14, Z14
@@ -260,7 +262,7 @@ inPlace:
 	VPROLVD         Z4, Z16, Z16
 	VPTERNLOGD      $0xf8, Z5, Z16, Z15
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        256(BX)(R8*8), Z15, Z16
+	VPDPBUSD        256(R11), Z15, Z16
 	VBROADCASTI64X4 256(R9), Z15
 	VPSRLVD         Z2, Z15, Z15
 	VPANDD          Z3, Z15, Z15
@@ -268,7 +270,7 @@ inPlace:
 	VPROLVD         Z6, Z17, Z17
 	VPTERNLOGD      $0xf8, Z5, Z17, Z15
 	VPXORD          Z17, Z17, Z17
-	VPDPBUSD        320(BX)(R8*8), Z15, Z17
+	VPDPBUSD        320(R11), Z15, Z17
 	VPACKSSDW       Z17, Z16, Z15
 	VPMADDWD        Z7, Z15, Z15
 	VBROADCASTI64X4 288(R9), Z16
@@ -278,7 +280,7 @@ inPlace:
 	VPROLVD         Z8, Z17, Z17
 	VPTERNLOGD      $0xf8, Z5, Z17, Z16
 	VPXORD          Z17, Z17, Z17
-	VPDPBUSD        384(BX)(R8*8), Z16, Z17
+	VPDPBUSD        384(R11), Z16, Z17
 	VBROADCASTI64X4 320(R9), Z16
 	VPSRLVD         Z2, Z16, Z16
 	VPANDD          Z3, Z16, Z16
@@ -286,7 +288,7 @@ inPlace:
 	VPROLVD         Z9, Z18, Z18
 	VPTERNLOGD      $0xf8, Z5, Z18, Z16
 	VPXORD          Z18, Z18, Z18
-	VPDPBUSD        448(BX)(R8*8), Z16, Z18
+	VPDPBUSD        448(R11), Z16, Z18
 	VPACKSSDW       Z18, Z17, Z16
 	VPMADDWD        Z7, Z16, Z16
 	VPACKSSDW       Z16, Z15, Z15
@@ -719,6 +721,7 @@ group:
 	PREFETCHT0     3136(R9)
 	PREFETCHT1     8320(R9)
 	PREFETCHT0     3200(R9)
+	LEAQ           (BX)(R8*8), R10
 	VMOVDQU        48(R9), Y1
 	VPSRLD         $0x04, Y1, Y2
 	VPAND          constant19<>+0(SB), Y1, Y1
@@ -727,12 +730,12 @@ group:
 	VPSLLVD        constant20<>+0(SB), Y3, Y3
 	VPAND          constant21<>+0(SB), Y3, Y3
 	VPOR           Y3, Y1, Y1
-	VPMADDUBSW     (BX)(R8*8), Y1, Y1
+	VPMADDUBSW     (R10), Y1, Y1
 	VMOVDQU        16(R9), Y3
 	VPSLLVD        constant22<>+0(SB), Y3, Y3
 	VPAND          constant21<>+0(SB), Y3, Y3
 	VPOR           Y3, Y2, Y2
-	VPMADDUBSW     32(BX)(R8*8), Y2, Y2
+	VPMADDUBSW     32(R10), Y2, Y2
 	VPUNPCKLDQ     Y2, Y1, Y3
 	VPUNPCKHDQ     Y2, Y1, Y1
 	VPADDW         Y3, Y1, Y1
@@ -744,12 +747,12 @@ group:
 	VPSLLVD        constant23<>+0(SB), Y4, Y4
 	VPAND          constant21<>+0(SB), Y4, Y4
 	VPOR           Y4, Y2, Y2
-	VPMADDUBSW     64(BX)(R8*8), Y2, Y2
+	VPMADDUBSW     64(R10), Y2, Y2
 	VMOVDQU        16(R9), Y4
 	VPSLLVD        constant24<>+0(SB), Y4, Y4
 	VPAND          constant21<>+0(SB), Y4, Y4
 	VPOR           Y4, Y3, Y3
-	VPMADDUBSW     96(BX)(R8*8), Y3, Y3
+	VPMADDUBSW     96(R10), Y3, Y3
 	VPUNPCKLDQ     Y3, Y2, Y4
 	VPUNPCKHDQ     Y3, Y2, Y2
 	VPADDW         Y4, Y2, Y2
@@ -764,12 +767,12 @@ group:
 	VPSRLVD        constant25<>+0(SB), Y4, Y4
 	VPAND          constant21<>+0(SB), Y4, Y4
 	VPOR           Y4, Y2, Y2
-	VPMADDUBSW     128(BX)(R8*8), Y2, Y2
+	VPMADDUBSW     128(R10), Y2, Y2
 	VMOVDQU        16(R9), Y4
 	VPSRLVD        constant24<>+0(SB), Y4, Y4
 	VPAND          constant21<>+0(SB), Y4, Y4
 	VPOR           Y4, Y3, Y3
-	VPMADDUBSW     160(BX)(R8*8), Y3, Y3
+	VPMADDUBSW     160(R10), Y3, Y3
 	VPUNPCKLDQ     Y3, Y2, Y4
 	VPUNPCKHDQ     Y3, Y2, Y2
 	VPADDW         Y4, Y2, Y2
@@ -781,12 +784,12 @@ group:
 	VPSRLVD        constant23<>+0(SB), Y5, Y5
 	VPAND          constant21<>+0(SB), Y5, Y5
 	VPOR           Y5, Y3, Y3
-	VPMADDUBSW     192(BX)(R8*8), Y3, Y3
+	VPMADDUBSW     192(R10), Y3, Y3
 	VMOVDQU        16(R9), Y5
 	VPSRLVD        constant22<>+0(SB), Y5, Y5
 	VPAND          constant21<>+0(SB), Y5, Y5
 	VPOR           Y5, Y4, Y4
-	VPMADDUBSW     224(BX)(R8*8), Y4, Y4
+	VPMADDUBSW     224(R10), Y4, Y4
 	VPUNPCKLDQ     Y4, Y3, Y5
 	VPUNPCKHDQ     Y4, Y3, Y3
 	VPADDW         Y5, Y3, Y3

@@ -70,6 +70,7 @@ group:
 	PREFETCHT0      3392(R10)
 	PREFETCHT1      8576(R10)
 	PREFETCHT0      3456(R10)
+	LEAQ            (BX)(R9*8), R12
 	VMOVDQU32       (R10), Z9
 	VBROADCASTI64X4 128(R10), Z10
 	VPSLLVD         Z2, Z10, Z11
@@ -78,11 +79,11 @@ group:
 	VPTERNLOGD      $0xd8, Z4, Z9, Z11
 	VPANDD          Z5, Z11, Z9
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        (BX)(R9*8), Z9, Z11
+	VPDPBUSD        (R12), Z9, Z11
 	VPTERNLOGD      $0xd8, Z4, Z10, Z12
 	VPANDD          Z5, Z12, Z9
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        64(BX)(R9*8), Z9, Z10
+	VPDPBUSD        64(R12), Z9, Z10
 	VPACKSSDW       Z10, Z11, Z9
 	VPMADDWD        Z6, Z9, Z9
 	VMOVDQU32       64(R10), Z10
@@ -93,11 +94,11 @@ group:
 	VPTERNLOGD      $0xd8, Z4, Z10, Z12
 	VPANDD          Z5, Z12, Z10
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        128(BX)(R9*8), Z10, Z12
+	VPDPBUSD        128(R12), Z10, Z12
 	VPTERNLOGD      $0xd8, Z4, Z11, Z13
 	VPANDD          Z5, Z13, Z10
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        192(BX)(R9*8), Z10, Z11
+	VPDPBUSD        192(R12), Z10, Z11
 	VPACKSSDW       Z11, Z12, Z10
 	VPMADDWD        Z6, Z10, Z10
 	VSHUFPS         $0x88, Z10, Z9, Z11
@@ -111,11 +112,11 @@ group:
 	VPTERNLOGD      $0xd8, Z4, Z10, Z12
 	VPANDD          Z5, Z12, Z10
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        256(BX)(R9*8), Z10, Z12
+	VPDPBUSD        256(R12), Z10, Z12
 	VPTERNLOGD      $0xd8, Z4, Z11, Z13
 	VPANDD          Z5, Z13, Z10
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        320(BX)(R9*8), Z10, Z11
+	VPDPBUSD        320(R12), Z10, Z11
 	VPACKSSDW       Z11, Z12, Z10
 	VPMADDWD        Z6, Z10, Z10
 	VMOVDQU32       274(R10), Z11
@@ -126,11 +127,11 @@ group:
 	VPTERNLOGD      $0xd8, Z4, Z11, Z13
 	VPANDD          Z5, Z13, Z11
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        384(BX)(R9*8), Z11, Z13
+	VPDPBUSD        384(R12), Z11, Z13
 	VPTERNLOGD      $0xd8, Z4, Z12, Z14
 	VPANDD          Z5, Z14, Z11
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        448(BX)(R9*8), Z11, Z12
+	VPDPBUSD        448(R12), Z11, Z12
 	VPACKSSDW       Z12, Z13, Z11
 	VPMADDWD        Z6, Z11, Z11
 	VSHUFPS         $0x88, Z11, Z10, Z12
@@ -218,6 +219,7 @@ copy:
 	LEAQ      8(SP), R10
 
 inPlace:
+	LEAQ            (BX)(R9*8), R12
 	VMOVDQU32       (R10), Z9
 	VBROADCASTI64X4 128(R10), Z10
 	VPSLLVD         Z2, Z10, Z11
@@ -226,11 +228,11 @@ inPlace:
 	VPTERNLOGD      $0xd8, Z4, Z9, Z11
 	VPANDD          Z5, Z11, Z9
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        (BX)(R9*8), Z9, Z11
+	VPDPBUSD        (R12), Z9, Z11
 	VPTERNLOGD      $0xd8, Z4, Z10, Z12
 	VPANDD          Z5, Z12, Z9
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        64(BX)(R9*8), Z9, Z10
+	VPDPBUSD        64(R12), Z9, Z10
 	VPACKSSDW       Z10, Z11, Z9
 	VPMADDWD        Z6, Z9, Z9
 	VMOVDQU32       64(R10), Z10
@@ -241,11 +243,11 @@ inPlace:
 	VPTERNLOGD      $0xd8, Z4, Z10, Z12
 	VPANDD          Z5, Z12, Z10
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        128(BX)(R9*8), Z10, Z12
+	VPDPBUSD        128(R12), Z10, Z12
 	VPTERNLOGD      $0xd8, Z4, Z11, Z13
 	VPANDD          Z5, Z13, Z10
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        192(BX)(R9*8), Z10, Z11
+	VPDPBUSD        192(R12), Z10, Z11
 	VPACKSSDW       Z11, Z12, Z10
 	VPMADDWD        Z6, Z10, Z10
 	VSHUFPS         $0x88, Z10, Z9, Z11
@@ -259,11 +261,11 @@ inPlace:
 	VPTERNLOGD      $0xd8, Z4, Z10, Z12
 	VPANDD          Z5, Z12, Z10
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        256(BX)(R9*8), Z10, Z12
+	VPDPBUSD        256(R12), Z10, Z12
 	VPTERNLOGD      $0xd8, Z4, Z11, Z13
 	VPANDD          Z5, Z13, Z10
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        320(BX)(R9*8), Z10, Z11
+	VPDPBUSD        320(R12), Z10, Z11
 	VPACKSSDW       Z11, Z12, Z10
 	VPMADDWD        Z6, Z10, Z10
 	VMOVDQU32       274(R10), Z11
@@ -274,11 +276,11 @@ inPlace:
 	VPTERNLOGD      $0xd8, Z4, Z11, Z13
 	VPANDD          Z5, Z13, Z11
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        384(BX)(R9*8), Z11, Z13
+	VPDPBUSD        384(R12), Z11, Z13
 	VPTERNLOGD      $0xd8, Z4, Z12, Z14
 	VPANDD          Z5, Z14, Z11
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        448(BX)(R9*8), Z11, Z12
+	VPDPBUSD        448(R12), Z11, Z12
 	VPACKSSDW       Z12, Z13, Z11
 	VPMADDWD        Z6, Z11, Z11
 	VSHUFPS         $0x88, Z11, Z10, Z12
@@ -653,20 +655,21 @@ group:
 	PREFETCHT0     3200(R10)
 	PREFETCHT1     8384(R10)
 	PREFETCHT0     3264(R10)
+	LEAQ           (BX)(R9*8), R11
 	VMOVDQU        (R10), Y1
 	VMOVDQU        128(R10), Y2
 	VPSLLD         $0x04, Y2, Y2
 	VPAND          constant12<>+0(SB), Y1, Y1
 	VPAND          constant13<>+0(SB), Y2, Y2
 	VPOR           Y1, Y2, Y1
-	VPMADDUBSW     (BX)(R9*8), Y1, Y1
+	VPMADDUBSW     (R11), Y1, Y1
 	VMOVDQU        32(R10), Y2
 	VMOVDQU        128(R10), Y3
 	VPSLLD         $0x02, Y3, Y3
 	VPAND          constant12<>+0(SB), Y2, Y2
 	VPAND          constant13<>+0(SB), Y3, Y3
 	VPOR           Y2, Y3, Y2
-	VPMADDUBSW     32(BX)(R9*8), Y2, Y2
+	VPMADDUBSW     32(R11), Y2, Y2
 	VPUNPCKLDQ     Y2, Y1, Y3
 	VPUNPCKHDQ     Y2, Y1, Y1
 	VPADDW         Y3, Y1, Y1
@@ -677,7 +680,7 @@ group:
 	VPAND          constant12<>+0(SB), Y2, Y2
 	VPAND          constant13<>+0(SB), Y3, Y3
 	VPOR           Y2, Y3, Y2
-	VPMADDUBSW     64(BX)(R9*8), Y2, Y2
+	VPMADDUBSW     64(R11), Y2, Y2
 	VMOVDQU        32(R10), Y3
 	VMOVDQU        128(R10), Y4
 	VPSRLD         $0x02, Y4, Y4
@@ -685,7 +688,7 @@ group:
 	VPAND          constant12<>+0(SB), Y3, Y3
 	VPAND          constant13<>+0(SB), Y4, Y4
 	VPOR           Y3, Y4, Y3
-	VPMADDUBSW     96(BX)(R9*8), Y3, Y3
+	VPMADDUBSW     96(R11), Y3, Y3
 	VPUNPCKLDQ     Y3, Y2, Y4
 	VPUNPCKHDQ     Y3, Y2, Y2
 	VPADDW         Y4, Y2, Y2
@@ -699,14 +702,14 @@ group:
 	VPAND          constant12<>+0(SB), Y2, Y2
 	VPAND          constant13<>+0(SB), Y3, Y3
 	VPOR           Y2, Y3, Y2
-	VPMADDUBSW     128(BX)(R9*8), Y2, Y2
+	VPMADDUBSW     128(R11), Y2, Y2
 	VMOVDQU        96(R10), Y3
 	VMOVDQU        160(R10), Y4
 	VPSLLD         $0x02, Y4, Y4
 	VPAND          constant12<>+0(SB), Y3, Y3
 	VPAND          constant13<>+0(SB), Y4, Y4
 	VPOR           Y3, Y4, Y3
-	VPMADDUBSW     160(BX)(R9*8), Y3, Y3
+	VPMADDUBSW     160(R11), Y3, Y3
 	VPUNPCKLDQ     Y3, Y2, Y4
 	VPUNPCKHDQ     Y3, Y2, Y2
 	VPADDW         Y4, Y2, Y2
@@ -717,7 +720,7 @@ group:
 	VPAND          constant12<>+0(SB), Y3, Y3
 	VPAND          constant13<>+0(SB), Y4, Y4
 	VPOR           Y3, Y4, Y3
-	VPMADDUBSW     192(BX)(R9*8), Y3, Y3
+	VPMADDUBSW     192(R11), Y3, Y3
 	VMOVDQU        96(R10), Y4
 	VMOVDQU        160(R10), Y5
 	VPSRLD         $0x02, Y5, Y5
@@ -725,7 +728,7 @@ group:
 	VPAND          constant12<>+0(SB), Y4, Y4
 	VPAND          constant13<>+0(SB), Y5, Y5
 	VPOR           Y4, Y5, Y4
-	VPMADDUBSW     224(BX)(R9*8), Y4, Y4
+	VPMADDUBSW     224(R11), Y4, Y4
 	VPUNPCKLDQ     Y4, Y3, Y5
 	VPUNPCKHDQ     Y4, Y3, Y3
 	VPADDW         Y5, Y3, Y3

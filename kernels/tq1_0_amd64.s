@@ -50,6 +50,7 @@ group:
 	PREFETCHT0      3072(R9)
 	PREFETCHT1      8256(R9)
 	PREFETCHT0      3136(R9)
+	LEAQ            (BX)(R8*8), R11
 	VBROADCASTI64X4 (R9), Z11
 	VPSLLW          $0x08, Z11, Z12
 	VPANDD          Z2, Z11, Z13
@@ -60,7 +61,7 @@ group:
 	VPMULHUW        Z4, Z12, Z12
 	VPORD           Z12, Z13, Z12
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        (BX)(R8*8), Z12, Z13
+	VPDPBUSD        (R11), Z12, Z13
 	VPSLLW          $0x08, Z11, Z12
 	VPANDD          Z2, Z11, Z11
 	VPMULLW         Z5, Z11, Z11
@@ -70,7 +71,7 @@ group:
 	VPMULHUW        Z4, Z12, Z12
 	VPORD           Z12, Z11, Z11
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        64(BX)(R8*8), Z11, Z12
+	VPDPBUSD        64(R11), Z11, Z12
 	VPACKSSDW       Z12, Z13, Z12
 	VPMADDWD        Z6, Z12, Z12
 	VBROADCASTI32X4 32(R9), Z13
@@ -84,7 +85,7 @@ group:
 	VPMULHUW        Z4, Z14, Z14
 	VPORD           Z14, Z11, Z11
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        128(BX)(R8*8), Z11, Z14
+	VPDPBUSD        128(R11), Z11, Z14
 	VPBROADCASTD    48(R9), K1, Z13
 	VPSLLW          $0x08, Z13, Z11
 	VPANDD          Z2, Z13, Z13
@@ -95,7 +96,7 @@ group:
 	VPMULHUW        Z4, Z11, Z11
 	VPORD           Z11, Z13, Z11
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        192(BX)(R8*8), Z11, Z13
+	VPDPBUSD        192(R11), Z11, Z13
 	VPACKSSDW       Z13, Z14, Z11
 	VPMADDWD        Z6, Z11, Z11
 	VPACKSSDW       Z11, Z12, Z11
@@ -110,7 +111,7 @@ group:
 	VPMULHUW        Z4, Z13, Z13
 	VPORD           Z13, Z14, Z13
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        256(BX)(R8*8), Z13, Z14
+	VPDPBUSD        256(R11), Z13, Z14
 	VPSLLW          $0x08, Z12, Z13
 	VPANDD          Z2, Z12, Z12
 	VPMULLW         Z5, Z12, Z12
@@ -120,7 +121,7 @@ group:
 	VPMULHUW        Z4, Z13, Z13
 	VPORD           Z13, Z12, Z12
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        320(BX)(R8*8), Z12, Z13
+	VPDPBUSD        320(R11), Z12, Z13
 	VPACKSSDW       Z13, Z14, Z13
 	VPMADDWD        Z6, Z13, Z13
 	VBROADCASTI32X4 86(R9), Z14
@@ -134,7 +135,7 @@ group:
 	VPMULHUW        Z4, Z15, Z15
 	VPORD           Z15, Z12, Z12
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        384(BX)(R8*8), Z12, Z15
+	VPDPBUSD        384(R11), Z12, Z15
 	VPBROADCASTD    102(R9), K1, Z14
 	VPSLLW          $0x08, Z14, Z12
 	VPANDD          Z2, Z14, Z14
@@ -145,7 +146,7 @@ group:
 	VPMULHUW        Z4, Z12, Z12
 	VPORD           Z12, Z14, Z12
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        448(BX)(R8*8), Z12, Z14
+	VPDPBUSD        448(R11), Z12, Z14
 	VPACKSSDW       Z14, Z15, Z12
 	VPMADDWD        Z6, Z12, Z12
 	VPACKSSDW       Z12, Z13, Z12
@@ -198,6 +199,7 @@ copy:
 	LEAQ      8(SP), R9
 
 inPlace:
+	LEAQ            (BX)(R8*8), R11
 	VBROADCASTI64X4 (R9), Z11
 	VPSLLW          $0x08, Z11, Z12
 	VPANDD          Z2, Z11, Z13
@@ -208,7 +210,7 @@ inPlace:
 	VPMULHUW        Z4, Z12, Z12
 	VPORD           Z12, Z13, Z12
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        (BX)(R8*8), Z12, Z13
+	VPDPBUSD        (R11), Z12, Z13
 	VPSLLW          $0x08, Z11, Z12
 	VPANDD          Z2, Z11, Z11
 	VPMULLW         Z5, Z11, Z11
@@ -218,7 +220,7 @@ inPlace:
 	VPMULHUW        Z4, Z12, Z12
 	VPORD           Z12, Z11, Z11
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        64(BX)(R8*8), Z11, Z12
+	VPDPBUSD        64(R11), Z11, Z12
 	VPACKSSDW       Z12, Z13, Z12
 	VPMADDWD        Z6, Z12, Z12
 	VBROADCASTI32X4 32(R9), Z13
@@ -232,7 +234,7 @@ inPlace:
 	VPMULHUW        Z4, Z14, Z14
 	VPORD           Z14, Z11, Z11
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        128(BX)(R8*8), Z11, Z14
+	VPDPBUSD        128(R11), Z11, Z14
 	VPBROADCASTD    48(R9), K1, Z13
 	VPSLLW          $0x08, Z13, Z11
 	VPANDD          Z2, Z13, Z13
@@ -243,7 +245,7 @@ inPlace:
 	VPMULHUW        Z4, Z11, Z11
 	VPORD           Z11, Z13, Z11
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        192(BX)(R8*8), Z11, Z13
+	VPDPBUSD        192(R11), Z11, Z13
 	VPACKSSDW       Z13, Z14, Z11
 	VPMADDWD        Z6, Z11, Z11
 	VPACKSSDW       Z11, Z12, Z11
@@ -258,7 +260,7 @@ inPlace:
 	VPMULHUW        Z4, Z13, Z13
 	VPORD           Z13, Z14, Z13
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        256(BX)(R8*8), Z13, Z14
+	VPDPBUSD        256(R11), Z13, Z14
 	VPSLLW          $0x08, Z12, Z13
 	VPANDD          Z2, Z12, Z12
 	VPMULLW         Z5, Z12, Z12
@@ -268,7 +270,7 @@ inPlace:
 	VPMULHUW        Z4, Z13, Z13
 	VPORD           Z13, Z12, Z12
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        320(BX)(R8*8), Z12, Z13
+	VPDPBUSD        320(R11), Z12, Z13
 	VPACKSSDW       Z13, Z14, Z13
 	VPMADDWD        Z6, Z13, Z13
 	VBROADCASTI32X4 86(R9), Z14
@@ -282,7 +284,7 @@ inPlace:
 	VPMULHUW        Z4, Z15, Z15
 	VPORD           Z15, Z12, Z12
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        384(BX)(R8*8), Z12, Z15
+	VPDPBUSD        384(R11), Z12, Z15
 	VPBROADCASTD    102(R9), K1, Z14
 	VPSLLW          $0x08, Z14, Z12
 	VPANDD          Z2, Z14, Z14
@@ -293,7 +295,7 @@ inPlace:
 	VPMULHUW        Z4, Z12, Z12
 	VPORD           Z12, Z14, Z12
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        448(BX)(R8*8), Z12, Z14
+	VPDPBUSD        448(R11), Z12, Z14
 	VPACKSSDW       Z14, Z15, Z12
 	VPMADDWD        Z6, Z12, Z12
 	VPACKSSDW       Z12, Z13, Z12
@@ -706,6 +708,7 @@ group:
 	JGE            rest
 	PREFETCHT1     8192(R9)
 	PREFETCHT0     3072(R9)
+	LEAQ           (BX)(R8*8), R10
 	VMOVDQU        (R9), Y1
 	VPSLLW         $0x08, Y1, Y2
 	VPAND          constant16<>+0(SB), Y1, Y3
@@ -715,7 +718,7 @@ group:
 	VPMULLW        constant17<>+0(SB), Y2, Y2
 	VPMULHUW       constant18<>+0(SB), Y2, Y2
 	VPOR           Y2, Y3, Y2
-	VPMADDUBSW     (BX)(R8*8), Y2, Y2
+	VPMADDUBSW     (R10), Y2, Y2
 	VPSLLW         $0x08, Y1, Y3
 	VPAND          constant16<>+0(SB), Y1, Y4
 	VPMULLW        constant18<>+0(SB), Y4, Y4
@@ -724,7 +727,7 @@ group:
 	VPMULLW        constant18<>+0(SB), Y3, Y3
 	VPMULHUW       constant18<>+0(SB), Y3, Y3
 	VPOR           Y3, Y4, Y3
-	VPMADDUBSW     32(BX)(R8*8), Y3, Y3
+	VPMADDUBSW     32(R10), Y3, Y3
 	VPUNPCKLDQ     Y3, Y2, Y4
 	VPUNPCKHDQ     Y3, Y2, Y2
 	VPADDW         Y4, Y2, Y2
@@ -736,7 +739,7 @@ group:
 	VPMULLW        constant19<>+0(SB), Y3, Y3
 	VPMULHUW       constant18<>+0(SB), Y3, Y3
 	VPOR           Y3, Y4, Y3
-	VPMADDUBSW     64(BX)(R8*8), Y3, Y3
+	VPMADDUBSW     64(R10), Y3, Y3
 	VPSLLW         $0x08, Y1, Y4
 	VPAND          constant16<>+0(SB), Y1, Y5
 	VPMULLW        constant20<>+0(SB), Y5, Y5
@@ -745,7 +748,7 @@ group:
 	VPMULLW        constant20<>+0(SB), Y4, Y4
 	VPMULHUW       constant18<>+0(SB), Y4, Y4
 	VPOR           Y4, Y5, Y4
-	VPMADDUBSW     96(BX)(R8*8), Y4, Y4
+	VPMADDUBSW     96(R10), Y4, Y4
 	VPUNPCKLDQ     Y4, Y3, Y5
 	VPUNPCKHDQ     Y4, Y3, Y3
 	VPADDW         Y5, Y3, Y3
@@ -760,7 +763,7 @@ group:
 	VPMULLW        constant21<>+0(SB), Y3, Y3
 	VPMULHUW       constant18<>+0(SB), Y3, Y3
 	VPOR           Y3, Y1, Y1
-	VPMADDUBSW     128(BX)(R8*8), Y1, Y1
+	VPMADDUBSW     128(R10), Y1, Y1
 	VBROADCASTI128 32(R9), Y3
 	VPSLLW         $0x08, Y3, Y4
 	VPAND          constant16<>+0(SB), Y3, Y5
@@ -770,7 +773,7 @@ group:
 	VPMULLW        constant22<>+0(SB), Y4, Y4
 	VPMULHUW       constant18<>+0(SB), Y4, Y4
 	VPOR           Y4, Y5, Y4
-	VPMADDUBSW     160(BX)(R8*8), Y4, Y4
+	VPMADDUBSW     160(R10), Y4, Y4
 	VPUNPCKLDQ     Y4, Y1, Y5
 	VPUNPCKHDQ     Y4, Y1, Y1
 	VPADDW         Y5, Y1, Y1
@@ -782,7 +785,7 @@ group:
 	VPMULLW        constant23<>+0(SB), Y4, Y4
 	VPMULHUW       constant18<>+0(SB), Y4, Y4
 	VPOR           Y4, Y5, Y4
-	VPMADDUBSW     192(BX)(R8*8), Y4, Y5
+	VPMADDUBSW     192(R10), Y4, Y5
 	VPBROADCASTD   48(R9), Y4
 	VPBLENDD       $0xf0, Y4, Y3, Y3
 	VPSLLW         $0x08, Y3, Y4
@@ -793,7 +796,7 @@ group:
 	VPMULLW        constant24<>+0(SB), Y4, Y4
 	VPMULHUW       constant18<>+0(SB), Y4, Y4
 	VPOR           Y4, Y3, Y3
-	VPMADDUBSW     224(BX)(R8*8), Y3, Y3
+	VPMADDUBSW     224(R10), Y3, Y3
 	VPUNPCKLDQ     Y3, Y5, Y4
 	VPUNPCKHDQ     Y3, Y5, Y3
 	VPADDW         Y4, Y3, Y3

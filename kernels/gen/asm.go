@@ -32,6 +32,13 @@ func vpdpbusd(x, u, acc Op) {
 	})
 }
 
+// vpdpwssd adds to each 32-bit lane of acc the two products of signed words of a and b.
+func vpdpwssd(a, b, acc Op) {
+	Instruction(&ir.Instruction{
+		Opcode: "VPDPWSSD", Operands: []Op{a, b, acc}, Inputs: []Op{a, b, acc}, Outputs: []Op{acc}, ISA: []string{"AVX512VNNI"},
+	})
+}
+
 func vec(w int) reg.VecVirtual {
 	switch w {
 	case 128:

@@ -10,7 +10,8 @@ import (
 )
 
 // iqFormat describes an IQ format: units of eight blocks, whose codes are entries of a codebook, of eight or four columns, with signs
-// or, for IQ1, an offset. The codebook has magnitudes, or IQ1's bias in its entries.
+// or, for IQ1, an offset. The codebook has magnitudes, or IQ1's bias in its entries. Codes are made in octets: an entry of eight columns,
+// or two of four, of each of several blocks.
 type iqFormat struct {
 	name, book string
 	entry      int   // bytes of an entry
@@ -19,21 +20,23 @@ type iqFormat struct {
 	shift      int   // log2 of the bias, which only packed codes have if there are signs
 	kind
 
-	// words returns the indices of the entries from entry i of the group on, as words that fill a vector. They are made ahead.
-	words func(v *simd, u iqUnits, i int) reg.VecVirtual
-	// place, if there are no words, returns where the index of entry i is, a byte.
-	place func(u iqUnits, i int) Mem
-	// index, unless nil, returns the indices of the entries of block b of the group, with 512 bits those of block b+1 too, a dword each.
-	index func(v *simd, u iqUnits, b int) reg.VecVirtual
-	// signBits returns the sign bits of the group's blocks, a dword a block, which are made ahead. If they are in the unit, signs are their places.
-	signBits func(v *simd, u iqUnits) reg.VecVirtual
-	signs    func(u iqUnits, b int) Mem
-	// adjust, unless nil, does for whole blocks what lowered is for, in products.
-	adjust  func(v *simd, u iqUnits, sums, i reg.VecVirtual)
-	lowered func(v *simd, u iqUnits, b int) Op
+	// indices are in the unit, a byte each from indices on and a block every eight bytes, unless there are words, which returns a vector
+	// of indices, a word each, from entry i of the group on; packed tells for what.
+	indices int
+	words   func(v *simd, u iqUnits, i int, packed bool) reg.VecVirtual
+	// ninth, unless zero, is where the unit has the ninth bits of the indices, a byte for the eight of a block.
+	ninth int
+	// signs returns the sign bits of the group's blocks, a dword a block: in the blocks' order, or with 256 bits in that of signOrder.
+	signs func(v *simd, u iqUnits) reg.VecVirtual
+	// adjust is unitFormat's.
+	adjust func(v *simd, u iqUnits, sums, i reg.VecVirtual)
 	// scales returns the scales' numbers and their factor, a lane a block.
 	scales func(v *simd, u iqUnits) iqScales
 }
+
+// signOrder, as VPERMQ knows it, takes the blocks 0 1 2 3 4 5 6 7 to 0 1 4 5 2 3 6 7, of which interleaving each 128 bits makes the first
+// and the second four.
+const signOrder = 0xd8
 
 // iqScales are d·(slope·a + offset) and, for halves, the same with b; of a and b the bits of mask, which is below 16, count.
 type iqScales struct {
@@ -62,41 +65,11 @@ func (f *iqFormat) format() *unitFormat {
 	for _, n := range f.unit {
 		size += n
 	}
-	signed := f.signs != nil || f.signBits != nil
-	signs := func(v *simd, w reg.Register, b int) Mem {
-		if f.signs != nil {
-			return f.signs(iqUnits{w, size}, b)
-		}
-		return v.room.Offset(f.wordBytes(v) + 4*b)
-	}
-	codes := func(v *simd, w reg.Register, emit func(int, reg.VecVirtual)) {
-		book := GP64()
-		LEAQ(Mem{Symbol: Symbol{Name: "·" + f.book}, Base: reg.StaticBase}, book)
-		for b := 0; b < v.lanes; b += v.lanes / 8 {
-			emit(b, f.entries(v, iqUnits{w, size}, book, b))
-		}
-	}
 	u := &unitFormat{
-		name: f.name, unit: f.unit, unitBlocks: 8, max: f.max, held: true, kind: f.kind,
-		codes: func(v *simd, w reg.Register, emit func(reg.VecVirtual)) {
-			codes(v, w, func(_ int, u reg.VecVirtual) { emit(u) })
-		},
+		name: f.name, unit: f.unit, unitBlocks: 8, max: f.max, held: true, octets: true, kind: f.kind,
+		codes: func(v *simd, w reg.Register, emit func(reg.VecVirtual)) { f.codes(v, iqUnits{w, size}, emit) },
 		tile: func(v *simd, w reg.Register, emit func(int, reg.VecVirtual)) {
-			f.ahead(v, iqUnits{w, size})
-			var in [8]reg.VecVirtual
-			codes(v, w, func(b int, u reg.VecVirtual) {
-				switch {
-				case signed:
-					u = v.signed(u, signs(v, w, b), 1<<f.shift)
-				case f.lowered == nil:
-				case v.wide():
-					VPSUBQ(v.dwords(0x02020202), u, f.lowered(v, iqUnits{w, size}, b), u)
-				default:
-					VPSUBB(v.and(v.dwords(0x02020202), f.lowered(v, iqUnits{w, size}, b).(reg.VecVirtual)), u, u)
-				}
-				in[b/(v.lanes/8)] = u
-			})
-			v.transposed(in, emit)
+			f.tile(v, iqUnits{w, size}, emit)
 		},
 		scales: func(v *simd, w reg.Register) []reg.VecVirtual {
 			s := f.scales(v, iqUnits{w, size})
@@ -105,19 +78,24 @@ func (f *iqFormat) format() *unitFormat {
 				scales = append(scales, s.b)
 			}
 			for _, x := range scales {
-				s.number(v, x)
+				s.factors(v, x)
 				VMULPS(s.d, x, x)
 			}
 			return scales
 		},
 	}
-	if f.words != nil || f.signBits != nil {
-		u.room = f.roomBytes
-		u.ahead = func(v *simd, w reg.Register) { f.ahead(v, iqUnits{w, size}) }
-	}
-	if signed {
+	u.room = f.room
+	u.ahead = func(v *simd, w reg.Register) { f.ahead(v, iqUnits{w, size}, false) }
+	if f.signs != nil {
 		u.negate = func(v *simd, w reg.Register) func(int, reg.VecVirtual) {
-			return func(k int, x reg.VecVirtual) { v.negate(x, signs(v, w, k*v.lanes/8)) }
+			s := f.signsOf(v, iqUnits{w, size})
+			return func(k int, x reg.VecVirtual) {
+				if v.wide() {
+					VPSUBB(x, v.inRegister(v.dwords(0)), s.mask(k), x)
+				} else {
+					VPSIGNB(s.bytes(k), x, x)
+				}
+			}
 		}
 	} else {
 		u.bias = 1 << f.shift
@@ -128,54 +106,141 @@ func (f *iqFormat) format() *unitFormat {
 	return u
 }
 
-// wordBytes returns how much of v.room the words take.
-func (f *iqFormat) wordBytes(v *simd) int {
+// room is that of ahead: words of indices and, with 512 bits, masks of signs.
+func (f *iqFormat) room(v *simd) int {
+	n := f.masks(v)
+	if v.wide() && f.signs != nil {
+		n += 64
+	}
+	return n
+}
+
+// masks is where the masks of signs are in the room, behind the words.
+func (f *iqFormat) masks(v *simd) int {
 	if f.words == nil {
 		return 0
 	}
-	return v.lanes * 64 / f.entry
+	return 8 * v.lanes
 }
 
-func (f *iqFormat) roomBytes(v *simd) int {
-	if f.signBits == nil {
-		return f.wordBytes(v)
+func (f *iqFormat) ahead(v *simd, u iqUnits, packed bool) {
+	for at := 0; at < f.masks(v); at += v.w / 8 {
+		load(f.words(v, u, at/2, packed), v.room.Offset(at))
 	}
-	return f.wordBytes(v) + 4*v.lanes
+	if !v.wide() || f.signs == nil {
+		return
+	}
+	// Eight bytes for each eight columns of the eight blocks of a unit.
+	s, t := f.signs(v, u), v.new()
+	VPSHUFB(v.dwords(0x0c080400, 0x0d090501, 0x0e0a0602, 0x0f0b0703), s, t)
+	VPERMD(t, v.inRegister(v.dwords(0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15)), t)
+	// The processor does not forward the upper half of a store of 64 bytes to shorter loads.
+	m := v.room.Offset(f.masks(v))
+	load(t.AsY(), m)
+	VEXTRACTI64X4(Imm(1), t, m.Offset(32))
 }
 
-// ahead makes words and sign bits.
-func (f *iqFormat) ahead(v *simd, u iqUnits) {
-	if v.room.Base == nil {
-		v.room = AllocLocal(f.roomBytes(v))
+// codes emits a group's codes, magnitudes if there are signs.
+func (f *iqFormat) codes(v *simd, u iqUnits, emit func(reg.VecVirtual)) {
+	book := GP64()
+	LEAQ(Mem{Symbol: Symbol{Name: "·" + f.book}, Base: reg.StaticBase}, book)
+	if !v.wide() && f.entry == 8 {
+		for n := range 2 {
+			for e := range 4 {
+				emit(f.loaded(v, u, book, 4*n, e))
+			}
+		}
+		return
 	}
-	for at := 0; at < f.wordBytes(v); at += v.w / 8 {
-		v.store(f.words(v, u, at/2), v.room.Offset(at))
+	// Vectors of all indices of the blocks, from which bytes are picked for each entry: to 64 bits or, for entries of four columns, 32 bits of
+	// an index.
+	var x, ninth [2]reg.VecVirtual
+	pick := func(e int) [16]byte { return picked(4, 2*e, 1) }
+	prepare := func(n int) {
+		at := off(u.w, f.indices+32*n)
+		if v.wide() {
+			at = off(u.w, f.indices+u.bytes*n)
+		}
+		switch {
+		case f.words != nil:
+			x[n] = v.load(v.room.Offset(64 * n))
+			pick = func(e int) [16]byte { return picked(8, 2*e, 2) }
+		case f.entry == 8:
+			x[n] = v.load(at)
+			pick = func(e int) [16]byte { return picked(8, e, 1) }
+		default:
+			x[n] = v.load(at)
+		}
+		if f.ninth > 0 {
+			ninth[n] = f.ninths(v, u, n)
+		}
 	}
-	if f.signBits != nil {
-		v.store(f.signBits(v, u), v.room.Offset(f.wordBytes(v)))
+	entry := func(n, e int) {
+		p, indices := pick(e), v.new()
+		VPSHUFB(v.bytes(p[:]...), x[n], indices)
+		if f.ninth > 0 {
+			high := v.new()
+			VPSRLVD(v.dwords(uint32(2*e), uint32(2*e+1)), ninth[n], high)
+			indices = v.include(indices, high, 0x100)
+		}
+		emit(v.gather(book, indices, f.entry))
+	}
+	if v.wide() {
+		prepare(0)
+		prepare(1)
+		for k := range 8 {
+			entry(k%2, k/2)
+		}
+		return
+	}
+	for n := range 2 {
+		prepare(n)
+		for e := range 4 {
+			entry(n, e)
+		}
 	}
 }
 
-// entries returns the entries of block b, with 512 bits those of block b+1 too.
-func (f *iqFormat) entries(v *simd, u iqUnits, book reg.Register, b int) reg.VecVirtual {
-	i := b * 32 / f.entry
-	switch {
-	case f.words == nil && (f.index != nil && (v.wide() || f.place == nil)):
-		return v.gather(book, f.index(v, u, b), f.entry)
-	case v.wide() || f.entry == 4:
-		x := vec(v.w * 4 / f.entry)
-		VPMOVZXWD(v.room.Offset(2*i), x)
-		return v.gather(book, x, f.entry)
+// picked returns what VPSHUFB makes indices of so many bytes by: of two blocks of eight bytes each those from the given one on, size a
+// index.
+func picked(bytes, from, size int) (p [16]byte) {
+	for i := range p {
+		p[i] = 0x80
+		if i%bytes < size {
+			p[i] = byte(i/8*8 + from + i%8/bytes*size + i%bytes)
+		}
 	}
-	// Loads one by one are faster than AVX2's gathering of eight bytes.
+	return p
+}
+
+// ninths returns the bytes at f.ninth in bits 8 to 15 of the 64 bits of the n-th blocks of codes.
+func (f *iqFormat) ninths(v *simd, u iqUnits, n int) reg.VecVirtual {
+	x := v.new()
+	first := 4 * n
+	if v.wide() {
+		first = 0
+		VPBROADCASTQ(off(u.w, u.bytes*n+f.ninth), x)
+	} else {
+		VPBROADCASTQ(off(u.w, f.ninth), x)
+	}
+	lanes := make([]uint32, v.lanes)
+	for i := range lanes {
+		lanes[i] = 0x80800080 | uint32(first+i/2)<<8
+	}
+	VPSHUFB(v.dwords(lanes...), x, x)
+	return x
+}
+
+// loaded returns entry e of each of four blocks, for AVX2: loads one by one are faster than its gathering of eight bytes.
+func (f *iqFormat) loaded(v *simd, u iqUnits, book reg.Register, block, e int) reg.VecVirtual {
 	var x [4]reg.VecVirtual
 	for k := range x {
 		x[k] = YMM()
 		index := GP32()
 		if f.words != nil {
-			MOVWLZX(v.room.Offset(2*(i+k)), index)
+			MOVWLZX(v.room.Offset(2*(4*(block+k)+e)), index)
 		} else {
-			MOVBLZX(f.place(u, i+k), index)
+			MOVBLZX(u.block(block+k, f.indices, 8).Offset(e), index)
 		}
 		VPBROADCASTQ(Mem{Base: book, Index: index.As64(), Scale: 8}, x[k])
 	}
@@ -185,8 +250,116 @@ func (f *iqFormat) entries(v *simd, u iqUnits, book reg.Register, b int) reg.Vec
 	return x[0]
 }
 
-// number makes the factors of the numbers x.
-func (s *iqScales) number(v *simd, x reg.VecVirtual) {
+// gather returns the entries of the codebook with these indices.
+func (v *simd) gather(book reg.Register, indices reg.VecVirtual, entry int) reg.VecVirtual {
+	u := v.new()
+	zero(u)
+	m := Mem{Base: book, Index: indices, Scale: uint8(entry)}
+	if !v.wide() {
+		all := v.new()
+		ones("VPCMPEQD", all)
+		VPGATHERDD(all, m, u)
+		return u
+	}
+	k := K()
+	ones("KXNORW", k)
+	if entry == 8 {
+		VPGATHERQQ(m, k, u)
+	} else {
+		VPGATHERDD(m, k, u)
+	}
+	return u
+}
+
+// ones sets all bits of r by an instruction whose result does not depend on it; avo must be told.
+func ones(opcode string, r Op) {
+	Instruction(&ir.Instruction{Opcode: opcode, Operands: []Op{r, r, r}, Outputs: []Op{r}})
+}
+
+// signs are those of a group's codes.
+type signs struct {
+	v     *simd
+	masks Mem
+	// With 256 bits a word for each entry of eight columns, of the first and of the second four blocks: the sign bits and, below, twice them.
+	words [2]reg.VecVirtual
+}
+
+func (f *iqFormat) signsOf(v *simd, u iqUnits) *signs {
+	s := &signs{v: v}
+	if v.wide() {
+		s.masks = v.room.Offset(f.masks(v))
+		return s
+	}
+	once, twice := f.signs(v, u), YMM()
+	VPADDB(once, once, twice)
+	s.words[0], s.words[1] = interleave{VPUNPCKLBW, VPUNPCKHBW}.of(v, twice, once)
+	return s
+}
+
+// mask returns a bit for each code of the k-th vector, which ahead made.
+func (s *signs) mask(k int) reg.OpmaskVirtual {
+	m := K()
+	KMOVQ(s.masks.Offset(8*k), m)
+	return m
+}
+
+// bytes returns a byte for each code of the k-th vector, below zero or above it: half of the sign's bit, less that bit if it is set. So
+// it cannot be the lowest bit, for which there are the doubled ones.
+func (s *signs) bytes(k int) reg.VecVirtual {
+	m := YMM()
+	e := uint32(k % 4 * 2)
+	low := 0x01010100 + e*0x01010101
+	high := low | 1
+	VPSHUFB(s.v.dwords(low, high, low+0x08080808, high+0x08080808), s.words[k/4], m)
+	VPAND(s.v.inRegister(s.v.dwords(0x08040202, 0x80402010)), m, m)
+	VPSUBB(m, s.v.inRegister(s.v.dwords(0x04020101, 0x40201008)), m)
+	return m
+}
+
+// tile emits the tile of a group.
+func (f *iqFormat) tile(v *simd, u iqUnits, emit func(int, reg.VecVirtual)) {
+	if f.room(v) > 0 && v.room.Base == nil {
+		v.room = AllocLocal(f.room(v))
+	}
+	f.ahead(v, u, true)
+	var s *signs
+	if f.signs != nil {
+		s = f.signsOf(v, u)
+	}
+	var in []reg.VecVirtual
+	f.codes(v, u, func(u reg.VecVirtual) {
+		if s != nil {
+			bias, k := v.dwords(uint32(1)<<f.shift*0x01010101), len(in)
+			if v.wide() {
+				k = k%2*4 + k/2
+				x := v.new()
+				VPADDB(bias, u, x)
+				VPSUBB(u, v.inRegister(bias), s.mask(k), x)
+				u = x
+			} else {
+				VPSIGNB(s.bytes(k), u, u)
+				VPADDB(bias, u, u)
+			}
+		}
+		in = append(in, u)
+	})
+	for e := range 4 {
+		a, b := in[e], in[4+e]
+		if v.wide() {
+			a, b = in[2*e], in[2*e+1]
+		}
+		even, odd := v.evenOdd(a, b)
+		for j, x := range []reg.VecVirtual{even, odd} {
+			if !v.wide() {
+				VPERMQ(Imm(0xd8), x, x)
+			}
+			emit(2*e+j, x)
+		}
+	}
+}
+
+// factors makes the factors of the numbers x.
+func (s *iqScales) factors(v *simd, x reg.VecVirtual) {
 	if v.wide() {
 		var table []uint32
 		for n := range 16 {
@@ -200,60 +373,8 @@ func (s *iqScales) number(v *simd, x reg.VecVirtual) {
 	VFMADD213PS(v.dwords(math.Float32bits(s.offset)), v.inRegister(v.dwords(math.Float32bits(s.slope))), x)
 }
 
-// transposed emits the tile of blocks that came one after the other, with 512 bits two a vector.
-func (v *simd) transposed(in [8]reg.VecVirtual, emit func(int, reg.VecVirtual)) {
-	if !v.wide() {
-		transpose256(in, emit)
-		return
-	}
-	// The quarters of these have lane i of the blocks 0 2 4 6, their lane 4+i, and the same of 1 3 5 7; then of the other eight blocks.
-	a, b := transposeQuarters(in[:4]), transposeQuarters(in[4:])
-	natural := v.inRegister(v.dwords(0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15))
-	for i := range 4 {
-		for half, quarters := range []uint64{0x88, 0xdd} {
-			t := ZMM()
-			VSHUFI32X4(Imm(quarters), b[i], a[i], t)
-			VPERMD(t, natural, t)
-			emit(4*half+i, t)
-		}
-	}
-}
-
-// gather returns the entries of the codebook with these indices.
-func (v *simd) gather(book reg.Register, indices reg.VecVirtual, entry int) reg.VecVirtual {
-	u := v.new()
-	zero(u)
-	m := Mem{Base: book, Index: indices, Scale: uint8(entry)}
-	if !v.wide() {
-		all := v.new()
-		ones("VPCMPEQD", all)
-		if entry == 8 {
-			VPGATHERDQ(all, m, u)
-		} else {
-			VPGATHERDD(all, m, u)
-		}
-		return u
-	}
-	k := K()
-	ones("KXNORW", k)
-	if entry == 8 {
-		VPGATHERDQ(m, k, u)
-	} else {
-		VPGATHERDD(m, k, u)
-	}
-	return u
-}
-
-// store writes x, with 512 bits in halves: the processor does not forward the upper half of one store to loads.
-func (v *simd) store(x reg.VecVirtual, to Mem) {
-	load(x.AsY(), to)
-	if v.wide() {
-		VEXTRACTI64X4(Imm(1), x, to.Offset(32))
-	}
-}
-
-// highBits are the bits of indices above a byte, of a unit. Word i of the bits of mask are the two bytes that from says of so many, the
-// second one being absent if negative, times a power of two, which the words repeat.
+// highBits are the bits of indices above a byte: word i has those of mask of the two bytes that from says of so many, the second one
+// being absent if negative, times a factor, which the words repeat.
 type highBits struct {
 	bytes   int
 	from    func(i int) (int, int)
@@ -261,84 +382,31 @@ type highBits struct {
 	mask    uint16
 }
 
-// words returns a vector of words from entry i of the group on, of which a unit has so many: a byte at low for each, and the bits h, which
-// are at high.
-func (h *highBits) words(v *simd, u iqUnits, i, entries, low, high int) reg.VecVirtual {
-	at := i / entries * u.bytes
-	i %= entries
-	x, bits := v.new(), v.new()
-	VPMOVZXBW(off(u.w, at+low+i), x)
+// words returns a vector of words from entry i of the group on, of which a unit has 32: a byte at low for each, and the bits h, which are at
+// high.
+func (h *highBits) words(v *simd, u iqUnits, i, low, high int) reg.VecVirtual {
+	at := i / 32 * u.bytes
+	x := v.new()
+	VPMOVZXBW(off(u.w, at+low+i%32), x)
+	return v.include(x, h.spread(v, u, i, high), uint32(h.mask)*0x00010001)
+}
+
+// spread returns the words of the bits h, with others around them.
+func (h *highBits) spread(v *simd, u iqUnits, i, high int) reg.VecVirtual {
+	at, bits := off(u.w, i/32*u.bytes+high), v.new()
 	if h.bytes == 8 {
-		VPBROADCASTQ(off(u.w, at+high), bits)
+		VPBROADCASTQ(at, bits)
 	} else {
-		broadcast128(off(u.w, at+high), bits)
+		broadcast128(at, bits)
 	}
 	var from []byte
 	for k := range 2 * v.lanes {
-		a, b := h.from(i + k)
+		a, b := h.from(i%32 + k)
 		from = append(from, byte(a), byte(max(b, -128)))
 	}
-	VPSHUFB(v.keep(from), bits, bits)
+	VPSHUFB(v.bytes(from...), bits, bits)
 	VPMULLW(v.words(h.factors...), bits, bits)
-	return v.include(x, bits, uint32(h.mask)*0x00010001)
-}
-
-// ones sets all bits of r by an instruction whose result does not depend on it; avo must be told.
-func ones(opcode string, r Op) {
-	Instruction(&ir.Instruction{Opcode: opcode, Operands: []Op{r, r, r}, Outputs: []Op{r}})
-}
-
-// negate changes the sign of x's bytes where the bits of signs are set.
-func (v *simd) negate(x reg.VecVirtual, signs Mem) {
-	if v.wide() {
-		k := K()
-		KMOVQ(signs, k)
-		VPSUBB(x, v.inRegister(v.dwords(0)), k, x)
-		return
-	}
-	m := v.bytesOf(signs)
-	VPOR(v.inRegister(v.dwords(0x01010101)), m, m)
-	VPSIGNB(m, x, x)
-}
-
-// signed returns bias + u, or bias - u where the bits of signs are set.
-func (v *simd) signed(u reg.VecVirtual, signs Mem, bias int) reg.VecVirtual {
-	b, x := v.dwords(uint32(bias)*0x01010101), v.new()
-	if v.wide() {
-		k := K()
-		KMOVQ(signs, k)
-		VPADDB(b, u, x)
-		VPSUBB(u, v.inRegister(b), k, x)
-		return x
-	}
-	m := v.bytesOf(signs)
-	VPXOR(m, u, u)
-	VPSUBB(m, u, x)
-	VPADDB(b, x, x)
-	return x
-}
-
-// bytesOf returns a byte for each of 32 bits, all ones if it is set.
-func (v *simd) bytesOf(bits Mem) reg.VecVirtual {
-	m := YMM()
-	VPBROADCASTD(bits, m)
-	VPSHUFB(v.inRegister(v.dwords(0, 0, 0x01010101, 0x01010101, 0x02020202, 0x02020202, 0x03030303, 0x03030303)), m, m)
-	bit := v.inRegister(v.dwords(0x08040201, 0x80402010))
-	VPAND(bit, m, m)
-	VPCMPEQB(bit, m, m)
-	return m
-}
-
-// part returns op, a constant of full length, in the length of a vector.
-func part(op Op, like reg.VecVirtual) Op {
-	r, ok := op.(reg.VecVirtual)
-	switch {
-	case !ok:
-		return op
-	case like.Size() == 32:
-		return r.AsY()
-	}
-	return r
+	return bits
 }
 
 // bytesPerBlock returns a byte of each block, from disp of the unit on, in the blocks' lanes.
@@ -367,6 +435,24 @@ func (v *simd) dwordsPerBlock(u iqUnits, disp int) reg.VecVirtual {
 	return x
 }
 
+// half returns the constant op in half the length if it is in a register.
+func half(op Op) Op {
+	if r, ok := op.(reg.VecVirtual); ok {
+		return r.AsY()
+	}
+	return op
+}
+
+// wholeSigns returns the sign bits that the unit has at disp.
+func (v *simd) wholeSigns(u iqUnits, disp int) reg.VecVirtual {
+	if v.wide() {
+		return v.dwordsPerBlock(u, disp)
+	}
+	x := v.new()
+	VPERMQ(Imm(signOrder), off(u.w, disp), x)
+	return x
+}
+
 // parity sets bit 7 of x's bytes, which must be clear, so that an even number of bits is set.
 func (v *simd) parity(x reg.VecVirtual) reg.VecVirtual {
 	t, odd := v.new(), v.new()
@@ -390,6 +476,25 @@ func (v *simd) fourSigns(x reg.VecVirtual) reg.VecVirtual {
 		y = v.include(y, t, mask)
 	}
 	return v.parity(y)
+}
+
+// pairSigns is fourSigns for the dwords that each 128 bits of x have at the given bytes, two and two, with 256 bits.
+func (v *simd) pairSigns(x [2]reg.VecVirtual, at [2][2]int) reg.VecVirtual {
+	for i := range x {
+		var from [16]byte // field n begins in byte n-1, if it does not in byte 0
+		for k, first := range at[i] {
+			for n := range 4 {
+				from[8*k+2*n], from[8*k+2*n+1] = byte(first+n-1), byte(first+n)
+			}
+			from[8*k] = 0x80
+		}
+		t := v.new()
+		VPSHUFB(v.bytes(from[:]...), x[i], t)
+		VPMULHUW(v.words(1<<8, 1<<9, 1<<10, 1<<11), t, t)
+		x[i] = v.and(v.words(0x7f), t)
+	}
+	VPACKUSWB(x[1], x[0], x[0])
+	return v.parity(x[0])
 }
 
 // topNibbles returns the scales of blocks whose dwords x have them above their signs.
@@ -423,16 +528,13 @@ func iq2_xxs() *iqFormat {
 		return lo
 	}
 	return &iqFormat{
-		name: "iq2_xxs", book: "iq2xxsBook", entry: 8, unit: []int{2, 32, 32}, max: 43, shift: 6,
-		index: func(v *simd, u iqUnits, b int) reg.VecVirtual {
-			x := YMM()
-			broadcast128(u.block(b, 2, 8), x)
-			bytes := v.dwords(0x80808000, 0x80808001, 0x80808002, 0x80808003, 0x80808008, 0x80808009, 0x8080800a, 0x8080800b)
-			VPSHUFB(part(bytes, x), x, x)
-			return x
+		name: "iq2_xxs", book: "iq2xxsBook", entry: 8, unit: []int{2, 32, 32}, max: 43, shift: 6, indices: 2,
+		signs: func(v *simd, u iqUnits) reg.VecVirtual {
+			if v.wide() {
+				return v.fourSigns(odd(v, u))
+			}
+			return v.pairSigns([2]reg.VecVirtual{v.load(off(u.w, 2)), v.load(off(u.w, 34))}, [2][2]int{{4, 12}, {4, 12}})
 		},
-		place:    func(u iqUnits, i int) Mem { return u.block(i/4, 2, 8).Offset(i % 4) },
-		signBits: func(v *simd, u iqUnits) reg.VecVirtual { return v.fourSigns(odd(v, u)) },
 		scales: func(v *simd, u iqUnits) iqScales {
 			return iqScales{v.unitHalves(u.w, u.bytes, 0), topNibbles(odd(v, u)), nil, 15, 0.25, 0.125}
 		},
@@ -443,24 +545,22 @@ func iq2_xxs() *iqFormat {
 func iq2_xs() *iqFormat {
 	return &iqFormat{
 		name: "iq2_xs", book: "iq2xsBook", entry: 8, unit: []int{2, 32, 32, 4, 4}, max: 43, shift: 6, kind: halves,
-		words: func(v *simd, u iqUnits, i int) reg.VecVirtual {
+		words: func(v *simd, u iqUnits, i int, _ bool) reg.VecVirtual {
 			x := v.load(u.block(i/4, 2, 8))
 			and(v.words(511), x, x)
 			return x
 		},
-		signBits: func(v *simd, u iqUnits) reg.VecVirtual {
+		signs: func(v *simd, u iqUnits) reg.VecVirtual {
 			var x [2]reg.VecVirtual
 			for i := range x {
 				x[i] = v.load(u.block(i*v.lanes/2, 2, 8))
 				VPSRLW(Imm(9), x[i], x[i])
 			}
-			// Words below 128 are narrowed by saturation, which takes the vectors' 128 bits in turn.
+			// Words below 128 are narrowed by saturation, which takes the vectors' 128 bits in turn: with 256 bits that is signOrder.
 			bytes := v.new()
 			VPACKUSWB(x[1], x[0], bytes)
 			if v.wide() {
 				VPERMQ(bytes, v.inRegister(v.dwords(0, 0, 2, 0, 4, 0, 6, 0, 1, 0, 3, 0, 5, 0, 7, 0)), bytes)
-			} else {
-				VPERMQ(Imm(0xd8), bytes, bytes)
 			}
 			return v.parity(bytes)
 		},
@@ -473,8 +573,8 @@ func iq2_s() *iqFormat {
 	pairs := &highBits{8, func(i int) (int, int) { return i / 4, -1 }, []uint16{256, 64, 16, 4}, 0x300}
 	return &iqFormat{
 		name: "iq2_s", book: "iq2sBook", entry: 8, unit: []int{2, 32, 32, 16}, max: 43, shift: 6, kind: halves,
-		words:  func(v *simd, u iqUnits, i int) reg.VecVirtual { return pairs.words(v, u, i, 32, 2, 66) },
-		signs:  func(u iqUnits, b int) Mem { return u.block(b, 34, 4) },
+		words:  func(v *simd, u iqUnits, i int, _ bool) reg.VecVirtual { return pairs.words(v, u, i, 2, 66) },
+		signs:  func(v *simd, u iqUnits) reg.VecVirtual { return v.wholeSigns(u, 34) },
 		scales: func(v *simd, u iqUnits) iqScales { return v.nibbleHalves(u, 74) },
 	}
 }
@@ -482,38 +582,25 @@ func iq2_s() *iqFormat {
 // iq3_xxs: binary16 d; indices; per block a dword of 4×7 signs and the scale.
 func iq3_xxs() *iqFormat {
 	return &iqFormat{
-		name: "iq3_xxs", book: "iq3xxsBook", entry: 4, unit: []int{2, 32, 32, 32}, max: 62, shift: 6,
-		index: func(v *simd, u iqUnits, b int) reg.VecVirtual {
-			x := v.new()
-			VPMOVZXBD(u.block(b, 2, 8), x)
-			return x
+		name: "iq3_xxs", book: "iq3xxsBook", entry: 4, unit: []int{2, 32, 32, 32}, max: 62, shift: 6, indices: 2,
+		signs: func(v *simd, u iqUnits) reg.VecVirtual {
+			if v.wide() {
+				return v.fourSigns(v.dwordsPerBlock(u, 66))
+			}
+			x := v.wholeSigns(u, 66)
+			return v.pairSigns([2]reg.VecVirtual{x, x}, [2][2]int{{0, 4}, {8, 12}})
 		},
-		signBits: func(v *simd, u iqUnits) reg.VecVirtual { return v.fourSigns(v.dwordsPerBlock(u, 66)) },
 		scales: func(v *simd, u iqUnits) iqScales {
 			return iqScales{v.unitHalves(u.w, u.bytes, 0), topNibbles(v.dwordsPerBlock(u, 66)), nil, 15, 0.5, 0.25}
 		},
 	}
 }
 
-// iq3_s: binary16 d; the low bytes of the indices; their high bits, a byte a block; signs; scale nibbles.
+// iq3_s: binary16 d; the low bytes of the indices; their ninth bits; signs; scale nibbles.
 func iq3_s() *iqFormat {
 	return &iqFormat{
-		name: "iq3_s", book: "iq3sBook", entry: 4, unit: []int{2, 32, 32, 32, 4, 4, 4}, max: 15, shift: 4,
-		index: func(v *simd, u iqUnits, b int) reg.VecVirtual {
-			x := v.new()
-			VPMOVZXBD(u.block(b, 2, 8), x)
-			if v.wide() {
-				k := K()
-				KMOVW(u.block(b, 66, 1), k)
-				VPORD(v.dwords(256), x, k, x)
-				return x
-			}
-			high := v.new()
-			VPBROADCASTB(u.block(b, 66, 1), high)
-			VPSRLVD(v.inRegister(v.dwords(8, 9, 10, 11, 12, 13, 14, 15)), high, high)
-			return v.include(x, high, 0x100)
-		},
-		signs: func(u iqUnits, b int) Mem { return u.block(b, 74, 4) },
+		name: "iq3_s", book: "iq3sBook", entry: 4, unit: []int{2, 32, 32, 32, 4, 4, 4}, max: 15, shift: 4, indices: 2, ninth: 66,
+		signs: func(v *simd, u iqUnits) reg.VecVirtual { return v.wholeSigns(u, 74) },
 		scales: func(v *simd, u iqUnits) iqScales {
 			x := v.new()
 			VPBROADCASTD(off(u.w, 106), x)
@@ -528,56 +615,60 @@ func iq3_s() *iqFormat {
 
 // iq1_s: binary16 d; the low bytes of the indices; per block a word of 4×3 bits above them, the scale and the offset's sign.
 func iq1_s() *iqFormat {
-	words := func(v *simd, u iqUnits) reg.VecVirtual {
-		x := v.new()
-		if v.wide() {
-			words := YMM()
-			broadcast128(off(u.w, 34), words)
-			insert128(1, off(u.w, u.bytes+34), words, words)
-			VPMOVZXWD(words, x)
-		} else {
-			VPMOVZXWD(off(u.w, 34), x)
-		}
-		return x
+	// numbers returns the scales' numbers, with the sign above.
+	numbers := func(v *simd, u iqUnits) reg.VecVirtual {
+		return v.once("numbers", func() reg.VecVirtual {
+			x := v.new()
+			if v.wide() {
+				words := YMM()
+				broadcast128(off(u.w, 34), words)
+				insert128(1, off(u.w, u.bytes+34), words, words)
+				VPMOVZXWD(words, x)
+			} else {
+				VPMOVZXWD(off(u.w, 34), x)
+			}
+			VPSRLD(Imm(12), x, x)
+			return x
+		})
 	}
 	threes := &highBits{16, func(i int) (int, int) {
-		if i%4 == 3 { // only its upper byte, so that there is a shift to the left for it too
+		if i%4 == 3 { // only the upper byte, so that there is a shift to the left for it too
 			return i/4*2 + 1, -1
 		}
 		return i / 4 * 2, i/4*2 + 1
 	}, []uint16{256, 32, 4, 128}, 0x700}
+	// The offset's sign is in the upper byte's top bit: a word with that byte below is multiplied by 16.
+	sign := &highBits{16, func(i int) (int, int) { return i/4*2 + 1, -1 }, []uint16{16}, 0x800}
 	return &iqFormat{
 		name: "iq1_s", book: "iq1Book", entry: 8, unit: []int{2, 32, 16}, max: 31, shift: 4,
-		words: func(v *simd, u iqUnits, i int) reg.VecVirtual { return threes.words(v, u, i, 32, 2, 34) },
-		lowered: func(v *simd, u iqUnits, b int) Op {
-			if v.wide() {
-				k, high := K(), YMM()
-				VPBROADCASTD(u.block(b, 34, 2), high)
-				VPTESTMD(part(v.dwords(0x8000, 0x8000, 0x8000, 0x8000, 1<<31, 1<<31, 1<<31, 1<<31), high), high, k)
-				return k
+		words: func(v *simd, u iqUnits, i int, packed bool) reg.VecVirtual {
+			x := threes.words(v, u, i, 2, 34)
+			if packed { // rows leave it to adjust
+				x = v.include(x, sign.spread(v, u, i, 34), uint32(sign.mask)*0x00010001)
 			}
-			high := v.new()
-			VPBROADCASTW(u.block(b, 34, 2), high)
-			VPSRAW(Imm(15), high, high)
-			return high
+			return x
 		},
 		adjust: func(v *simd, u iqUnits, sums, i reg.VecVirtual) {
-			x, twice := words(v, u), v.new()
-			VPADDD(sums, sums, twice)
+			// The bias is 16, or 18 for a negative offset.
+			x := numbers(v, u)
 			if v.wide() {
-				k := K()
-				VPTESTMD(v.dwords(0x8000), x, k)
-				VPSUBD(twice, i, k, i)
+				var minus []uint32
+				for n := range 16 {
+					minus = append(minus, uint32(uint16(-16-n/8*2)))
+				}
+				bias := v.new()
+				VPERMD(v.inRegister(v.dwords(minus...)), x, bias)
+				vpdpwssd(bias, sums, i)
 				return
 			}
-			VPSLLD(Imm(16), x, x)
-			VPSRAD(Imm(31), x, x)
-			VPSUBD(v.and(twice, x), i, i)
+			bias := v.new()
+			VPSRLD(Imm(2), x, bias)
+			bias = v.or(v.dwords(16), v.and(v.dwords(2), bias))
+			VPMADDWD(sums, bias, bias)
+			VPSUBD(bias, i, i)
 		},
 		scales: func(v *simd, u iqUnits) iqScales {
-			x := words(v, u)
-			VPSRLD(Imm(11), x, x)
-			return iqScales{v.unitHalves(u.w, u.bytes, 0), x, nil, 14, 0.125, 0.125}
+			return iqScales{v.unitHalves(u.w, u.bytes, 0), numbers(v, u), nil, 7, 0.25, 0.125}
 		},
 	}
 }
@@ -588,14 +679,31 @@ func iq1_m() *iqFormat {
 	nibbles := &highBits{16, func(i int) (int, int) { return i / 2, -1 }, []uint16{256, 16}, 0xf00}
 	return &iqFormat{
 		name: "iq1_m", book: "iq1Book", entry: 8, unit: []int{32, 16, 4, 4}, max: 31, shift: 4, kind: halves,
-		words: func(v *simd, u iqUnits, i int) reg.VecVirtual { return nibbles.words(v, u, i, 32, 0, 32) },
+		words: func(v *simd, u iqUnits, i int, _ bool) reg.VecVirtual { return nibbles.words(v, u, i, 0, 32) },
 		scales: func(v *simd, u iqUnits) iqScales {
-			x, d := v.new(), v.new()
+			x, d, top := v.new(), v.new(), YMM()
 			VPBROADCASTQ(off(u.w, 48), x)
-			VBROADCASTSS(iq1mScale(off(u.w, 48)), d)
+			VPBROADCASTQ(off(u.w, 48), top)
 			if v.wide() {
 				VPBROADCASTQ(off(u.w, u.bytes+48), v.mask(0xf0), x)
-				VBROADCASTSS(iq1mScale(off(u.w, u.bytes+48)), v.mask(0xff00), d)
+				VPBROADCASTQ(off(u.w, u.bytes+48), v.mask(0x0c), top)
+			}
+			// Of d's bytes, the low and the high nibbles are the high ones of two bytes each.
+			low, high := YMM(), YMM()
+			VPSHUFB(half(v.dwords(0x05010501)), top, low)
+			VPSHUFB(half(v.dwords(0x07030703)), top, high)
+			VPSRLD(Imm(4), low, low)
+			m := half(v.dwords(0x0f0f0f0f))
+			if v.wide() {
+				VPTERNLOGD(Imm(0xe4), m, high, low) // low where the mask is set
+				VCVTPH2PS(low, d)
+			} else {
+				VPAND(m, low, low)
+				mask := YMM()
+				load(m, mask)
+				VPANDN(high, mask, high)
+				VPOR(high, low, low)
+				VCVTPH2PS(low.AsX(), d)
 			}
 			// A word for two blocks, at the top of a dword.
 			VPSHUFB(v.dwords(0x01008080, 0x01008080, 0x03028080, 0x03028080, 0x05048080, 0x05048080, 0x07068080, 0x07068080), x, x)
@@ -605,19 +713,4 @@ func iq1_m() *iqFormat {
 			return iqScales{d, x, b, 14, 0.125, 0.125}
 		},
 	}
-}
-
-// iq1mScale returns the binary16 whose nibbles are on top of four words.
-func iq1mScale(words Mem) reg.VecVirtual {
-	x, factor, d := GP64(), GP64(), XMM()
-	MOVQ(words, x)
-	MOVQ(U64(0xf000f000f000f000), factor)
-	ANDQ(factor, x)
-	SHRQ(Imm(12), x)
-	MOVQ(U64(1<<48|1<<36|1<<24|1<<12), factor) // brings the nibbles, at bits 0 16 32 48, to 48 52 56 60, and others only below
-	IMULQ(factor, x)
-	SHRQ(Imm(48), x)
-	VMOVD(x.As32(), d)
-	VCVTPH2PS(d, d)
-	return d
 }

@@ -23,6 +23,8 @@ type unitFormat struct {
 	max        int   // the largest unsigned code
 	bias       int   // what the codes are above their values, a power of two; 0: nothing
 	held       bool  // there are registers for some constants of AVX2's row kernel, those that inRegister is asked for
+	// octets is for formats whose codes come eight columns of several blocks at a time: the activations lie in that order, too.
+	octets bool
 	// signed is for codes too large for AVX2's products of unsigned ones: for AVX2 they are signed bytes, then, and have no bias.
 	signed bool
 
@@ -30,13 +32,13 @@ type unitFormat struct {
 	// before: loads that follow a store too closely wait for it.
 	ahead func(v *simd, w reg.Register)
 	room  func(v *simd) int
-	// codes emits the unsigned codes of a group at w, block after block: vectors of one block, with 512 bits of two.
+	// codes emits the unsigned codes of a group at w, block after block: vectors of one block, with 512 bits of two. With octets, the vectors
+	// have eight columns of each of eight blocks, with 256 bits of four: columns 0 to 7, then 8 to 15 and so on, then other blocks.
 	codes func(v *simd, w reg.Register, emit func(u reg.VecVirtual))
 	// negate, unless nil, returns what negates the activations x of the k-th vector of codes where its signs say so; codes are magnitudes
 	// then, and have no bias.
 	negate func(v *simd, w reg.Register) func(k int, x reg.VecVirtual)
-	// adjust, unless nil, corrects the products i of a group at w, less the bias, of codes that are tile's but for a number a block; sums
-	// are the activations'.
+	// adjust, unless nil, takes the bias from the products i of a group at w where it is not the same for all blocks; sums are the activations'.
 	adjust func(v *simd, w reg.Register, sums, i reg.VecVirtual)
 	// scales returns the scales of a group at w, a lane a block: one vector, or those of the first and of the second halves; and behind
 	// them as many minima, if there are any.
@@ -76,7 +78,8 @@ type simd struct {
 	held  bool
 	kept  map[string]reg.VecVirtual
 	masks map[uint32]reg.OpmaskVirtual
-	room  Mem // of unitFormat.ahead
+	room  Mem                       // of unitFormat.ahead
+	made  map[string]reg.VecVirtual // what several functions of a format want of the same group
 }
 
 func newSimd(w int) *simd {
@@ -114,6 +117,17 @@ func (v *simd) mask(m uint32) reg.OpmaskVirtual {
 	}
 	return v.masks[m]
 }
+
+// once returns what make made for the group at hand.
+func (v *simd) once(what string, make func() reg.VecVirtual) reg.VecVirtual {
+	if v.made[what] == nil {
+		v.made[what] = make()
+	}
+	return v.made[what]
+}
+
+// newGroup goes before the code of a group.
+func (v *simd) newGroup() { v.made = map[string]reg.VecVirtual{} }
 
 func (v *simd) wide() bool { return v.lanes == 16 }
 
@@ -199,6 +213,9 @@ func (v *simd) words(lanes ...uint16) Op {
 	}
 	return v.keep(data)
 }
+
+// bytes returns a constant vector that repeats the given bytes.
+func (v *simd) bytes(lanes ...byte) Op { return v.keep(bytes.Repeat(lanes, v.w/8/len(lanes))) }
 
 // inRegister returns x, or a register loaded from it if it is memory.
 func (v *simd) inRegister(x Op) reg.VecVirtual {
@@ -331,6 +348,18 @@ func (v *simd) halfPairs(w reg.Register, stride int) (first, second reg.VecVirtu
 // next one.
 func (v *simd) unitHalves(w reg.Register, unit, at int) reg.VecVirtual {
 	h, d := YMM(), v.new()
+	if at+8 <= unit {
+		// Conversions from memory cost less than spreading words.
+		x := XMM()
+		VCVTPH2PS(off(w, at), x)
+		VBROADCASTSS(x, d)
+		if v.wide() {
+			second := XMM()
+			VCVTPH2PS(off(w, unit+at), second)
+			VBROADCASTSS(second, v.mask(0xff00), d)
+		}
+		return d
+	}
 	VPBROADCASTW(off(w, at), h)
 	if v.wide() {
 		second := XMM()
@@ -493,6 +522,9 @@ func (v *simd) adjacentSum(a, b reg.VecVirtual) reg.VecVirtual {
 // dots returns the integer dot products of a group's codes with the activations at q + 8·o, a lane a block, i1 being nil; or those of
 // the blocks' first and second halves if the format has halves. The bias is still in them.
 func (f *unitFormat) dots(v *simd, w, q, o reg.Register) (i0, i1 reg.VecVirtual) {
+	if f.octets {
+		return f.octetDots(v, w, q, o)
+	}
 	short := !v.wide() && !f.signed && f.max*127*8 <= math.MaxInt16 // sums of eight products fit 16 bits
 	fours := !f.signed && f.max*127*4 <= math.MaxInt16              // those of four do
 	var r reduction
@@ -512,18 +544,10 @@ func (f *unitFormat) dots(v *simd, w, q, o reg.Register) (i0, i1 reg.VecVirtual)
 	case v.wide() && fours:
 		r.merge[0], r.merge[1] = v.narrowedSum, v.adjacentSum
 	}
-	negate := func(int, reg.VecVirtual) {}
-	if f.negate != nil {
-		negate = f.negate(v, w)
-	}
-	k := 0
+	k, from := 0, GP64()
+	LEAQ(at(q, o, 8, 0), from) // instructions whose operands in memory have an index take one operation more
 	f.codes(v, w, func(u reg.VecVirtual) {
-		var x Op = at(q, o, 8, k*v.w/8)
-		if f.negate != nil {
-			r := v.load(x.(Mem))
-			negate(k, r)
-			x = r
-		}
+		x := off(from, k*v.w/8)
 		k++
 		y := v.new()
 		if v.wide() {
@@ -584,6 +608,97 @@ func (f *unitFormat) dots(v *simd, w, q, o reg.Register) (i0, i1 reg.VecVirtual)
 	return i0, nil
 }
 
+// octetDots is dots for octets: products of one block stay in the same 64 bits, so there is little to add in the end.
+func (f *unitFormat) octetDots(v *simd, w, q, o reg.Register) (i0, i1 reg.VecVirtual) {
+	var negate func(int, reg.VecVirtual)
+	if f.negate != nil {
+		negate = f.negate(v, w)
+	}
+	parts := 1
+	if f.halves {
+		parts = 2
+	}
+	perWord := 4 // vectors of products whose sums fit 16 bits
+	if f.max*127*8 > math.MaxInt16 {
+		perWord = 2
+	}
+	perWord = min(perWord, 4/parts)
+	k, from := 0, GP64()
+	LEAQ(at(q, o, 8, 0), from)
+	var sums [2][2]reg.VecVirtual // by part, of the first and the second blocks
+	var words reg.VecVirtual
+	f.codes(v, w, func(u reg.VecVirtual) {
+		blocks, column := k/4, k%4
+		if v.wide() {
+			blocks, column = k%2, k/2
+		}
+		part := column * parts / 4
+		sum := &sums[part][blocks]
+		at := off(from, 256*blocks+64*column)
+		if !v.wide() {
+			at = off(from, 32*blocks+64*column)
+		}
+		var x Op = at
+		if negate != nil {
+			r := v.load(at)
+			negate(4*blocks+column, r)
+			x = r
+		}
+		k++
+		if v.wide() {
+			if *sum == nil {
+				*sum = v.new()
+				zero(*sum)
+			}
+			vpdpbusd(x, u, *sum)
+			return
+		}
+		y := v.new()
+		VPMADDUBSW(x, u, y)
+		if column%perWord > 0 {
+			VPADDW(words, y, y)
+		}
+		words = y
+		if column%perWord < perWord-1 {
+			return
+		}
+		VPMADDWD(v.ones(), y, y)
+		if *sum != nil {
+			VPADDD(*sum, y, y)
+		}
+		*sum = y
+	})
+	var ints [2]reg.VecVirtual
+	for p := range parts {
+		even, odd := v.evenOdd(sums[p][0], sums[p][1])
+		VPADDD(even, odd, odd)
+		if !v.wide() {
+			VPERMQ(Imm(0xd8), odd, odd)
+		}
+		ints[p] = odd
+	}
+	return ints[0], ints[1]
+}
+
+// evenOdd returns the even and the odd lanes of a and behind them b's; with 256 bits the 64-bit lanes 1 and 2 are still to be swapped.
+func (v *simd) evenOdd(a, b reg.VecVirtual) (even, odd reg.VecVirtual) {
+	even, odd = v.new(), v.new()
+	if !v.wide() {
+		VSHUFPS(Imm(0x88), b, a, even)
+		VSHUFPS(Imm(0xdd), b, a, odd)
+		return even, odd
+	}
+	for first, x := range []reg.VecVirtual{even, odd} {
+		var lanes []uint32
+		for i := range 16 {
+			lanes = append(lanes, uint32(2*i+first))
+		}
+		load(a, x)
+		VPERMT2D(b, v.inRegister(v.dwords(lanes...)), x)
+	}
+	return even, odd
+}
+
 // biased tells whether the codes that v makes have a bias.
 func (f *unitFormat) biased(v *simd) bool { return f.bias > 0 && (v.wide() || !f.signed) }
 
@@ -602,6 +717,7 @@ type blockArgs struct{ q, d, s, half, o reg.GPVirtual }
 
 // group adds the products of the group at w to acc, in the order that panel.go states; of the blocks of mask, unless that is nil.
 func (f *unitFormat) group(v *simd, w reg.Register, x blockArgs, acc, mask reg.VecVirtual) {
+	v.newGroup()
 	lane := func(base reg.Register) Mem { return at(base, x.o, 1, 0) }
 	// sums returns the activations' sums over the columns that share a scale.
 	sums := func() []reg.VecVirtual {
@@ -620,9 +736,10 @@ func (f *unitFormat) group(v *simd, w reg.Register, x blockArgs, acc, mask reg.V
 	}
 	if f.biased(v) {
 		for k, s := range sums() {
-			f.unbias(v, s, ints[k])
 			if f.adjust != nil {
 				f.adjust(v, w, s, ints[k])
+			} else {
+				f.unbias(v, s, ints[k])
 			}
 		}
 	}
@@ -657,14 +774,14 @@ func (f *unitFormat) rows(v *simd) {
 	p := GP64()
 	v.begin()
 	var readable Mem
-	if f.ahead != nil || f.unitBlocks < v.lanes {
+	if f.ahead != nil && f.room(v) > 0 || f.unitBlocks < v.lanes {
 		readable = f.lastReadable(v, n, stride)
 	}
 	rest := f.newRest(v, end, readable)
 	ANDQ(I32(-v.lanes), end)
 	SHLQ(Imm(2), end)
 	var room *turns
-	if f.ahead != nil {
+	if f.ahead != nil && f.room(v) > 0 {
 		room = f.newTurns(v, readable)
 		room.next(w)
 		room.turn()
@@ -859,6 +976,7 @@ func (f *unitFormat) pack(v *simd) {
 	XORQ(o, o)
 	Label("tile")
 	for part := 0; part < 64; part += 4 * v.lanes {
+		v.newGroup()
 		f.tile(v, p, func(j int, x reg.VecVirtual) { load(x, at(t, o, 8, 64*j+part)) })
 		for k, s := range f.scales(v, p) {
 			load(s, at(a, o, planes, 64*k+part))
