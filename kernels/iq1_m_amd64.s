@@ -7,136 +7,135 @@
 // func iq1_mRowAVX512(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 // Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VL, AVX512VNNI, MMX+
 TEXT ·iq1_mRowAVX512(SB), NOSPLIT, $392-72
-	MOVQ dst+0(FP), AX
-	MOVQ w+8(FP), CX
-	MOVQ blocks+64(FP), DX
-	MOVQ q+32(FP), BX
-	MOVQ d+40(FP), SI
-	MOVQ s+48(FP), DI
-	MOVQ half+56(FP), R8
+	MOVQ blocks+64(FP), AX
+	MOVQ q+32(FP), CX
+	MOVQ d+40(FP), DX
+	MOVQ s+48(FP), BX
+	MOVQ half+56(FP), SI
 	JMP  constants
 
 begin:
-	MOVQ            w+8(FP), R9
-	MOVQ            stride+16(FP), R10
-	IMULQ           n+24(FP), R10
-	ADDQ            R10, R9
-	SUBQ            $+112, R9
-	MOVQ            R9, (SP)
-	MOVQ            DX, R11
-	ANDQ            $+15, R11
-	LEAQ            constant0<>+0(SB), R9
-	SHLQ            $0x02, R11
-	SUBQ            R11, R9
-	VMOVDQU32       64(R9), Z0
-	SHRQ            $0x02, R11
+	MOVQ            w+8(FP), DI
+	MOVQ            stride+16(FP), R8
+	IMULQ           n+24(FP), R8
+	ADDQ            R8, DI
+	SUBQ            $+112, DI
+	MOVQ            DI, (SP)
+	MOVQ            AX, R9
+	ANDQ            $+15, R9
+	LEAQ            constant0<>+0(SB), DI
+	SHLQ            $0x02, R9
+	SUBQ            R9, DI
+	VMOVDQU32       64(DI), Z0
+	SHRQ            $0x02, R9
 	VMOVDQU32       constant1<>+0(SB), Y1
 	VMOVDQU32       Y1, 8(SP)
 	VMOVDQU32       Y1, 40(SP)
 	VMOVDQU32       Y1, 72(SP)
 	VMOVDQU32       Y1, 104(SP)
-	ANDQ            $-16, DX
-	SHLQ            $0x02, DX
-	XORQ            R12, R12
-	XORQ            $+128, R12
-	CMPQ            CX, (SP)
+	ANDQ            $-16, AX
+	SHLQ            $0x02, AX
+	XORQ            R10, R10
+	MOVQ            w+8(FP), R8
+	XORQ            $+128, R10
+	CMPQ            R8, (SP)
 	JHI             skip1
-	VPMOVZXBW       (CX), Z1
-	VBROADCASTI32X4 32(CX), Z18
+	VPMOVZXBW       (R8), Z1
+	VBROADCASTI32X4 32(R8), Z18
 	VPSHUFB         Z2, Z18, Z18
 	VPMULLW         Z3, Z18, Z18
 	VPTERNLOGD      $0xf8, Z4, Z18, Z1
-	VMOVDQU32       Z1, 136(SP)(R12*1)
-	VPMOVZXBW       56(CX), Z1
-	VBROADCASTI32X4 88(CX), Z18
+	VMOVDQU32       Z1, 136(SP)(R10*1)
+	VPMOVZXBW       56(R8), Z1
+	VBROADCASTI32X4 88(R8), Z18
 	VPSHUFB         Z2, Z18, Z18
 	VPMULLW         Z3, Z18, Z18
 	VPTERNLOGD      $0xf8, Z4, Z18, Z1
-	VMOVDQU32       Z1, 200(SP)(R12*1)
+	VMOVDQU32       Z1, 200(SP)(R10*1)
 
 skip1:
-	XORQ $+128, R12
-	XORQ $+128, R12
+	XORQ $+128, R10
+	XORQ $+128, R10
 
 row:
 	VPXORD Z1, Z1, Z1
-	MOVQ   CX, R10
-	XORQ   R9, R9
+	MOVQ   w+8(FP), R8
+	XORQ   DI, DI
+	CMPQ   DI, AX
+	JGE    rest
 
 group:
-	CMPQ            R9, DX
-	JGE             rest
-	PREFETCHT1      8192(R10)
-	PREFETCHT0      3072(R10)
-	PREFETCHT1      8256(R10)
-	PREFETCHT0      3136(R10)
-	LEAQ            112(R10), R13
-	XORQ            $+128, R12
-	CMPQ            R13, (SP)
+	PREFETCHT1      8192(R8)
+	PREFETCHT0      3072(R8)
+	PREFETCHT1      8256(R8)
+	PREFETCHT0      3136(R8)
+	LEAQ            112(R8), R11
+	XORQ            $+128, R10
+	CMPQ            R11, (SP)
 	JHI             skip2
-	VPMOVZXBW       (R13), Z18
-	VBROADCASTI32X4 32(R13), Z19
+	VPMOVZXBW       (R11), Z18
+	VBROADCASTI32X4 32(R11), Z19
 	VPSHUFB         Z2, Z19, Z19
 	VPMULLW         Z3, Z19, Z19
 	VPTERNLOGD      $0xf8, Z4, Z19, Z18
-	VMOVDQU32       Z18, 136(SP)(R12*1)
-	VPMOVZXBW       56(R13), Z18
-	VBROADCASTI32X4 88(R13), Z19
+	VMOVDQU32       Z18, 136(SP)(R10*1)
+	VPMOVZXBW       56(R11), Z18
+	VBROADCASTI32X4 88(R11), Z19
 	VPSHUFB         Z2, Z19, Z19
 	VPMULLW         Z3, Z19, Z19
 	VPTERNLOGD      $0xf8, Z4, Z19, Z18
-	VMOVDQU32       Z18, 200(SP)(R12*1)
+	VMOVDQU32       Z18, 200(SP)(R10*1)
 
 skip2:
-	XORQ         $+128, R12
-	LEAQ         (BX)(R9*8), R13
-	LEAQ         ·iq1Book+0(SB), R14
-	VMOVDQU32    136(SP)(R12*1), Z18
-	VMOVDQU32    200(SP)(R12*1), Z19
+	XORQ         $+128, R10
+	LEAQ         (CX)(DI*8), R11
+	LEAQ         ·iq1Book+0(SB), R12
+	VMOVDQU32    136(SP)(R10*1), Z18
+	VMOVDQU32    200(SP)(R10*1), Z19
 	VPSHUFB      Z5, Z18, Z20
 	VPXORD       Z21, Z21, Z21
 	KXNORW       K1, K1, K1
-	VPGATHERQQ   (R14)(Z20*8), K1, Z21
+	VPGATHERQQ   (R12)(Z20*8), K1, Z21
 	VPXORD       Z20, Z20, Z20
-	VPDPBUSD     (R13), Z21, Z20
+	VPDPBUSD     (R11), Z21, Z20
 	VPSHUFB      Z5, Z19, Z21
 	VPXORD       Z22, Z22, Z22
 	KXNORW       K1, K1, K1
-	VPGATHERQQ   (R14)(Z21*8), K1, Z22
+	VPGATHERQQ   (R12)(Z21*8), K1, Z22
 	VPXORD       Z21, Z21, Z21
-	VPDPBUSD     256(R13), Z22, Z21
+	VPDPBUSD     256(R11), Z22, Z21
 	VPSHUFB      Z6, Z18, Z22
 	VPXORD       Z23, Z23, Z23
 	KXNORW       K1, K1, K1
-	VPGATHERQQ   (R14)(Z22*8), K1, Z23
-	VPDPBUSD     64(R13), Z23, Z20
+	VPGATHERQQ   (R12)(Z22*8), K1, Z23
+	VPDPBUSD     64(R11), Z23, Z20
 	VPSHUFB      Z6, Z19, Z22
 	VPXORD       Z23, Z23, Z23
 	KXNORW       K1, K1, K1
-	VPGATHERQQ   (R14)(Z22*8), K1, Z23
-	VPDPBUSD     320(R13), Z23, Z21
+	VPGATHERQQ   (R12)(Z22*8), K1, Z23
+	VPDPBUSD     320(R11), Z23, Z21
 	VPSHUFB      Z7, Z18, Z22
 	VPXORD       Z23, Z23, Z23
 	KXNORW       K1, K1, K1
-	VPGATHERQQ   (R14)(Z22*8), K1, Z23
+	VPGATHERQQ   (R12)(Z22*8), K1, Z23
 	VPXORD       Z22, Z22, Z22
-	VPDPBUSD     128(R13), Z23, Z22
+	VPDPBUSD     128(R11), Z23, Z22
 	VPSHUFB      Z7, Z19, Z23
 	VPXORD       Z24, Z24, Z24
 	KXNORW       K1, K1, K1
-	VPGATHERQQ   (R14)(Z23*8), K1, Z24
+	VPGATHERQQ   (R12)(Z23*8), K1, Z24
 	VPXORD       Z23, Z23, Z23
-	VPDPBUSD     384(R13), Z24, Z23
+	VPDPBUSD     384(R11), Z24, Z23
 	VPSHUFB      Z8, Z18, Z18
 	VPXORD       Z24, Z24, Z24
 	KXNORW       K1, K1, K1
-	VPGATHERQQ   (R14)(Z18*8), K1, Z24
-	VPDPBUSD     192(R13), Z24, Z22
+	VPGATHERQQ   (R12)(Z18*8), K1, Z24
+	VPDPBUSD     192(R11), Z24, Z22
 	VPSHUFB      Z8, Z19, Z18
 	VPXORD       Z19, Z19, Z19
 	KXNORW       K1, K1, K1
-	VPGATHERQQ   (R14)(Z18*8), K1, Z19
-	VPDPBUSD     448(R13), Z19, Z23
+	VPGATHERQQ   (R12)(Z18*8), K1, Z19
+	VPDPBUSD     448(R11), Z19, Z23
 	VMOVDQU32    Z20, Z18
 	VPERMT2D     Z21, Z9, Z18
 	VMOVDQU32    Z20, Z19
@@ -147,17 +146,17 @@ skip2:
 	VMOVDQU32    Z22, Z20
 	VPERMT2D     Z23, Z10, Z20
 	VPADDD       Z18, Z20, Z20
-	VMOVDQU32    (DI)(R9*1), Z18
-	VMOVDQU32    (R8)(R9*1), Z21
+	VMOVDQU32    (BX)(DI*1), Z18
+	VMOVDQU32    (SI)(DI*1), Z21
 	VPSUBD       Z21, Z18, Z18
 	VPSLLD       $0x04, Z21, Z21
 	VPSUBD       Z21, Z19, Z19
 	VPSLLD       $0x04, Z18, Z18
 	VPSUBD       Z18, Z20, Z20
-	VPBROADCASTQ 48(R10), Z18
-	VPBROADCASTQ 48(R10), Y21
-	VPBROADCASTQ 104(R10), K2, Z18
-	VPBROADCASTQ 104(R10), K3, Y21
+	VPBROADCASTQ 48(R8), Z18
+	VPBROADCASTQ 48(R8), Y21
+	VPBROADCASTQ 104(R8), K2, Z18
+	VPBROADCASTQ 104(R8), K3, Y21
 	VPSHUFB      Y11, Y21, Y22
 	VPSHUFB      Y12, Y21, Y21
 	VPSRLD       $0x04, Y22, Y22
@@ -170,128 +169,129 @@ skip2:
 	VMULPS       Z21, Z18, Z18
 	VPERMD       Z17, Z22, Z22
 	VMULPS       Z21, Z22, Z22
-	VMOVDQU32    (SI)(R9*1), Z21
+	VMOVDQU32    (DX)(DI*1), Z21
 	VCVTDQ2PS    Z19, Z19
 	VMULPS       Z21, Z18, Z18
 	VFMADD231PS  Z18, Z19, Z1
 	VCVTDQ2PS    Z20, Z20
 	VMULPS       Z21, Z22, Z22
 	VFMADD231PS  Z22, Z20, Z1
-	XORQ         $+128, R12
-	ADDQ         $+112, R10
-	ADDQ         $+64, R9
-	JMP          group
+	XORQ         $+128, R10
+	ADDQ         $+112, R8
+	ADDQ         $+64, DI
+	CMPQ         DI, AX
+	JL           group
 
 rest:
-	CMPQ R11, $0x00
+	CMPQ R9, $0x00
 	JE   done
-	CMPQ R10, (SP)
+	CMPQ R8, (SP)
 	JLS  inPlace
-	MOVQ R11, R13
-	LEAQ 8(SP), R14
+	MOVQ R9, R11
+	LEAQ 8(SP), R12
 
 copy:
-	VMOVDQU32 (R10), Y18
-	VMOVDQU32 Y18, (R14)
-	ADDQ      $+32, R10
-	ADDQ      $+32, R14
-	VMOVDQU32 (R10), X18
-	VMOVDQU32 X18, (R14)
-	ADDQ      $+16, R10
-	ADDQ      $+16, R14
-	MOVL      (R10), R15
-	MOVL      R15, (R14)
-	ADDQ      $+4, R10
-	ADDQ      $+4, R14
-	MOVL      (R10), R15
-	MOVL      R15, (R14)
-	ADDQ      $+4, R10
-	ADDQ      $+4, R14
-	SUBQ      $+8, R13
+	VMOVDQU32 (R8), Y18
+	VMOVDQU32 Y18, (R12)
+	ADDQ      $+32, R8
+	ADDQ      $+32, R12
+	VMOVDQU32 (R8), X18
+	VMOVDQU32 X18, (R12)
+	ADDQ      $+16, R8
+	ADDQ      $+16, R12
+	MOVL      (R8), R13
+	MOVL      R13, (R12)
+	ADDQ      $+4, R8
+	ADDQ      $+4, R12
+	MOVL      (R8), R13
+	MOVL      R13, (R12)
+	ADDQ      $+4, R8
+	ADDQ      $+4, R12
+	SUBQ      $+8, R11
 	JG        copy
-	LEAQ      8(SP), R10
+	LEAQ      8(SP), R8
 
 inPlace:
-	VPMOVZXBW       (R10), Z18
-	VBROADCASTI32X4 32(R10), Z19
+	VPMOVZXBW       (R8), Z18
+	VBROADCASTI32X4 32(R8), Z19
 	VPSHUFB         Z2, Z19, Z19
 	VPMULLW         Z3, Z19, Z19
 	VPTERNLOGD      $0xf8, Z4, Z19, Z18
-	VMOVDQU32       Z18, 136(SP)(R12*1)
-	VPMOVZXBW       56(R10), Z18
-	VBROADCASTI32X4 88(R10), Z19
+	VMOVDQU32       Z18, 136(SP)(R10*1)
+	VPMOVZXBW       56(R8), Z18
+	VBROADCASTI32X4 88(R8), Z19
 	VPSHUFB         Z2, Z19, Z19
 	VPMULLW         Z3, Z19, Z19
 	VPTERNLOGD      $0xf8, Z4, Z19, Z18
-	VMOVDQU32       Z18, 200(SP)(R12*1)
-	MOVQ            stride+16(FP), R13
-	ADDQ            CX, R13
-	XORQ            $+128, R12
-	CMPQ            R13, (SP)
+	VMOVDQU32       Z18, 200(SP)(R10*1)
+	MOVQ            stride+16(FP), R11
+	ADDQ            w+8(FP), R11
+	XORQ            $+128, R10
+	CMPQ            R11, (SP)
 	JHI             skip3
-	VPMOVZXBW       (R13), Z18
-	VBROADCASTI32X4 32(R13), Z19
+	VPMOVZXBW       (R11), Z18
+	VBROADCASTI32X4 32(R11), Z19
 	VPSHUFB         Z2, Z19, Z19
 	VPMULLW         Z3, Z19, Z19
 	VPTERNLOGD      $0xf8, Z4, Z19, Z18
-	VMOVDQU32       Z18, 136(SP)(R12*1)
-	VPMOVZXBW       56(R13), Z18
-	VBROADCASTI32X4 88(R13), Z19
+	VMOVDQU32       Z18, 136(SP)(R10*1)
+	VPMOVZXBW       56(R11), Z18
+	VBROADCASTI32X4 88(R11), Z19
 	VPSHUFB         Z2, Z19, Z19
 	VPMULLW         Z3, Z19, Z19
 	VPTERNLOGD      $0xf8, Z4, Z19, Z18
-	VMOVDQU32       Z18, 200(SP)(R12*1)
+	VMOVDQU32       Z18, 200(SP)(R10*1)
 
 skip3:
-	XORQ         $+128, R12
-	LEAQ         (BX)(R9*8), R13
-	LEAQ         ·iq1Book+0(SB), R14
-	VMOVDQU32    136(SP)(R12*1), Z18
-	VMOVDQU32    200(SP)(R12*1), Z19
+	XORQ         $+128, R10
+	LEAQ         (CX)(DI*8), R11
+	LEAQ         ·iq1Book+0(SB), R12
+	VMOVDQU32    136(SP)(R10*1), Z18
+	VMOVDQU32    200(SP)(R10*1), Z19
 	VPSHUFB      Z5, Z18, Z20
 	VPXORD       Z21, Z21, Z21
 	KXNORW       K1, K1, K1
-	VPGATHERQQ   (R14)(Z20*8), K1, Z21
+	VPGATHERQQ   (R12)(Z20*8), K1, Z21
 	VPXORD       Z20, Z20, Z20
-	VPDPBUSD     (R13), Z21, Z20
+	VPDPBUSD     (R11), Z21, Z20
 	VPSHUFB      Z5, Z19, Z21
 	VPXORD       Z22, Z22, Z22
 	KXNORW       K1, K1, K1
-	VPGATHERQQ   (R14)(Z21*8), K1, Z22
+	VPGATHERQQ   (R12)(Z21*8), K1, Z22
 	VPXORD       Z21, Z21, Z21
-	VPDPBUSD     256(R13), Z22, Z21
+	VPDPBUSD     256(R11), Z22, Z21
 	VPSHUFB      Z6, Z18, Z22
 	VPXORD       Z23, Z23, Z23
 	KXNORW       K1, K1, K1
-	VPGATHERQQ   (R14)(Z22*8), K1, Z23
-	VPDPBUSD     64(R13), Z23, Z20
+	VPGATHERQQ   (R12)(Z22*8), K1, Z23
+	VPDPBUSD     64(R11), Z23, Z20
 	VPSHUFB      Z6, Z19, Z22
 	VPXORD       Z23, Z23, Z23
 	KXNORW       K1, K1, K1
-	VPGATHERQQ   (R14)(Z22*8), K1, Z23
-	VPDPBUSD     320(R13), Z23, Z21
+	VPGATHERQQ   (R12)(Z22*8), K1, Z23
+	VPDPBUSD     320(R11), Z23, Z21
 	VPSHUFB      Z7, Z18, Z22
 	VPXORD       Z23, Z23, Z23
 	KXNORW       K1, K1, K1
-	VPGATHERQQ   (R14)(Z22*8), K1, Z23
+	VPGATHERQQ   (R12)(Z22*8), K1, Z23
 	VPXORD       Z22, Z22, Z22
-	VPDPBUSD     128(R13), Z23, Z22
+	VPDPBUSD     128(R11), Z23, Z22
 	VPSHUFB      Z7, Z19, Z23
 	VPXORD       Z24, Z24, Z24
 	KXNORW       K1, K1, K1
-	VPGATHERQQ   (R14)(Z23*8), K1, Z24
+	VPGATHERQQ   (R12)(Z23*8), K1, Z24
 	VPXORD       Z23, Z23, Z23
-	VPDPBUSD     384(R13), Z24, Z23
+	VPDPBUSD     384(R11), Z24, Z23
 	VPSHUFB      Z8, Z18, Z18
 	VPXORD       Z24, Z24, Z24
 	KXNORW       K1, K1, K1
-	VPGATHERQQ   (R14)(Z18*8), K1, Z24
-	VPDPBUSD     192(R13), Z24, Z22
+	VPGATHERQQ   (R12)(Z18*8), K1, Z24
+	VPDPBUSD     192(R11), Z24, Z22
 	VPSHUFB      Z8, Z19, Z18
 	VPXORD       Z19, Z19, Z19
 	KXNORW       K1, K1, K1
-	VPGATHERQQ   (R14)(Z18*8), K1, Z19
-	VPDPBUSD     448(R13), Z19, Z23
+	VPGATHERQQ   (R12)(Z18*8), K1, Z19
+	VPDPBUSD     448(R11), Z19, Z23
 	VMOVDQU32    Z20, Z18
 	VPERMT2D     Z21, Z9, Z18
 	VMOVDQU32    Z20, Z19
@@ -302,17 +302,17 @@ skip3:
 	VMOVDQU32    Z22, Z20
 	VPERMT2D     Z23, Z10, Z20
 	VPADDD       Z18, Z20, Z20
-	VMOVDQU32    (DI)(R9*1), Z18
-	VMOVDQU32    (R8)(R9*1), Z21
+	VMOVDQU32    (BX)(DI*1), Z18
+	VMOVDQU32    (SI)(DI*1), Z21
 	VPSUBD       Z21, Z18, Z18
 	VPSLLD       $0x04, Z21, Z21
 	VPSUBD       Z21, Z19, Z19
 	VPSLLD       $0x04, Z18, Z18
 	VPSUBD       Z18, Z20, Z20
-	VPBROADCASTQ 48(R10), Z18
-	VPBROADCASTQ 48(R10), Y21
-	VPBROADCASTQ 104(R10), K2, Z18
-	VPBROADCASTQ 104(R10), K3, Y21
+	VPBROADCASTQ 48(R8), Z18
+	VPBROADCASTQ 48(R8), Y21
+	VPBROADCASTQ 104(R8), K2, Z18
+	VPBROADCASTQ 104(R8), K3, Y21
 	VPSHUFB      Y11, Y21, Y22
 	VPSHUFB      Y12, Y21, Y21
 	VPSRLD       $0x04, Y22, Y22
@@ -327,16 +327,17 @@ skip3:
 	VMULPS       Z21, Z22, Z22
 	VPANDD       Z0, Z18, Z18
 	VPANDD       Z0, Z22, Z22
-	VMOVDQU32    (SI)(R9*1), Z21
+	VMOVDQU32    (DX)(DI*1), Z21
 	VCVTDQ2PS    Z19, Z19
 	VMULPS       Z21, Z18, Z18
 	VFMADD231PS  Z18, Z19, Z1
 	VCVTDQ2PS    Z20, Z20
 	VMULPS       Z21, Z22, Z22
 	VFMADD231PS  Z22, Z20, Z1
-	XORQ         $+128, R12
+	XORQ         $+128, R10
 
 done:
+	MOVQ          dst+0(FP), DI
 	VPERMILPS     $0x4e, Z1, Z18
 	VADDPS        Z1, Z18, Z18
 	VPERMILPS     $0xb1, Z18, Z1
@@ -345,9 +346,10 @@ done:
 	VADDPS        Z18, Z1, Z1
 	VEXTRACTI32X4 $0x02, Z1, X18
 	VADDPS        X1, X18, X18
-	VMOVSS        X18, (AX)
-	ADDQ          $0x04, AX
-	ADDQ          stride+16(FP), CX
+	VMOVSS        X18, (DI)
+	ADDQ          $0x04, dst+0(FP)
+	MOVQ          stride+16(FP), DI
+	ADDQ          DI, w+8(FP)
 	DECQ          n+24(FP)
 	JG            row
 	VZEROUPPER
@@ -370,10 +372,10 @@ constants:
 	VMOVDQU32 constant15<>+0(SB), Z13
 	VMOVDQU32 constant16<>+0(SB), Z15
 	VMOVDQU32 constant17<>+0(SB), Z14
-	MOVL      $0x0000000c, R9
-	KMOVD     R9, K3
-	MOVL      $0x000000f0, R9
-	KMOVD     R9, K2
+	MOVL      $0x0000000c, DI
+	KMOVD     DI, K3
+	MOVL      $0x000000f0, DI
+	KMOVD     DI, K2
 	JMP       begin
 
 DATA constant0<>+0(SB)/8, $0xffffffffffffffff
@@ -708,250 +710,273 @@ constants:
 // func iq1_mRowAVX2(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 // Requires: AVX, AVX2, F16C, FMA3, MMX+
 TEXT ·iq1_mRowAVX2(SB), NOSPLIT, $136-72
-	MOVQ dst+0(FP), AX
-	MOVQ w+8(FP), CX
-	MOVQ blocks+64(FP), DX
-	MOVQ q+32(FP), BX
-	MOVQ d+40(FP), SI
-	MOVQ s+48(FP), DI
-	MOVQ half+56(FP), R8
+	MOVQ blocks+64(FP), AX
+	MOVQ q+32(FP), CX
+	MOVQ d+40(FP), DX
+	MOVQ s+48(FP), BX
+	MOVQ half+56(FP), SI
 	JMP  constants
 
 begin:
-	MOVQ           w+8(FP), R9
-	MOVQ           stride+16(FP), R10
-	IMULQ          n+24(FP), R10
-	ADDQ           R10, R9
-	SUBQ           $+56, R9
-	MOVQ           R9, (SP)
-	ANDQ           $-8, DX
-	SHLQ           $0x02, DX
-	XORQ           R11, R11
-	XORQ           $+64, R11
-	CMPQ           CX, (SP)
+	MOVQ           w+8(FP), DI
+	MOVQ           stride+16(FP), R8
+	IMULQ          n+24(FP), R8
+	ADDQ           R8, DI
+	SUBQ           $+56, DI
+	MOVQ           DI, (SP)
+	ANDQ           $-8, AX
+	SHLQ           $0x02, AX
+	XORQ           R9, R9
+	MOVQ           w+8(FP), R8
+	XORQ           $+64, R9
+	CMPQ           R8, (SP)
 	JHI            skip4
-	VPMOVZXBW      (CX), Y0
-	VBROADCASTI128 32(CX), Y1
-	VPSHUFB        constant18<>+0(SB), Y1, Y1
-	VPMULLW        constant19<>+0(SB), Y1, Y1
-	VPAND          constant20<>+0(SB), Y1, Y1
+	VPMOVZXBW      (R8), Y0
+	VBROADCASTI128 32(R8), Y1
+	VPSHUFB        Y2, Y1, Y1
+	VPMULLW        Y3, Y1, Y1
+	VPAND          Y4, Y1, Y1
 	VPOR           Y1, Y0, Y0
-	VMOVDQU        Y0, 8(SP)(R11*1)
-	VPMOVZXBW      16(CX), Y0
-	VBROADCASTI128 32(CX), Y1
-	VPSHUFB        constant21<>+0(SB), Y1, Y1
-	VPMULLW        constant19<>+0(SB), Y1, Y1
-	VPAND          constant20<>+0(SB), Y1, Y1
+	VMOVDQU        Y0, 8(SP)(R9*1)
+	VPMOVZXBW      16(R8), Y0
+	VBROADCASTI128 32(R8), Y1
+	VPSHUFB        Y5, Y1, Y1
+	VPMULLW        Y3, Y1, Y1
+	VPAND          Y4, Y1, Y1
 	VPOR           Y1, Y0, Y0
-	VMOVDQU        Y0, 40(SP)(R11*1)
+	VMOVDQU        Y0, 40(SP)(R9*1)
 
 skip4:
-	XORQ $+64, R11
-	XORQ $+64, R11
+	XORQ $+64, R9
+	XORQ $+64, R9
 
 row:
 	VPXOR Y0, Y0, Y0
-	MOVQ  CX, R10
-	XORQ  R9, R9
+	MOVQ  w+8(FP), R8
+	XORQ  DI, DI
+	CMPQ  DI, AX
+	JGE   rest
 
 group:
-	CMPQ           R9, DX
-	JGE            rest
-	PREFETCHT1     8192(R10)
-	PREFETCHT0     3072(R10)
-	LEAQ           56(R10), R12
-	XORQ           $+64, R11
-	CMPQ           R12, (SP)
+	PREFETCHT1     8192(R8)
+	PREFETCHT0     3072(R8)
+	LEAQ           56(R8), R10
+	XORQ           $+64, R9
+	CMPQ           R10, (SP)
 	JHI            skip5
-	VPMOVZXBW      (R12), Y1
-	VBROADCASTI128 32(R12), Y4
-	VPSHUFB        constant18<>+0(SB), Y4, Y4
-	VPMULLW        constant19<>+0(SB), Y4, Y4
-	VPAND          constant20<>+0(SB), Y4, Y4
-	VPOR           Y4, Y1, Y1
-	VMOVDQU        Y1, 8(SP)(R11*1)
-	VPMOVZXBW      16(R12), Y1
-	VBROADCASTI128 32(R12), Y4
-	VPSHUFB        constant21<>+0(SB), Y4, Y4
-	VPMULLW        constant19<>+0(SB), Y4, Y4
-	VPAND          constant20<>+0(SB), Y4, Y4
-	VPOR           Y4, Y1, Y1
-	VMOVDQU        Y1, 40(SP)(R11*1)
+	VPMOVZXBW      (R10), Y1
+	VBROADCASTI128 32(R10), Y7
+	VPSHUFB        Y2, Y7, Y7
+	VPMULLW        Y3, Y7, Y7
+	VPAND          Y4, Y7, Y7
+	VPOR           Y7, Y1, Y1
+	VMOVDQU        Y1, 8(SP)(R9*1)
+	VPMOVZXBW      16(R10), Y1
+	VBROADCASTI128 32(R10), Y7
+	VPSHUFB        Y5, Y7, Y7
+	VPMULLW        Y3, Y7, Y7
+	VPAND          Y4, Y7, Y7
+	VPOR           Y7, Y1, Y1
+	VMOVDQU        Y1, 40(SP)(R9*1)
 
 skip5:
-	XORQ         $+64, R11
-	LEAQ         (BX)(R9*8), R12
-	LEAQ         ·iq1Book+0(SB), R13
-	MOVWLZX      8(SP)(R11*1), R14
-	VPBROADCASTQ (R13)(R14*8), Y1
-	MOVWLZX      16(SP)(R11*1), R14
-	VPBROADCASTQ (R13)(R14*8), Y4
-	MOVWLZX      24(SP)(R11*1), R14
-	VPBROADCASTQ (R13)(R14*8), Y5
-	MOVWLZX      32(SP)(R11*1), R14
-	VPBROADCASTQ (R13)(R14*8), Y6
-	VPBLENDD     $0x0c, Y4, Y1, Y1
-	VPBLENDD     $0xc0, Y6, Y5, Y5
-	VPBLENDD     $0xf0, Y5, Y1, Y1
-	VPMADDUBSW   (R12), Y1, Y1
-	MOVWLZX      10(SP)(R11*1), R14
-	VPBROADCASTQ (R13)(R14*8), Y4
-	MOVWLZX      18(SP)(R11*1), R14
-	VPBROADCASTQ (R13)(R14*8), Y5
-	MOVWLZX      26(SP)(R11*1), R14
-	VPBROADCASTQ (R13)(R14*8), Y6
-	MOVWLZX      34(SP)(R11*1), R14
-	VPBROADCASTQ (R13)(R14*8), Y7
-	VPBLENDD     $0x0c, Y5, Y4, Y4
-	VPBLENDD     $0xc0, Y7, Y6, Y6
-	VPBLENDD     $0xf0, Y6, Y4, Y4
-	VPMADDUBSW   64(R12), Y4, Y4
-	VPADDW       Y1, Y4, Y4
-	VPMADDWD     Y2, Y4, Y4
-	MOVWLZX      12(SP)(R11*1), R14
-	VPBROADCASTQ (R13)(R14*8), Y1
-	MOVWLZX      20(SP)(R11*1), R14
-	VPBROADCASTQ (R13)(R14*8), Y5
-	MOVWLZX      28(SP)(R11*1), R14
-	VPBROADCASTQ (R13)(R14*8), Y6
-	MOVWLZX      36(SP)(R11*1), R14
-	VPBROADCASTQ (R13)(R14*8), Y7
-	VPBLENDD     $0x0c, Y5, Y1, Y1
-	VPBLENDD     $0xc0, Y7, Y6, Y6
-	VPBLENDD     $0xf0, Y6, Y1, Y1
-	VPMADDUBSW   128(R12), Y1, Y1
-	MOVWLZX      14(SP)(R11*1), R14
-	VPBROADCASTQ (R13)(R14*8), Y5
-	MOVWLZX      22(SP)(R11*1), R14
-	VPBROADCASTQ (R13)(R14*8), Y6
-	MOVWLZX      30(SP)(R11*1), R14
-	VPBROADCASTQ (R13)(R14*8), Y7
-	MOVWLZX      38(SP)(R11*1), R14
-	VPBROADCASTQ (R13)(R14*8), Y8
-	VPBLENDD     $0x0c, Y6, Y5, Y5
-	VPBLENDD     $0xc0, Y8, Y7, Y7
-	VPBLENDD     $0xf0, Y7, Y5, Y5
-	VPMADDUBSW   192(R12), Y5, Y5
-	VPADDW       Y1, Y5, Y5
-	VPMADDWD     Y2, Y5, Y5
-	MOVWLZX      40(SP)(R11*1), R14
-	VPBROADCASTQ (R13)(R14*8), Y1
-	MOVWLZX      48(SP)(R11*1), R14
-	VPBROADCASTQ (R13)(R14*8), Y6
-	MOVWLZX      56(SP)(R11*1), R14
-	VPBROADCASTQ (R13)(R14*8), Y7
-	MOVWLZX      64(SP)(R11*1), R14
-	VPBROADCASTQ (R13)(R14*8), Y8
-	VPBLENDD     $0x0c, Y6, Y1, Y1
-	VPBLENDD     $0xc0, Y8, Y7, Y7
-	VPBLENDD     $0xf0, Y7, Y1, Y1
-	VPMADDUBSW   32(R12), Y1, Y1
-	MOVWLZX      42(SP)(R11*1), R14
-	VPBROADCASTQ (R13)(R14*8), Y6
-	MOVWLZX      50(SP)(R11*1), R14
-	VPBROADCASTQ (R13)(R14*8), Y7
-	MOVWLZX      58(SP)(R11*1), R14
-	VPBROADCASTQ (R13)(R14*8), Y8
-	MOVWLZX      66(SP)(R11*1), R14
-	VPBROADCASTQ (R13)(R14*8), Y9
-	VPBLENDD     $0x0c, Y7, Y6, Y6
-	VPBLENDD     $0xc0, Y9, Y8, Y8
-	VPBLENDD     $0xf0, Y8, Y6, Y6
-	VPMADDUBSW   96(R12), Y6, Y6
-	VPADDW       Y1, Y6, Y6
-	VPMADDWD     Y2, Y6, Y6
-	MOVWLZX      44(SP)(R11*1), R14
-	VPBROADCASTQ (R13)(R14*8), Y1
-	MOVWLZX      52(SP)(R11*1), R14
-	VPBROADCASTQ (R13)(R14*8), Y7
-	MOVWLZX      60(SP)(R11*1), R14
-	VPBROADCASTQ (R13)(R14*8), Y8
-	MOVWLZX      68(SP)(R11*1), R14
-	VPBROADCASTQ (R13)(R14*8), Y9
+	XORQ         $+64, R9
+	LEAQ         (CX)(DI*8), R10
+	LEAQ         ·iq1Book+0(SB), R11
+	MOVL         8(SP)(R9*1), R13
+	MOVWLZX      R13, R12
+	VPBROADCASTQ (R11)(R12*8), Y1
+	MOVL         16(SP)(R9*1), R14
+	MOVWLZX      R14, R12
+	VPBROADCASTQ (R11)(R12*8), Y7
+	MOVL         24(SP)(R9*1), R15
+	MOVWLZX      R15, R12
+	VPBROADCASTQ (R11)(R12*8), Y8
+	MOVL         32(SP)(R9*1), BP
+	MOVWLZX      BP, R12
+	VPBROADCASTQ (R11)(R12*8), Y9
 	VPBLENDD     $0x0c, Y7, Y1, Y1
 	VPBLENDD     $0xc0, Y9, Y8, Y8
 	VPBLENDD     $0xf0, Y8, Y1, Y1
-	VPMADDUBSW   160(R12), Y1, Y1
-	MOVWLZX      46(SP)(R11*1), R14
-	VPBROADCASTQ (R13)(R14*8), Y7
-	MOVWLZX      54(SP)(R11*1), R14
-	VPBROADCASTQ (R13)(R14*8), Y8
-	MOVWLZX      62(SP)(R11*1), R14
-	VPBROADCASTQ (R13)(R14*8), Y9
-	MOVWLZX      70(SP)(R11*1), R14
-	VPBROADCASTQ (R13)(R14*8), Y10
+	VPMADDUBSW   (R10), Y1, Y1
+	SHRL         $0x10, R13
+	VPBROADCASTQ (R11)(R13*8), Y7
+	SHRL         $0x10, R14
+	VPBROADCASTQ (R11)(R14*8), Y8
+	SHRL         $0x10, R15
+	VPBROADCASTQ (R11)(R15*8), Y9
+	SHRL         $0x10, BP
+	VPBROADCASTQ (R11)(BP*8), Y10
 	VPBLENDD     $0x0c, Y8, Y7, Y7
 	VPBLENDD     $0xc0, Y10, Y9, Y9
 	VPBLENDD     $0xf0, Y9, Y7, Y7
-	VPMADDUBSW   224(R12), Y7, Y7
+	VPMADDUBSW   64(R10), Y7, Y7
 	VPADDW       Y1, Y7, Y7
-	VPMADDWD     Y2, Y7, Y7
-	VSHUFPS      $0x88, Y6, Y4, Y1
-	VSHUFPS      $0xdd, Y6, Y4, Y4
-	VPADDD       Y1, Y4, Y4
-	VPERMQ       $0xd8, Y4, Y4
-	VSHUFPS      $0x88, Y7, Y5, Y1
-	VSHUFPS      $0xdd, Y7, Y5, Y5
-	VPADDD       Y1, Y5, Y5
-	VPERMQ       $0xd8, Y5, Y5
-	VMOVDQU      (DI)(R9*1), Y1
-	VMOVDQU      (R8)(R9*1), Y6
-	VPSUBD       Y6, Y1, Y1
-	VPSLLD       $0x04, Y6, Y6
-	VPSUBD       Y6, Y4, Y4
+	VPMADDWD     Y6, Y7, Y7
+	MOVL         12(SP)(R9*1), R13
+	MOVWLZX      R13, R12
+	VPBROADCASTQ (R11)(R12*8), Y1
+	MOVL         20(SP)(R9*1), R14
+	MOVWLZX      R14, R12
+	VPBROADCASTQ (R11)(R12*8), Y8
+	MOVL         28(SP)(R9*1), R15
+	MOVWLZX      R15, R12
+	VPBROADCASTQ (R11)(R12*8), Y9
+	MOVL         36(SP)(R9*1), BP
+	MOVWLZX      BP, R12
+	VPBROADCASTQ (R11)(R12*8), Y10
+	VPBLENDD     $0x0c, Y8, Y1, Y1
+	VPBLENDD     $0xc0, Y10, Y9, Y9
+	VPBLENDD     $0xf0, Y9, Y1, Y1
+	VPMADDUBSW   128(R10), Y1, Y1
+	SHRL         $0x10, R13
+	VPBROADCASTQ (R11)(R13*8), Y8
+	SHRL         $0x10, R14
+	VPBROADCASTQ (R11)(R14*8), Y9
+	SHRL         $0x10, R15
+	VPBROADCASTQ (R11)(R15*8), Y10
+	SHRL         $0x10, BP
+	VPBROADCASTQ (R11)(BP*8), Y11
+	VPBLENDD     $0x0c, Y9, Y8, Y8
+	VPBLENDD     $0xc0, Y11, Y10, Y10
+	VPBLENDD     $0xf0, Y10, Y8, Y8
+	VPMADDUBSW   192(R10), Y8, Y8
+	VPADDW       Y1, Y8, Y8
+	VPMADDWD     Y6, Y8, Y8
+	MOVL         40(SP)(R9*1), R13
+	MOVWLZX      R13, R12
+	VPBROADCASTQ (R11)(R12*8), Y1
+	MOVL         48(SP)(R9*1), R14
+	MOVWLZX      R14, R12
+	VPBROADCASTQ (R11)(R12*8), Y9
+	MOVL         56(SP)(R9*1), R15
+	MOVWLZX      R15, R12
+	VPBROADCASTQ (R11)(R12*8), Y10
+	MOVL         64(SP)(R9*1), BP
+	MOVWLZX      BP, R12
+	VPBROADCASTQ (R11)(R12*8), Y11
+	VPBLENDD     $0x0c, Y9, Y1, Y1
+	VPBLENDD     $0xc0, Y11, Y10, Y10
+	VPBLENDD     $0xf0, Y10, Y1, Y1
+	VPMADDUBSW   32(R10), Y1, Y1
+	SHRL         $0x10, R13
+	VPBROADCASTQ (R11)(R13*8), Y9
+	SHRL         $0x10, R14
+	VPBROADCASTQ (R11)(R14*8), Y10
+	SHRL         $0x10, R15
+	VPBROADCASTQ (R11)(R15*8), Y11
+	SHRL         $0x10, BP
+	VPBROADCASTQ (R11)(BP*8), Y12
+	VPBLENDD     $0x0c, Y10, Y9, Y9
+	VPBLENDD     $0xc0, Y12, Y11, Y11
+	VPBLENDD     $0xf0, Y11, Y9, Y9
+	VPMADDUBSW   96(R10), Y9, Y9
+	VPADDW       Y1, Y9, Y9
+	VPMADDWD     Y6, Y9, Y9
+	MOVL         44(SP)(R9*1), R13
+	MOVWLZX      R13, R12
+	VPBROADCASTQ (R11)(R12*8), Y1
+	MOVL         52(SP)(R9*1), R14
+	MOVWLZX      R14, R12
+	VPBROADCASTQ (R11)(R12*8), Y10
+	MOVL         60(SP)(R9*1), R15
+	MOVWLZX      R15, R12
+	VPBROADCASTQ (R11)(R12*8), Y11
+	MOVL         68(SP)(R9*1), BP
+	MOVWLZX      BP, R12
+	VPBROADCASTQ (R11)(R12*8), Y12
+	VPBLENDD     $0x0c, Y10, Y1, Y1
+	VPBLENDD     $0xc0, Y12, Y11, Y11
+	VPBLENDD     $0xf0, Y11, Y1, Y1
+	VPMADDUBSW   160(R10), Y1, Y1
+	SHRL         $0x10, R13
+	VPBROADCASTQ (R11)(R13*8), Y10
+	SHRL         $0x10, R14
+	VPBROADCASTQ (R11)(R14*8), Y11
+	SHRL         $0x10, R15
+	VPBROADCASTQ (R11)(R15*8), Y12
+	SHRL         $0x10, BP
+	VPBROADCASTQ (R11)(BP*8), Y13
+	VPBLENDD     $0x0c, Y11, Y10, Y10
+	VPBLENDD     $0xc0, Y13, Y12, Y12
+	VPBLENDD     $0xf0, Y12, Y10, Y10
+	VPMADDUBSW   224(R10), Y10, Y10
+	VPADDW       Y1, Y10, Y10
+	VPMADDWD     Y6, Y10, Y10
+	VSHUFPS      $0x88, Y9, Y7, Y1
+	VSHUFPS      $0xdd, Y9, Y7, Y7
+	VPADDD       Y1, Y7, Y7
+	VPERMQ       $0xd8, Y7, Y7
+	VSHUFPS      $0x88, Y10, Y8, Y1
+	VSHUFPS      $0xdd, Y10, Y8, Y8
+	VPADDD       Y1, Y8, Y8
+	VPERMQ       $0xd8, Y8, Y8
+	VMOVDQU      (BX)(DI*1), Y1
+	VMOVDQU      (SI)(DI*1), Y9
+	VPSUBD       Y9, Y1, Y1
+	VPSLLD       $0x04, Y9, Y9
+	VPSUBD       Y9, Y7, Y7
 	VPSLLD       $0x04, Y1, Y1
-	VPSUBD       Y1, Y5, Y5
-	VPBROADCASTQ 48(R10), Y1
-	VPBROADCASTQ 48(R10), Y6
-	VPSHUFB      constant23<>+0(SB), Y6, Y7
-	VPSHUFB      constant24<>+0(SB), Y6, Y6
-	VPSRLD       $0x04, Y7, Y7
-	VPAND        constant25<>+0(SB), Y7, Y7
-	VMOVDQU      constant25<>+0(SB), Y8
-	VPANDN       Y6, Y8, Y6
-	VPOR         Y6, Y7, Y7
-	VCVTPH2PS    X7, Y6
+	VPSUBD       Y1, Y8, Y8
+	VPBROADCASTQ 48(R8), Y1
+	VPBROADCASTQ 48(R8), Y9
+	VPSHUFB      constant23<>+0(SB), Y9, Y10
+	VPSHUFB      constant24<>+0(SB), Y9, Y9
+	VPSRLD       $0x04, Y10, Y10
+	VPAND        constant25<>+0(SB), Y10, Y10
+	VMOVDQU      constant25<>+0(SB), Y11
+	VPANDN       Y9, Y11, Y9
+	VPOR         Y9, Y10, Y10
+	VCVTPH2PS    X10, Y9
 	VPSHUFB      constant26<>+0(SB), Y1, Y1
-	VPSRLVD      constant27<>+0(SB), Y1, Y7
+	VPSRLVD      constant27<>+0(SB), Y1, Y10
 	VPSRLVD      constant28<>+0(SB), Y1, Y1
 	VPAND        constant29<>+0(SB), Y1, Y1
 	VCVTDQ2PS    Y1, Y1
-	VFMADD213PS  constant30<>+0(SB), Y3, Y1
-	VMULPS       Y6, Y1, Y1
-	VPAND        constant29<>+0(SB), Y7, Y7
+	VMOVDQU      constant30<>+0(SB), Y11
+	VFMADD213PS  constant30<>+0(SB), Y11, Y1
+	VMULPS       Y9, Y1, Y1
+	VPAND        constant29<>+0(SB), Y10, Y10
+	VCVTDQ2PS    Y10, Y10
+	VMOVDQU      constant30<>+0(SB), Y11
+	VFMADD213PS  constant30<>+0(SB), Y11, Y10
+	VMULPS       Y9, Y10, Y10
+	VMOVDQU      (DX)(DI*1), Y9
 	VCVTDQ2PS    Y7, Y7
-	VFMADD213PS  constant30<>+0(SB), Y3, Y7
-	VMULPS       Y6, Y7, Y7
-	VMOVDQU      (SI)(R9*1), Y6
-	VCVTDQ2PS    Y4, Y4
-	VMULPS       Y6, Y1, Y1
-	VFMADD231PS  Y1, Y4, Y0
-	VCVTDQ2PS    Y5, Y5
-	VMULPS       Y6, Y7, Y7
-	VFMADD231PS  Y7, Y5, Y0
-	XORQ         $+64, R11
-	ADDQ         $+56, R10
-	ADDQ         $+32, R9
-	JMP          group
+	VMULPS       Y9, Y1, Y1
+	VFMADD231PS  Y1, Y7, Y0
+	VCVTDQ2PS    Y8, Y8
+	VMULPS       Y9, Y10, Y10
+	VFMADD231PS  Y10, Y8, Y0
+	XORQ         $+64, R9
+	ADDQ         $+56, R8
+	ADDQ         $+32, DI
+	CMPQ         DI, AX
+	JL           group
 
 rest:
+	MOVQ         dst+0(FP), DI
 	VPERMILPS    $0x4e, Y0, Y1
 	VADDPS       Y0, Y1, Y1
 	VPERMILPS    $0xb1, Y1, Y0
 	VADDPS       Y0, Y1, Y1
 	VEXTRACTI128 $0x01, Y1, X0
 	VADDPS       X1, X0, X0
-	VMOVSS       X0, (AX)
-	ADDQ         $0x04, AX
-	ADDQ         stride+16(FP), CX
+	VMOVSS       X0, (DI)
+	ADDQ         $0x04, dst+0(FP)
+	MOVQ         stride+16(FP), DI
+	ADDQ         DI, w+8(FP)
 	DECQ         n+24(FP)
 	JG           row
 	VZEROUPPER
 	RET
 
 constants:
-	VMOVDQU constant30<>+0(SB), Y3
-	VMOVDQU constant22<>+0(SB), Y2
+	VMOVDQU constant19<>+0(SB), Y3
+	VMOVDQU constant20<>+0(SB), Y4
+	VMOVDQU constant18<>+0(SB), Y2
+	VMOVDQU constant22<>+0(SB), Y6
+	VMOVDQU constant21<>+0(SB), Y5
 	JMP     begin
 
 DATA constant18<>+0(SB)/8, $0xff01ff01ff00ff00
@@ -1052,104 +1077,126 @@ row:
 tile:
 	VPMOVZXBW      (R10), Y0
 	VBROADCASTI128 32(R10), Y1
-	VPSHUFB        constant18<>+0(SB), Y1, Y1
-	VPMULLW        constant19<>+0(SB), Y1, Y1
-	VPAND          constant20<>+0(SB), Y1, Y1
+	VMOVDQU        constant18<>+0(SB), Y2
+	VMOVDQU        constant19<>+0(SB), Y3
+	VPSHUFB        Y2, Y1, Y1
+	VPMULLW        Y3, Y1, Y1
+	VMOVDQU        constant20<>+0(SB), Y2
+	VPAND          Y2, Y1, Y1
 	VPOR           Y1, Y0, Y0
 	VMOVDQU        Y0, (SP)
 	VPMOVZXBW      16(R10), Y0
 	VBROADCASTI128 32(R10), Y1
-	VPSHUFB        constant21<>+0(SB), Y1, Y1
-	VPMULLW        constant19<>+0(SB), Y1, Y1
-	VPAND          constant20<>+0(SB), Y1, Y1
+	VMOVDQU        constant21<>+0(SB), Y2
+	VMOVDQU        constant19<>+0(SB), Y3
+	VPSHUFB        Y2, Y1, Y1
+	VPMULLW        Y3, Y1, Y1
+	VMOVDQU        constant20<>+0(SB), Y2
+	VPAND          Y2, Y1, Y1
 	VPOR           Y1, Y0, Y0
 	VMOVDQU        Y0, 32(SP)
 	LEAQ           ·iq1Book+0(SB), R11
-	MOVWLZX        (SP), R12
+	MOVL           (SP), R13
+	MOVWLZX        R13, R12
 	VPBROADCASTQ   (R11)(R12*8), Y0
-	MOVWLZX        8(SP), R12
+	MOVL           8(SP), R14
+	MOVWLZX        R14, R12
 	VPBROADCASTQ   (R11)(R12*8), Y1
-	MOVWLZX        16(SP), R12
+	MOVL           16(SP), R15
+	MOVWLZX        R15, R12
 	VPBROADCASTQ   (R11)(R12*8), Y2
-	MOVWLZX        24(SP), R12
+	MOVL           24(SP), BP
+	MOVWLZX        BP, R12
 	VPBROADCASTQ   (R11)(R12*8), Y3
 	VPBLENDD       $0x0c, Y1, Y0, Y0
 	VPBLENDD       $0xc0, Y3, Y2, Y2
 	VPBLENDD       $0xf0, Y2, Y0, Y0
-	MOVWLZX        2(SP), R12
-	VPBROADCASTQ   (R11)(R12*8), Y1
-	MOVWLZX        10(SP), R12
-	VPBROADCASTQ   (R11)(R12*8), Y2
-	MOVWLZX        18(SP), R12
-	VPBROADCASTQ   (R11)(R12*8), Y3
-	MOVWLZX        26(SP), R12
-	VPBROADCASTQ   (R11)(R12*8), Y4
+	SHRL           $0x10, R13
+	VPBROADCASTQ   (R11)(R13*8), Y1
+	SHRL           $0x10, R14
+	VPBROADCASTQ   (R11)(R14*8), Y2
+	SHRL           $0x10, R15
+	VPBROADCASTQ   (R11)(R15*8), Y3
+	SHRL           $0x10, BP
+	VPBROADCASTQ   (R11)(BP*8), Y4
 	VPBLENDD       $0x0c, Y2, Y1, Y1
 	VPBLENDD       $0xc0, Y4, Y3, Y3
 	VPBLENDD       $0xf0, Y3, Y1, Y1
-	MOVWLZX        4(SP), R12
+	MOVL           4(SP), R13
+	MOVWLZX        R13, R12
 	VPBROADCASTQ   (R11)(R12*8), Y2
-	MOVWLZX        12(SP), R12
+	MOVL           12(SP), R14
+	MOVWLZX        R14, R12
 	VPBROADCASTQ   (R11)(R12*8), Y3
-	MOVWLZX        20(SP), R12
+	MOVL           20(SP), R15
+	MOVWLZX        R15, R12
 	VPBROADCASTQ   (R11)(R12*8), Y4
-	MOVWLZX        28(SP), R12
+	MOVL           28(SP), BP
+	MOVWLZX        BP, R12
 	VPBROADCASTQ   (R11)(R12*8), Y5
 	VPBLENDD       $0x0c, Y3, Y2, Y2
 	VPBLENDD       $0xc0, Y5, Y4, Y4
 	VPBLENDD       $0xf0, Y4, Y2, Y2
-	MOVWLZX        6(SP), R12
-	VPBROADCASTQ   (R11)(R12*8), Y3
-	MOVWLZX        14(SP), R12
-	VPBROADCASTQ   (R11)(R12*8), Y4
-	MOVWLZX        22(SP), R12
-	VPBROADCASTQ   (R11)(R12*8), Y5
-	MOVWLZX        30(SP), R12
-	VPBROADCASTQ   (R11)(R12*8), Y6
+	SHRL           $0x10, R13
+	VPBROADCASTQ   (R11)(R13*8), Y3
+	SHRL           $0x10, R14
+	VPBROADCASTQ   (R11)(R14*8), Y4
+	SHRL           $0x10, R15
+	VPBROADCASTQ   (R11)(R15*8), Y5
+	SHRL           $0x10, BP
+	VPBROADCASTQ   (R11)(BP*8), Y6
 	VPBLENDD       $0x0c, Y4, Y3, Y3
 	VPBLENDD       $0xc0, Y6, Y5, Y5
 	VPBLENDD       $0xf0, Y5, Y3, Y3
-	MOVWLZX        32(SP), R12
+	MOVL           32(SP), R13
+	MOVWLZX        R13, R12
 	VPBROADCASTQ   (R11)(R12*8), Y4
-	MOVWLZX        40(SP), R12
+	MOVL           40(SP), R14
+	MOVWLZX        R14, R12
 	VPBROADCASTQ   (R11)(R12*8), Y5
-	MOVWLZX        48(SP), R12
+	MOVL           48(SP), R15
+	MOVWLZX        R15, R12
 	VPBROADCASTQ   (R11)(R12*8), Y6
-	MOVWLZX        56(SP), R12
+	MOVL           56(SP), BP
+	MOVWLZX        BP, R12
 	VPBROADCASTQ   (R11)(R12*8), Y7
 	VPBLENDD       $0x0c, Y5, Y4, Y4
 	VPBLENDD       $0xc0, Y7, Y6, Y6
 	VPBLENDD       $0xf0, Y6, Y4, Y4
-	MOVWLZX        34(SP), R12
-	VPBROADCASTQ   (R11)(R12*8), Y5
-	MOVWLZX        42(SP), R12
-	VPBROADCASTQ   (R11)(R12*8), Y6
-	MOVWLZX        50(SP), R12
-	VPBROADCASTQ   (R11)(R12*8), Y7
-	MOVWLZX        58(SP), R12
-	VPBROADCASTQ   (R11)(R12*8), Y8
+	SHRL           $0x10, R13
+	VPBROADCASTQ   (R11)(R13*8), Y5
+	SHRL           $0x10, R14
+	VPBROADCASTQ   (R11)(R14*8), Y6
+	SHRL           $0x10, R15
+	VPBROADCASTQ   (R11)(R15*8), Y7
+	SHRL           $0x10, BP
+	VPBROADCASTQ   (R11)(BP*8), Y8
 	VPBLENDD       $0x0c, Y6, Y5, Y5
 	VPBLENDD       $0xc0, Y8, Y7, Y7
 	VPBLENDD       $0xf0, Y7, Y5, Y5
-	MOVWLZX        36(SP), R12
+	MOVL           36(SP), R13
+	MOVWLZX        R13, R12
 	VPBROADCASTQ   (R11)(R12*8), Y6
-	MOVWLZX        44(SP), R12
+	MOVL           44(SP), R14
+	MOVWLZX        R14, R12
 	VPBROADCASTQ   (R11)(R12*8), Y7
-	MOVWLZX        52(SP), R12
+	MOVL           52(SP), R15
+	MOVWLZX        R15, R12
 	VPBROADCASTQ   (R11)(R12*8), Y8
-	MOVWLZX        60(SP), R12
+	MOVL           60(SP), BP
+	MOVWLZX        BP, R12
 	VPBROADCASTQ   (R11)(R12*8), Y9
 	VPBLENDD       $0x0c, Y7, Y6, Y6
 	VPBLENDD       $0xc0, Y9, Y8, Y8
 	VPBLENDD       $0xf0, Y8, Y6, Y6
-	MOVWLZX        38(SP), R12
-	VPBROADCASTQ   (R11)(R12*8), Y7
-	MOVWLZX        46(SP), R12
-	VPBROADCASTQ   (R11)(R12*8), Y8
-	MOVWLZX        54(SP), R12
-	VPBROADCASTQ   (R11)(R12*8), Y9
-	MOVWLZX        62(SP), R12
-	VPBROADCASTQ   (R11)(R12*8), Y10
+	SHRL           $0x10, R13
+	VPBROADCASTQ   (R11)(R13*8), Y7
+	SHRL           $0x10, R14
+	VPBROADCASTQ   (R11)(R14*8), Y8
+	SHRL           $0x10, R15
+	VPBROADCASTQ   (R11)(R15*8), Y9
+	SHRL           $0x10, BP
+	VPBROADCASTQ   (R11)(BP*8), Y10
 	VPBLENDD       $0x0c, Y8, Y7, Y7
 	VPBLENDD       $0xc0, Y10, Y9, Y9
 	VPBLENDD       $0xf0, Y9, Y7, Y7
@@ -1205,104 +1252,126 @@ tile:
 	ADDQ           $+56, R10
 	VPMOVZXBW      (R10), Y0
 	VBROADCASTI128 32(R10), Y1
-	VPSHUFB        constant18<>+0(SB), Y1, Y1
-	VPMULLW        constant19<>+0(SB), Y1, Y1
-	VPAND          constant20<>+0(SB), Y1, Y1
+	VMOVDQU        constant18<>+0(SB), Y2
+	VMOVDQU        constant19<>+0(SB), Y3
+	VPSHUFB        Y2, Y1, Y1
+	VPMULLW        Y3, Y1, Y1
+	VMOVDQU        constant20<>+0(SB), Y2
+	VPAND          Y2, Y1, Y1
 	VPOR           Y1, Y0, Y0
 	VMOVDQU        Y0, (SP)
 	VPMOVZXBW      16(R10), Y0
 	VBROADCASTI128 32(R10), Y1
-	VPSHUFB        constant21<>+0(SB), Y1, Y1
-	VPMULLW        constant19<>+0(SB), Y1, Y1
-	VPAND          constant20<>+0(SB), Y1, Y1
+	VMOVDQU        constant21<>+0(SB), Y2
+	VMOVDQU        constant19<>+0(SB), Y3
+	VPSHUFB        Y2, Y1, Y1
+	VPMULLW        Y3, Y1, Y1
+	VMOVDQU        constant20<>+0(SB), Y2
+	VPAND          Y2, Y1, Y1
 	VPOR           Y1, Y0, Y0
 	VMOVDQU        Y0, 32(SP)
 	LEAQ           ·iq1Book+0(SB), R11
-	MOVWLZX        (SP), R12
+	MOVL           (SP), R13
+	MOVWLZX        R13, R12
 	VPBROADCASTQ   (R11)(R12*8), Y0
-	MOVWLZX        8(SP), R12
+	MOVL           8(SP), R14
+	MOVWLZX        R14, R12
 	VPBROADCASTQ   (R11)(R12*8), Y1
-	MOVWLZX        16(SP), R12
+	MOVL           16(SP), R15
+	MOVWLZX        R15, R12
 	VPBROADCASTQ   (R11)(R12*8), Y2
-	MOVWLZX        24(SP), R12
+	MOVL           24(SP), BP
+	MOVWLZX        BP, R12
 	VPBROADCASTQ   (R11)(R12*8), Y3
 	VPBLENDD       $0x0c, Y1, Y0, Y0
 	VPBLENDD       $0xc0, Y3, Y2, Y2
 	VPBLENDD       $0xf0, Y2, Y0, Y0
-	MOVWLZX        2(SP), R12
-	VPBROADCASTQ   (R11)(R12*8), Y1
-	MOVWLZX        10(SP), R12
-	VPBROADCASTQ   (R11)(R12*8), Y2
-	MOVWLZX        18(SP), R12
-	VPBROADCASTQ   (R11)(R12*8), Y3
-	MOVWLZX        26(SP), R12
-	VPBROADCASTQ   (R11)(R12*8), Y4
+	SHRL           $0x10, R13
+	VPBROADCASTQ   (R11)(R13*8), Y1
+	SHRL           $0x10, R14
+	VPBROADCASTQ   (R11)(R14*8), Y2
+	SHRL           $0x10, R15
+	VPBROADCASTQ   (R11)(R15*8), Y3
+	SHRL           $0x10, BP
+	VPBROADCASTQ   (R11)(BP*8), Y4
 	VPBLENDD       $0x0c, Y2, Y1, Y1
 	VPBLENDD       $0xc0, Y4, Y3, Y3
 	VPBLENDD       $0xf0, Y3, Y1, Y1
-	MOVWLZX        4(SP), R12
+	MOVL           4(SP), R13
+	MOVWLZX        R13, R12
 	VPBROADCASTQ   (R11)(R12*8), Y2
-	MOVWLZX        12(SP), R12
+	MOVL           12(SP), R14
+	MOVWLZX        R14, R12
 	VPBROADCASTQ   (R11)(R12*8), Y3
-	MOVWLZX        20(SP), R12
+	MOVL           20(SP), R15
+	MOVWLZX        R15, R12
 	VPBROADCASTQ   (R11)(R12*8), Y4
-	MOVWLZX        28(SP), R12
+	MOVL           28(SP), BP
+	MOVWLZX        BP, R12
 	VPBROADCASTQ   (R11)(R12*8), Y5
 	VPBLENDD       $0x0c, Y3, Y2, Y2
 	VPBLENDD       $0xc0, Y5, Y4, Y4
 	VPBLENDD       $0xf0, Y4, Y2, Y2
-	MOVWLZX        6(SP), R12
-	VPBROADCASTQ   (R11)(R12*8), Y3
-	MOVWLZX        14(SP), R12
-	VPBROADCASTQ   (R11)(R12*8), Y4
-	MOVWLZX        22(SP), R12
-	VPBROADCASTQ   (R11)(R12*8), Y5
-	MOVWLZX        30(SP), R12
-	VPBROADCASTQ   (R11)(R12*8), Y6
+	SHRL           $0x10, R13
+	VPBROADCASTQ   (R11)(R13*8), Y3
+	SHRL           $0x10, R14
+	VPBROADCASTQ   (R11)(R14*8), Y4
+	SHRL           $0x10, R15
+	VPBROADCASTQ   (R11)(R15*8), Y5
+	SHRL           $0x10, BP
+	VPBROADCASTQ   (R11)(BP*8), Y6
 	VPBLENDD       $0x0c, Y4, Y3, Y3
 	VPBLENDD       $0xc0, Y6, Y5, Y5
 	VPBLENDD       $0xf0, Y5, Y3, Y3
-	MOVWLZX        32(SP), R12
+	MOVL           32(SP), R13
+	MOVWLZX        R13, R12
 	VPBROADCASTQ   (R11)(R12*8), Y4
-	MOVWLZX        40(SP), R12
+	MOVL           40(SP), R14
+	MOVWLZX        R14, R12
 	VPBROADCASTQ   (R11)(R12*8), Y5
-	MOVWLZX        48(SP), R12
+	MOVL           48(SP), R15
+	MOVWLZX        R15, R12
 	VPBROADCASTQ   (R11)(R12*8), Y6
-	MOVWLZX        56(SP), R12
+	MOVL           56(SP), BP
+	MOVWLZX        BP, R12
 	VPBROADCASTQ   (R11)(R12*8), Y7
 	VPBLENDD       $0x0c, Y5, Y4, Y4
 	VPBLENDD       $0xc0, Y7, Y6, Y6
 	VPBLENDD       $0xf0, Y6, Y4, Y4
-	MOVWLZX        34(SP), R12
-	VPBROADCASTQ   (R11)(R12*8), Y5
-	MOVWLZX        42(SP), R12
-	VPBROADCASTQ   (R11)(R12*8), Y6
-	MOVWLZX        50(SP), R12
-	VPBROADCASTQ   (R11)(R12*8), Y7
-	MOVWLZX        58(SP), R12
-	VPBROADCASTQ   (R11)(R12*8), Y8
+	SHRL           $0x10, R13
+	VPBROADCASTQ   (R11)(R13*8), Y5
+	SHRL           $0x10, R14
+	VPBROADCASTQ   (R11)(R14*8), Y6
+	SHRL           $0x10, R15
+	VPBROADCASTQ   (R11)(R15*8), Y7
+	SHRL           $0x10, BP
+	VPBROADCASTQ   (R11)(BP*8), Y8
 	VPBLENDD       $0x0c, Y6, Y5, Y5
 	VPBLENDD       $0xc0, Y8, Y7, Y7
 	VPBLENDD       $0xf0, Y7, Y5, Y5
-	MOVWLZX        36(SP), R12
+	MOVL           36(SP), R13
+	MOVWLZX        R13, R12
 	VPBROADCASTQ   (R11)(R12*8), Y6
-	MOVWLZX        44(SP), R12
+	MOVL           44(SP), R14
+	MOVWLZX        R14, R12
 	VPBROADCASTQ   (R11)(R12*8), Y7
-	MOVWLZX        52(SP), R12
+	MOVL           52(SP), R15
+	MOVWLZX        R15, R12
 	VPBROADCASTQ   (R11)(R12*8), Y8
-	MOVWLZX        60(SP), R12
+	MOVL           60(SP), BP
+	MOVWLZX        BP, R12
 	VPBROADCASTQ   (R11)(R12*8), Y9
 	VPBLENDD       $0x0c, Y7, Y6, Y6
 	VPBLENDD       $0xc0, Y9, Y8, Y8
 	VPBLENDD       $0xf0, Y8, Y6, Y6
-	MOVWLZX        38(SP), R12
-	VPBROADCASTQ   (R11)(R12*8), Y7
-	MOVWLZX        46(SP), R12
-	VPBROADCASTQ   (R11)(R12*8), Y8
-	MOVWLZX        54(SP), R12
-	VPBROADCASTQ   (R11)(R12*8), Y9
-	MOVWLZX        62(SP), R12
-	VPBROADCASTQ   (R11)(R12*8), Y10
+	SHRL           $0x10, R13
+	VPBROADCASTQ   (R11)(R13*8), Y7
+	SHRL           $0x10, R14
+	VPBROADCASTQ   (R11)(R14*8), Y8
+	SHRL           $0x10, R15
+	VPBROADCASTQ   (R11)(R15*8), Y9
+	SHRL           $0x10, BP
+	VPBROADCASTQ   (R11)(BP*8), Y10
 	VPBLENDD       $0x0c, Y8, Y7, Y7
 	VPBLENDD       $0xc0, Y10, Y9, Y9
 	VPBLENDD       $0xf0, Y9, Y7, Y7

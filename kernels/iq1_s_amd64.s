@@ -7,291 +7,292 @@
 // func iq1_sRowAVX512(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 // Requires: AVX, AVX512BW, AVX512F, AVX512VL, AVX512VNNI, F16C, MMX+
 TEXT ·iq1_sRowAVX512(SB), NOSPLIT, $392-72
-	MOVQ dst+0(FP), AX
-	MOVQ w+8(FP), CX
-	MOVQ blocks+64(FP), DX
-	MOVQ q+32(FP), BX
-	MOVQ d+40(FP), SI
-	MOVQ s+48(FP), DI
-	MOVQ half+56(FP), R8
+	MOVQ blocks+64(FP), AX
+	MOVQ q+32(FP), CX
+	MOVQ d+40(FP), DX
+	MOVQ s+48(FP), BX
+	MOVQ half+56(FP), SI
 	JMP  constants
 
 begin:
-	MOVQ            w+8(FP), R8
-	MOVQ            stride+16(FP), R9
-	IMULQ           n+24(FP), R9
-	ADDQ            R9, R8
-	SUBQ            $+100, R8
-	MOVQ            R8, (SP)
-	MOVQ            DX, R10
-	ANDQ            $+15, R10
-	LEAQ            constant0<>+0(SB), R8
-	SHLQ            $0x02, R10
-	SUBQ            R10, R8
-	VMOVDQU32       64(R8), Z0
-	SHRQ            $0x02, R10
+	MOVQ            w+8(FP), SI
+	MOVQ            stride+16(FP), DI
+	IMULQ           n+24(FP), DI
+	ADDQ            DI, SI
+	SUBQ            $+100, SI
+	MOVQ            SI, (SP)
+	MOVQ            AX, R8
+	ANDQ            $+15, R8
+	LEAQ            constant0<>+0(SB), SI
+	SHLQ            $0x02, R8
+	SUBQ            R8, SI
+	VMOVDQU32       64(SI), Z0
+	SHRQ            $0x02, R8
 	VMOVDQU32       constant1<>+0(SB), Y1
 	VMOVDQU32       Y1, 8(SP)
 	VMOVDQU32       Y1, 40(SP)
 	VMOVDQU32       Y1, 72(SP)
 	VMOVDQU32       Y1, 104(SP)
-	ANDQ            $-16, DX
-	SHLQ            $0x02, DX
-	XORQ            R11, R11
-	XORQ            $+128, R11
-	CMPQ            CX, (SP)
+	ANDQ            $-16, AX
+	SHLQ            $0x02, AX
+	XORQ            R9, R9
+	MOVQ            w+8(FP), DI
+	XORQ            $+128, R9
+	CMPQ            DI, (SP)
 	JHI             skip1
-	VPMOVZXBW       2(CX), Z1
-	VBROADCASTI32X4 34(CX), Z13
+	VPMOVZXBW       2(DI), Z1
+	VBROADCASTI32X4 34(DI), Z13
 	VPSHUFB         Z2, Z13, Z13
 	VPMULLW         Z3, Z13, Z13
 	VPTERNLOGD      $0xf8, Z4, Z13, Z1
-	VMOVDQU32       Z1, 136(SP)(R11*1)
-	VPMOVZXBW       52(CX), Z1
-	VBROADCASTI32X4 84(CX), Z13
+	VMOVDQU32       Z1, 136(SP)(R9*1)
+	VPMOVZXBW       52(DI), Z1
+	VBROADCASTI32X4 84(DI), Z13
 	VPSHUFB         Z2, Z13, Z13
 	VPMULLW         Z3, Z13, Z13
 	VPTERNLOGD      $0xf8, Z4, Z13, Z1
-	VMOVDQU32       Z1, 200(SP)(R11*1)
+	VMOVDQU32       Z1, 200(SP)(R9*1)
 
 skip1:
-	XORQ $+128, R11
-	XORQ $+128, R11
+	XORQ $+128, R9
+	XORQ $+128, R9
 
 row:
 	VPXORD Z1, Z1, Z1
-	MOVQ   CX, R9
-	XORQ   R8, R8
+	MOVQ   w+8(FP), DI
+	XORQ   SI, SI
+	CMPQ   SI, AX
+	JGE    rest
 
 group:
-	CMPQ            R8, DX
-	JGE             rest
-	PREFETCHT1      8192(R9)
-	PREFETCHT0      3072(R9)
-	PREFETCHT1      8256(R9)
-	PREFETCHT0      3136(R9)
-	LEAQ            100(R9), R12
-	XORQ            $+128, R11
-	CMPQ            R12, (SP)
+	PREFETCHT1      8192(DI)
+	PREFETCHT0      3072(DI)
+	PREFETCHT1      8256(DI)
+	PREFETCHT0      3136(DI)
+	LEAQ            100(DI), R10
+	XORQ            $+128, R9
+	CMPQ            R10, (SP)
 	JHI             skip2
-	VPMOVZXBW       2(R12), Z13
-	VBROADCASTI32X4 34(R12), Z14
+	VPMOVZXBW       2(R10), Z13
+	VBROADCASTI32X4 34(R10), Z14
 	VPSHUFB         Z2, Z14, Z14
 	VPMULLW         Z3, Z14, Z14
 	VPTERNLOGD      $0xf8, Z4, Z14, Z13
-	VMOVDQU32       Z13, 136(SP)(R11*1)
-	VPMOVZXBW       52(R12), Z13
-	VBROADCASTI32X4 84(R12), Z14
+	VMOVDQU32       Z13, 136(SP)(R9*1)
+	VPMOVZXBW       52(R10), Z13
+	VBROADCASTI32X4 84(R10), Z14
 	VPSHUFB         Z2, Z14, Z14
 	VPMULLW         Z3, Z14, Z14
 	VPTERNLOGD      $0xf8, Z4, Z14, Z13
-	VMOVDQU32       Z13, 200(SP)(R11*1)
+	VMOVDQU32       Z13, 200(SP)(R9*1)
 
 skip2:
-	XORQ            $+128, R11
-	LEAQ            (BX)(R8*8), R12
-	LEAQ            ·iq1Book+0(SB), R13
-	VMOVDQU32       136(SP)(R11*1), Z13
-	VMOVDQU32       200(SP)(R11*1), Z14
+	XORQ            $+128, R9
+	LEAQ            (CX)(SI*8), R10
+	LEAQ            ·iq1Book+0(SB), R11
+	VMOVDQU32       136(SP)(R9*1), Z13
+	VMOVDQU32       200(SP)(R9*1), Z14
 	VPSHUFB         Z5, Z13, Z15
 	VPXORD          Z16, Z16, Z16
 	KXNORW          K1, K1, K1
-	VPGATHERQQ      (R13)(Z15*8), K1, Z16
+	VPGATHERQQ      (R11)(Z15*8), K1, Z16
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        (R12), Z16, Z15
+	VPDPBUSD        (R10), Z16, Z15
 	VPSHUFB         Z5, Z14, Z16
 	VPXORD          Z17, Z17, Z17
 	KXNORW          K1, K1, K1
-	VPGATHERQQ      (R13)(Z16*8), K1, Z17
+	VPGATHERQQ      (R11)(Z16*8), K1, Z17
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        256(R12), Z17, Z16
+	VPDPBUSD        256(R10), Z17, Z16
 	VPSHUFB         Z6, Z13, Z17
 	VPXORD          Z18, Z18, Z18
 	KXNORW          K1, K1, K1
-	VPGATHERQQ      (R13)(Z17*8), K1, Z18
-	VPDPBUSD        64(R12), Z18, Z15
+	VPGATHERQQ      (R11)(Z17*8), K1, Z18
+	VPDPBUSD        64(R10), Z18, Z15
 	VPSHUFB         Z6, Z14, Z17
 	VPXORD          Z18, Z18, Z18
 	KXNORW          K1, K1, K1
-	VPGATHERQQ      (R13)(Z17*8), K1, Z18
-	VPDPBUSD        320(R12), Z18, Z16
+	VPGATHERQQ      (R11)(Z17*8), K1, Z18
+	VPDPBUSD        320(R10), Z18, Z16
 	VPSHUFB         Z7, Z13, Z17
 	VPXORD          Z18, Z18, Z18
 	KXNORW          K1, K1, K1
-	VPGATHERQQ      (R13)(Z17*8), K1, Z18
-	VPDPBUSD        128(R12), Z18, Z15
+	VPGATHERQQ      (R11)(Z17*8), K1, Z18
+	VPDPBUSD        128(R10), Z18, Z15
 	VPSHUFB         Z7, Z14, Z17
 	VPXORD          Z18, Z18, Z18
 	KXNORW          K1, K1, K1
-	VPGATHERQQ      (R13)(Z17*8), K1, Z18
-	VPDPBUSD        384(R12), Z18, Z16
+	VPGATHERQQ      (R11)(Z17*8), K1, Z18
+	VPDPBUSD        384(R10), Z18, Z16
 	VPSHUFB         Z8, Z13, Z13
 	VPXORD          Z17, Z17, Z17
 	KXNORW          K1, K1, K1
-	VPGATHERQQ      (R13)(Z13*8), K1, Z17
-	VPDPBUSD        192(R12), Z17, Z15
+	VPGATHERQQ      (R11)(Z13*8), K1, Z17
+	VPDPBUSD        192(R10), Z17, Z15
 	VPSHUFB         Z8, Z14, Z13
 	VPXORD          Z14, Z14, Z14
 	KXNORW          K1, K1, K1
-	VPGATHERQQ      (R13)(Z13*8), K1, Z14
-	VPDPBUSD        448(R12), Z14, Z16
+	VPGATHERQQ      (R11)(Z13*8), K1, Z14
+	VPDPBUSD        448(R10), Z14, Z16
 	VMOVDQU32       Z15, Z13
 	VPERMT2D        Z16, Z9, Z13
 	VMOVDQU32       Z15, Z14
 	VPERMT2D        Z16, Z10, Z14
 	VPADDD          Z13, Z14, Z14
-	VMOVDQU32       (DI)(R8*1), Z13
-	VBROADCASTI32X4 34(R9), Y15
-	VINSERTI32X4    $0x01, 84(R9), Y15, Y15
+	VMOVDQU32       (BX)(SI*1), Z13
+	VBROADCASTI32X4 34(DI), Y15
+	VINSERTI32X4    $0x01, 84(DI), Y15, Y15
 	VPMOVZXWD       Y15, Z15
 	VPSRLD          $0x0c, Z15, Z15
 	VPERMD          Z11, Z15, Z16
 	VPDPWSSD        Z16, Z13, Z14
-	VCVTPH2PS       (R9), X13
+	VCVTPH2PS       (DI), X13
 	VBROADCASTSS    X13, Z13
-	VCVTPH2PS       50(R9), X16
+	VCVTPH2PS       50(DI), X16
 	VBROADCASTSS    X16, K2, Z13
 	VPERMD          Z12, Z15, Z15
 	VMULPS          Z13, Z15, Z15
-	VMOVDQU32       (SI)(R8*1), Z13
+	VMOVDQU32       (DX)(SI*1), Z13
 	VCVTDQ2PS       Z14, Z14
 	VMULPS          Z13, Z15, Z15
 	VFMADD231PS     Z15, Z14, Z1
-	XORQ            $+128, R11
-	ADDQ            $+100, R9
-	ADDQ            $+64, R8
-	JMP             group
+	XORQ            $+128, R9
+	ADDQ            $+100, DI
+	ADDQ            $+64, SI
+	CMPQ            SI, AX
+	JL              group
 
 rest:
-	CMPQ R10, $0x00
+	CMPQ R8, $0x00
 	JE   done
-	CMPQ R9, (SP)
+	CMPQ DI, (SP)
 	JLS  inPlace
-	MOVQ R10, R12
-	LEAQ 8(SP), R13
+	MOVQ R8, R10
+	LEAQ 8(SP), R11
 
 copy:
-	MOVWLZX   (R9), R14
-	MOVW      R14, (R13)
-	ADDQ      $+2, R9
-	ADDQ      $+2, R13
-	VMOVDQU32 (R9), Y13
-	VMOVDQU32 Y13, (R13)
-	ADDQ      $+32, R9
-	ADDQ      $+32, R13
-	VMOVDQU32 (R9), X13
-	VMOVDQU32 X13, (R13)
-	ADDQ      $+16, R9
-	ADDQ      $+16, R13
-	SUBQ      $+8, R12
+	MOVWLZX   (DI), R12
+	MOVW      R12, (R11)
+	ADDQ      $+2, DI
+	ADDQ      $+2, R11
+	VMOVDQU32 (DI), Y13
+	VMOVDQU32 Y13, (R11)
+	ADDQ      $+32, DI
+	ADDQ      $+32, R11
+	VMOVDQU32 (DI), X13
+	VMOVDQU32 X13, (R11)
+	ADDQ      $+16, DI
+	ADDQ      $+16, R11
+	SUBQ      $+8, R10
 	JG        copy
-	LEAQ      8(SP), R9
+	LEAQ      8(SP), DI
 
 inPlace:
-	VPMOVZXBW       2(R9), Z13
-	VBROADCASTI32X4 34(R9), Z14
+	VPMOVZXBW       2(DI), Z13
+	VBROADCASTI32X4 34(DI), Z14
 	VPSHUFB         Z2, Z14, Z14
 	VPMULLW         Z3, Z14, Z14
 	VPTERNLOGD      $0xf8, Z4, Z14, Z13
-	VMOVDQU32       Z13, 136(SP)(R11*1)
-	VPMOVZXBW       52(R9), Z13
-	VBROADCASTI32X4 84(R9), Z14
+	VMOVDQU32       Z13, 136(SP)(R9*1)
+	VPMOVZXBW       52(DI), Z13
+	VBROADCASTI32X4 84(DI), Z14
 	VPSHUFB         Z2, Z14, Z14
 	VPMULLW         Z3, Z14, Z14
 	VPTERNLOGD      $0xf8, Z4, Z14, Z13
-	VMOVDQU32       Z13, 200(SP)(R11*1)
-	MOVQ            stride+16(FP), R12
-	ADDQ            CX, R12
-	XORQ            $+128, R11
-	CMPQ            R12, (SP)
+	VMOVDQU32       Z13, 200(SP)(R9*1)
+	MOVQ            stride+16(FP), R10
+	ADDQ            w+8(FP), R10
+	XORQ            $+128, R9
+	CMPQ            R10, (SP)
 	JHI             skip3
-	VPMOVZXBW       2(R12), Z13
-	VBROADCASTI32X4 34(R12), Z14
+	VPMOVZXBW       2(R10), Z13
+	VBROADCASTI32X4 34(R10), Z14
 	VPSHUFB         Z2, Z14, Z14
 	VPMULLW         Z3, Z14, Z14
 	VPTERNLOGD      $0xf8, Z4, Z14, Z13
-	VMOVDQU32       Z13, 136(SP)(R11*1)
-	VPMOVZXBW       52(R12), Z13
-	VBROADCASTI32X4 84(R12), Z14
+	VMOVDQU32       Z13, 136(SP)(R9*1)
+	VPMOVZXBW       52(R10), Z13
+	VBROADCASTI32X4 84(R10), Z14
 	VPSHUFB         Z2, Z14, Z14
 	VPMULLW         Z3, Z14, Z14
 	VPTERNLOGD      $0xf8, Z4, Z14, Z13
-	VMOVDQU32       Z13, 200(SP)(R11*1)
+	VMOVDQU32       Z13, 200(SP)(R9*1)
 
 skip3:
-	XORQ            $+128, R11
-	LEAQ            (BX)(R8*8), R12
-	LEAQ            ·iq1Book+0(SB), R13
-	VMOVDQU32       136(SP)(R11*1), Z13
-	VMOVDQU32       200(SP)(R11*1), Z14
+	XORQ            $+128, R9
+	LEAQ            (CX)(SI*8), R10
+	LEAQ            ·iq1Book+0(SB), R11
+	VMOVDQU32       136(SP)(R9*1), Z13
+	VMOVDQU32       200(SP)(R9*1), Z14
 	VPSHUFB         Z5, Z13, Z15
 	VPXORD          Z16, Z16, Z16
 	KXNORW          K1, K1, K1
-	VPGATHERQQ      (R13)(Z15*8), K1, Z16
+	VPGATHERQQ      (R11)(Z15*8), K1, Z16
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        (R12), Z16, Z15
+	VPDPBUSD        (R10), Z16, Z15
 	VPSHUFB         Z5, Z14, Z16
 	VPXORD          Z17, Z17, Z17
 	KXNORW          K1, K1, K1
-	VPGATHERQQ      (R13)(Z16*8), K1, Z17
+	VPGATHERQQ      (R11)(Z16*8), K1, Z17
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        256(R12), Z17, Z16
+	VPDPBUSD        256(R10), Z17, Z16
 	VPSHUFB         Z6, Z13, Z17
 	VPXORD          Z18, Z18, Z18
 	KXNORW          K1, K1, K1
-	VPGATHERQQ      (R13)(Z17*8), K1, Z18
-	VPDPBUSD        64(R12), Z18, Z15
+	VPGATHERQQ      (R11)(Z17*8), K1, Z18
+	VPDPBUSD        64(R10), Z18, Z15
 	VPSHUFB         Z6, Z14, Z17
 	VPXORD          Z18, Z18, Z18
 	KXNORW          K1, K1, K1
-	VPGATHERQQ      (R13)(Z17*8), K1, Z18
-	VPDPBUSD        320(R12), Z18, Z16
+	VPGATHERQQ      (R11)(Z17*8), K1, Z18
+	VPDPBUSD        320(R10), Z18, Z16
 	VPSHUFB         Z7, Z13, Z17
 	VPXORD          Z18, Z18, Z18
 	KXNORW          K1, K1, K1
-	VPGATHERQQ      (R13)(Z17*8), K1, Z18
-	VPDPBUSD        128(R12), Z18, Z15
+	VPGATHERQQ      (R11)(Z17*8), K1, Z18
+	VPDPBUSD        128(R10), Z18, Z15
 	VPSHUFB         Z7, Z14, Z17
 	VPXORD          Z18, Z18, Z18
 	KXNORW          K1, K1, K1
-	VPGATHERQQ      (R13)(Z17*8), K1, Z18
-	VPDPBUSD        384(R12), Z18, Z16
+	VPGATHERQQ      (R11)(Z17*8), K1, Z18
+	VPDPBUSD        384(R10), Z18, Z16
 	VPSHUFB         Z8, Z13, Z13
 	VPXORD          Z17, Z17, Z17
 	KXNORW          K1, K1, K1
-	VPGATHERQQ      (R13)(Z13*8), K1, Z17
-	VPDPBUSD        192(R12), Z17, Z15
+	VPGATHERQQ      (R11)(Z13*8), K1, Z17
+	VPDPBUSD        192(R10), Z17, Z15
 	VPSHUFB         Z8, Z14, Z13
 	VPXORD          Z14, Z14, Z14
 	KXNORW          K1, K1, K1
-	VPGATHERQQ      (R13)(Z13*8), K1, Z14
-	VPDPBUSD        448(R12), Z14, Z16
+	VPGATHERQQ      (R11)(Z13*8), K1, Z14
+	VPDPBUSD        448(R10), Z14, Z16
 	VMOVDQU32       Z15, Z13
 	VPERMT2D        Z16, Z9, Z13
 	VMOVDQU32       Z15, Z14
 	VPERMT2D        Z16, Z10, Z14
 	VPADDD          Z13, Z14, Z14
-	VMOVDQU32       (DI)(R8*1), Z13
-	VBROADCASTI32X4 34(R9), Y15
-	VINSERTI32X4    $0x01, 84(R9), Y15, Y15
+	VMOVDQU32       (BX)(SI*1), Z13
+	VBROADCASTI32X4 34(DI), Y15
+	VINSERTI32X4    $0x01, 84(DI), Y15, Y15
 	VPMOVZXWD       Y15, Z15
 	VPSRLD          $0x0c, Z15, Z15
 	VPERMD          Z11, Z15, Z16
 	VPDPWSSD        Z16, Z13, Z14
-	VCVTPH2PS       (R9), X13
+	VCVTPH2PS       (DI), X13
 	VBROADCASTSS    X13, Z13
-	VCVTPH2PS       50(R9), X16
+	VCVTPH2PS       50(DI), X16
 	VBROADCASTSS    X16, K2, Z13
 	VPERMD          Z12, Z15, Z15
 	VMULPS          Z13, Z15, Z15
 	VPANDD          Z0, Z15, Z15
-	VMOVDQU32       (SI)(R8*1), Z13
+	VMOVDQU32       (DX)(SI*1), Z13
 	VCVTDQ2PS       Z14, Z14
 	VMULPS          Z13, Z15, Z15
 	VFMADD231PS     Z15, Z14, Z1
-	XORQ            $+128, R11
+	XORQ            $+128, R9
 
 done:
+	MOVQ          dst+0(FP), SI
 	VPERMILPS     $0x4e, Z1, Z13
 	VADDPS        Z1, Z13, Z13
 	VPERMILPS     $0xb1, Z13, Z1
@@ -300,9 +301,10 @@ done:
 	VADDPS        Z13, Z1, Z1
 	VEXTRACTI32X4 $0x02, Z1, X13
 	VADDPS        X1, X13, X13
-	VMOVSS        X13, (AX)
-	ADDQ          $0x04, AX
-	ADDQ          stride+16(FP), CX
+	VMOVSS        X13, (SI)
+	ADDQ          $0x04, dst+0(FP)
+	MOVQ          stride+16(FP), SI
+	ADDQ          SI, w+8(FP)
 	DECQ          n+24(FP)
 	JG            row
 	VZEROUPPER
@@ -320,8 +322,8 @@ constants:
 	VMOVDQU32 constant10<>+0(SB), Z7
 	VMOVDQU32 constant11<>+0(SB), Z8
 	VMOVDQU32 constant12<>+0(SB), Z11
-	MOVL      $0x0000ff00, R8
-	KMOVD     R8, K2
+	MOVL      $0x0000ff00, SI
+	KMOVD     SI, K2
 	JMP       begin
 
 DATA constant0<>+0(SB)/8, $0xffffffffffffffff
@@ -632,229 +634,251 @@ GLOBL constant15<>(SB), RODATA|NOPTR, $64
 // func iq1_sRowAVX2(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 // Requires: AVX, AVX2, F16C, FMA3, MMX+
 TEXT ·iq1_sRowAVX2(SB), NOSPLIT, $136-72
-	MOVQ dst+0(FP), AX
-	MOVQ w+8(FP), CX
-	MOVQ blocks+64(FP), DX
-	MOVQ q+32(FP), BX
-	MOVQ d+40(FP), SI
-	MOVQ s+48(FP), DI
-	MOVQ half+56(FP), R8
+	MOVQ blocks+64(FP), AX
+	MOVQ q+32(FP), CX
+	MOVQ d+40(FP), DX
+	MOVQ s+48(FP), BX
+	MOVQ half+56(FP), SI
 	JMP  constants
 
 begin:
-	MOVQ           w+8(FP), R8
-	MOVQ           stride+16(FP), R9
-	IMULQ          n+24(FP), R9
-	ADDQ           R9, R8
-	SUBQ           $+50, R8
-	MOVQ           R8, (SP)
-	ANDQ           $-8, DX
-	SHLQ           $0x02, DX
-	XORQ           R10, R10
-	XORQ           $+64, R10
-	CMPQ           CX, (SP)
+	MOVQ           w+8(FP), SI
+	MOVQ           stride+16(FP), DI
+	IMULQ          n+24(FP), DI
+	ADDQ           DI, SI
+	SUBQ           $+50, SI
+	MOVQ           SI, (SP)
+	ANDQ           $-8, AX
+	SHLQ           $0x02, AX
+	XORQ           R8, R8
+	MOVQ           w+8(FP), DI
+	XORQ           $+64, R8
+	CMPQ           DI, (SP)
 	JHI            skip4
-	VPMOVZXBW      2(CX), Y0
-	VBROADCASTI128 34(CX), Y1
-	VPSHUFB        constant16<>+0(SB), Y1, Y1
-	VPMULLW        constant17<>+0(SB), Y1, Y1
-	VPAND          constant18<>+0(SB), Y1, Y1
+	VPMOVZXBW      2(DI), Y0
+	VBROADCASTI128 34(DI), Y1
+	VPSHUFB        Y2, Y1, Y1
+	VPMULLW        Y3, Y1, Y1
+	VPAND          Y4, Y1, Y1
 	VPOR           Y1, Y0, Y0
-	VMOVDQU        Y0, 8(SP)(R10*1)
-	VPMOVZXBW      18(CX), Y0
-	VBROADCASTI128 34(CX), Y1
-	VPSHUFB        constant19<>+0(SB), Y1, Y1
-	VPMULLW        constant17<>+0(SB), Y1, Y1
-	VPAND          constant18<>+0(SB), Y1, Y1
+	VMOVDQU        Y0, 8(SP)(R8*1)
+	VPMOVZXBW      18(DI), Y0
+	VBROADCASTI128 34(DI), Y1
+	VPSHUFB        Y5, Y1, Y1
+	VPMULLW        Y3, Y1, Y1
+	VPAND          Y4, Y1, Y1
 	VPOR           Y1, Y0, Y0
-	VMOVDQU        Y0, 40(SP)(R10*1)
+	VMOVDQU        Y0, 40(SP)(R8*1)
 
 skip4:
-	XORQ $+64, R10
-	XORQ $+64, R10
+	XORQ $+64, R8
+	XORQ $+64, R8
 
 row:
 	VPXOR Y0, Y0, Y0
-	MOVQ  CX, R9
-	XORQ  R8, R8
+	MOVQ  w+8(FP), DI
+	XORQ  SI, SI
+	CMPQ  SI, AX
+	JGE   rest
 
 group:
-	CMPQ           R8, DX
-	JGE            rest
-	PREFETCHT1     8192(R9)
-	PREFETCHT0     3072(R9)
-	LEAQ           50(R9), R11
-	XORQ           $+64, R10
-	CMPQ           R11, (SP)
+	PREFETCHT1     8192(DI)
+	PREFETCHT0     3072(DI)
+	LEAQ           50(DI), R9
+	XORQ           $+64, R8
+	CMPQ           R9, (SP)
 	JHI            skip5
-	VPMOVZXBW      2(R11), Y1
-	VBROADCASTI128 34(R11), Y4
-	VPSHUFB        constant16<>+0(SB), Y4, Y4
-	VPMULLW        constant17<>+0(SB), Y4, Y4
-	VPAND          constant18<>+0(SB), Y4, Y4
-	VPOR           Y4, Y1, Y1
-	VMOVDQU        Y1, 8(SP)(R10*1)
-	VPMOVZXBW      18(R11), Y1
-	VBROADCASTI128 34(R11), Y4
-	VPSHUFB        constant19<>+0(SB), Y4, Y4
-	VPMULLW        constant17<>+0(SB), Y4, Y4
-	VPAND          constant18<>+0(SB), Y4, Y4
-	VPOR           Y4, Y1, Y1
-	VMOVDQU        Y1, 40(SP)(R10*1)
+	VPMOVZXBW      2(R9), Y1
+	VBROADCASTI128 34(R9), Y7
+	VPSHUFB        Y2, Y7, Y7
+	VPMULLW        Y3, Y7, Y7
+	VPAND          Y4, Y7, Y7
+	VPOR           Y7, Y1, Y1
+	VMOVDQU        Y1, 8(SP)(R8*1)
+	VPMOVZXBW      18(R9), Y1
+	VBROADCASTI128 34(R9), Y7
+	VPSHUFB        Y5, Y7, Y7
+	VPMULLW        Y3, Y7, Y7
+	VPAND          Y4, Y7, Y7
+	VPOR           Y7, Y1, Y1
+	VMOVDQU        Y1, 40(SP)(R8*1)
 
 skip5:
-	XORQ         $+64, R10
-	LEAQ         (BX)(R8*8), R11
-	LEAQ         ·iq1Book+0(SB), R12
-	MOVWLZX      8(SP)(R10*1), R13
-	VPBROADCASTQ (R12)(R13*8), Y1
-	MOVWLZX      16(SP)(R10*1), R13
-	VPBROADCASTQ (R12)(R13*8), Y4
-	MOVWLZX      24(SP)(R10*1), R13
-	VPBROADCASTQ (R12)(R13*8), Y5
-	MOVWLZX      32(SP)(R10*1), R13
-	VPBROADCASTQ (R12)(R13*8), Y6
-	VPBLENDD     $0x0c, Y4, Y1, Y1
-	VPBLENDD     $0xc0, Y6, Y5, Y5
-	VPBLENDD     $0xf0, Y5, Y1, Y1
-	VPMADDUBSW   (R11), Y1, Y1
-	MOVWLZX      10(SP)(R10*1), R13
-	VPBROADCASTQ (R12)(R13*8), Y4
-	MOVWLZX      18(SP)(R10*1), R13
-	VPBROADCASTQ (R12)(R13*8), Y5
-	MOVWLZX      26(SP)(R10*1), R13
-	VPBROADCASTQ (R12)(R13*8), Y6
-	MOVWLZX      34(SP)(R10*1), R13
-	VPBROADCASTQ (R12)(R13*8), Y7
-	VPBLENDD     $0x0c, Y5, Y4, Y4
-	VPBLENDD     $0xc0, Y7, Y6, Y6
-	VPBLENDD     $0xf0, Y6, Y4, Y4
-	VPMADDUBSW   64(R11), Y4, Y4
-	VPADDW       Y1, Y4, Y4
-	MOVWLZX      12(SP)(R10*1), R13
-	VPBROADCASTQ (R12)(R13*8), Y1
-	MOVWLZX      20(SP)(R10*1), R13
-	VPBROADCASTQ (R12)(R13*8), Y5
-	MOVWLZX      28(SP)(R10*1), R13
-	VPBROADCASTQ (R12)(R13*8), Y6
-	MOVWLZX      36(SP)(R10*1), R13
-	VPBROADCASTQ (R12)(R13*8), Y7
-	VPBLENDD     $0x0c, Y5, Y1, Y1
-	VPBLENDD     $0xc0, Y7, Y6, Y6
-	VPBLENDD     $0xf0, Y6, Y1, Y1
-	VPMADDUBSW   128(R11), Y1, Y1
-	VPADDW       Y4, Y1, Y1
-	MOVWLZX      14(SP)(R10*1), R13
-	VPBROADCASTQ (R12)(R13*8), Y4
-	MOVWLZX      22(SP)(R10*1), R13
-	VPBROADCASTQ (R12)(R13*8), Y5
-	MOVWLZX      30(SP)(R10*1), R13
-	VPBROADCASTQ (R12)(R13*8), Y6
-	MOVWLZX      38(SP)(R10*1), R13
-	VPBROADCASTQ (R12)(R13*8), Y7
-	VPBLENDD     $0x0c, Y5, Y4, Y4
-	VPBLENDD     $0xc0, Y7, Y6, Y6
-	VPBLENDD     $0xf0, Y6, Y4, Y4
-	VPMADDUBSW   192(R11), Y4, Y4
-	VPADDW       Y1, Y4, Y4
-	VPMADDWD     Y2, Y4, Y4
-	MOVWLZX      40(SP)(R10*1), R13
-	VPBROADCASTQ (R12)(R13*8), Y1
-	MOVWLZX      48(SP)(R10*1), R13
-	VPBROADCASTQ (R12)(R13*8), Y5
-	MOVWLZX      56(SP)(R10*1), R13
-	VPBROADCASTQ (R12)(R13*8), Y6
-	MOVWLZX      64(SP)(R10*1), R13
-	VPBROADCASTQ (R12)(R13*8), Y7
-	VPBLENDD     $0x0c, Y5, Y1, Y1
-	VPBLENDD     $0xc0, Y7, Y6, Y6
-	VPBLENDD     $0xf0, Y6, Y1, Y1
-	VPMADDUBSW   32(R11), Y1, Y1
-	MOVWLZX      42(SP)(R10*1), R13
-	VPBROADCASTQ (R12)(R13*8), Y5
-	MOVWLZX      50(SP)(R10*1), R13
-	VPBROADCASTQ (R12)(R13*8), Y6
-	MOVWLZX      58(SP)(R10*1), R13
-	VPBROADCASTQ (R12)(R13*8), Y7
-	MOVWLZX      66(SP)(R10*1), R13
-	VPBROADCASTQ (R12)(R13*8), Y8
-	VPBLENDD     $0x0c, Y6, Y5, Y5
-	VPBLENDD     $0xc0, Y8, Y7, Y7
-	VPBLENDD     $0xf0, Y7, Y5, Y5
-	VPMADDUBSW   96(R11), Y5, Y5
-	VPADDW       Y1, Y5, Y5
-	MOVWLZX      44(SP)(R10*1), R13
-	VPBROADCASTQ (R12)(R13*8), Y1
-	MOVWLZX      52(SP)(R10*1), R13
-	VPBROADCASTQ (R12)(R13*8), Y6
-	MOVWLZX      60(SP)(R10*1), R13
-	VPBROADCASTQ (R12)(R13*8), Y7
-	MOVWLZX      68(SP)(R10*1), R13
-	VPBROADCASTQ (R12)(R13*8), Y8
-	VPBLENDD     $0x0c, Y6, Y1, Y1
-	VPBLENDD     $0xc0, Y8, Y7, Y7
-	VPBLENDD     $0xf0, Y7, Y1, Y1
-	VPMADDUBSW   160(R11), Y1, Y1
-	VPADDW       Y5, Y1, Y1
-	MOVWLZX      46(SP)(R10*1), R13
-	VPBROADCASTQ (R12)(R13*8), Y5
-	MOVWLZX      54(SP)(R10*1), R13
-	VPBROADCASTQ (R12)(R13*8), Y6
-	MOVWLZX      62(SP)(R10*1), R13
-	VPBROADCASTQ (R12)(R13*8), Y7
-	MOVWLZX      70(SP)(R10*1), R13
-	VPBROADCASTQ (R12)(R13*8), Y8
-	VPBLENDD     $0x0c, Y6, Y5, Y5
-	VPBLENDD     $0xc0, Y8, Y7, Y7
-	VPBLENDD     $0xf0, Y7, Y5, Y5
-	VPMADDUBSW   224(R11), Y5, Y5
-	VPADDW       Y1, Y5, Y5
-	VPMADDWD     Y2, Y5, Y5
-	VSHUFPS      $0x88, Y5, Y4, Y1
-	VSHUFPS      $0xdd, Y5, Y4, Y4
-	VPADDD       Y1, Y4, Y4
-	VPERMQ       $0xd8, Y4, Y4
-	VMOVDQU      (DI)(R8*1), Y1
-	VPMOVZXWD    34(R9), Y5
-	VPSRLD       $0x0c, Y5, Y5
-	VPSRLD       $0x02, Y5, Y6
-	VPAND        constant22<>+0(SB), Y6, Y6
-	VPOR         constant21<>+0(SB), Y6, Y6
-	VPMADDWD     Y1, Y6, Y6
-	VPSUBD       Y6, Y4, Y4
-	VCVTPH2PS    (R9), X1
+	XORQ         $+64, R8
+	LEAQ         (CX)(SI*8), R9
+	LEAQ         ·iq1Book+0(SB), R10
+	MOVL         8(SP)(R8*1), R12
+	MOVWLZX      R12, R11
+	VPBROADCASTQ (R10)(R11*8), Y1
+	MOVL         16(SP)(R8*1), R13
+	MOVWLZX      R13, R11
+	VPBROADCASTQ (R10)(R11*8), Y7
+	MOVL         24(SP)(R8*1), R14
+	MOVWLZX      R14, R11
+	VPBROADCASTQ (R10)(R11*8), Y8
+	MOVL         32(SP)(R8*1), R15
+	MOVWLZX      R15, R11
+	VPBROADCASTQ (R10)(R11*8), Y9
+	VPBLENDD     $0x0c, Y7, Y1, Y1
+	VPBLENDD     $0xc0, Y9, Y8, Y8
+	VPBLENDD     $0xf0, Y8, Y1, Y1
+	VPMADDUBSW   (R9), Y1, Y1
+	SHRL         $0x10, R12
+	VPBROADCASTQ (R10)(R12*8), Y7
+	SHRL         $0x10, R13
+	VPBROADCASTQ (R10)(R13*8), Y8
+	SHRL         $0x10, R14
+	VPBROADCASTQ (R10)(R14*8), Y9
+	SHRL         $0x10, R15
+	VPBROADCASTQ (R10)(R15*8), Y10
+	VPBLENDD     $0x0c, Y8, Y7, Y7
+	VPBLENDD     $0xc0, Y10, Y9, Y9
+	VPBLENDD     $0xf0, Y9, Y7, Y7
+	VPMADDUBSW   64(R9), Y7, Y7
+	VPADDW       Y1, Y7, Y7
+	MOVL         12(SP)(R8*1), R12
+	MOVWLZX      R12, R11
+	VPBROADCASTQ (R10)(R11*8), Y1
+	MOVL         20(SP)(R8*1), R13
+	MOVWLZX      R13, R11
+	VPBROADCASTQ (R10)(R11*8), Y8
+	MOVL         28(SP)(R8*1), R14
+	MOVWLZX      R14, R11
+	VPBROADCASTQ (R10)(R11*8), Y9
+	MOVL         36(SP)(R8*1), R15
+	MOVWLZX      R15, R11
+	VPBROADCASTQ (R10)(R11*8), Y10
+	VPBLENDD     $0x0c, Y8, Y1, Y1
+	VPBLENDD     $0xc0, Y10, Y9, Y9
+	VPBLENDD     $0xf0, Y9, Y1, Y1
+	VPMADDUBSW   128(R9), Y1, Y1
+	VPADDW       Y7, Y1, Y1
+	SHRL         $0x10, R12
+	VPBROADCASTQ (R10)(R12*8), Y7
+	SHRL         $0x10, R13
+	VPBROADCASTQ (R10)(R13*8), Y8
+	SHRL         $0x10, R14
+	VPBROADCASTQ (R10)(R14*8), Y9
+	SHRL         $0x10, R15
+	VPBROADCASTQ (R10)(R15*8), Y10
+	VPBLENDD     $0x0c, Y8, Y7, Y7
+	VPBLENDD     $0xc0, Y10, Y9, Y9
+	VPBLENDD     $0xf0, Y9, Y7, Y7
+	VPMADDUBSW   192(R9), Y7, Y7
+	VPADDW       Y1, Y7, Y7
+	VPMADDWD     Y6, Y7, Y7
+	MOVL         40(SP)(R8*1), R12
+	MOVWLZX      R12, R11
+	VPBROADCASTQ (R10)(R11*8), Y1
+	MOVL         48(SP)(R8*1), R13
+	MOVWLZX      R13, R11
+	VPBROADCASTQ (R10)(R11*8), Y8
+	MOVL         56(SP)(R8*1), R14
+	MOVWLZX      R14, R11
+	VPBROADCASTQ (R10)(R11*8), Y9
+	MOVL         64(SP)(R8*1), R15
+	MOVWLZX      R15, R11
+	VPBROADCASTQ (R10)(R11*8), Y10
+	VPBLENDD     $0x0c, Y8, Y1, Y1
+	VPBLENDD     $0xc0, Y10, Y9, Y9
+	VPBLENDD     $0xf0, Y9, Y1, Y1
+	VPMADDUBSW   32(R9), Y1, Y1
+	SHRL         $0x10, R12
+	VPBROADCASTQ (R10)(R12*8), Y8
+	SHRL         $0x10, R13
+	VPBROADCASTQ (R10)(R13*8), Y9
+	SHRL         $0x10, R14
+	VPBROADCASTQ (R10)(R14*8), Y10
+	SHRL         $0x10, R15
+	VPBROADCASTQ (R10)(R15*8), Y11
+	VPBLENDD     $0x0c, Y9, Y8, Y8
+	VPBLENDD     $0xc0, Y11, Y10, Y10
+	VPBLENDD     $0xf0, Y10, Y8, Y8
+	VPMADDUBSW   96(R9), Y8, Y8
+	VPADDW       Y1, Y8, Y8
+	MOVL         44(SP)(R8*1), R12
+	MOVWLZX      R12, R11
+	VPBROADCASTQ (R10)(R11*8), Y1
+	MOVL         52(SP)(R8*1), R13
+	MOVWLZX      R13, R11
+	VPBROADCASTQ (R10)(R11*8), Y9
+	MOVL         60(SP)(R8*1), R14
+	MOVWLZX      R14, R11
+	VPBROADCASTQ (R10)(R11*8), Y10
+	MOVL         68(SP)(R8*1), R15
+	MOVWLZX      R15, R11
+	VPBROADCASTQ (R10)(R11*8), Y11
+	VPBLENDD     $0x0c, Y9, Y1, Y1
+	VPBLENDD     $0xc0, Y11, Y10, Y10
+	VPBLENDD     $0xf0, Y10, Y1, Y1
+	VPMADDUBSW   160(R9), Y1, Y1
+	VPADDW       Y8, Y1, Y1
+	SHRL         $0x10, R12
+	VPBROADCASTQ (R10)(R12*8), Y8
+	SHRL         $0x10, R13
+	VPBROADCASTQ (R10)(R13*8), Y9
+	SHRL         $0x10, R14
+	VPBROADCASTQ (R10)(R14*8), Y10
+	SHRL         $0x10, R15
+	VPBROADCASTQ (R10)(R15*8), Y11
+	VPBLENDD     $0x0c, Y9, Y8, Y8
+	VPBLENDD     $0xc0, Y11, Y10, Y10
+	VPBLENDD     $0xf0, Y10, Y8, Y8
+	VPMADDUBSW   224(R9), Y8, Y8
+	VPADDW       Y1, Y8, Y8
+	VPMADDWD     Y6, Y8, Y8
+	VSHUFPS      $0x88, Y8, Y7, Y1
+	VSHUFPS      $0xdd, Y8, Y7, Y7
+	VPADDD       Y1, Y7, Y7
+	VPERMQ       $0xd8, Y7, Y7
+	VMOVDQU      (BX)(SI*1), Y1
+	VPMOVZXWD    34(DI), Y8
+	VPSRLD       $0x0c, Y8, Y8
+	VPSRLD       $0x02, Y8, Y9
+	VPAND        constant22<>+0(SB), Y9, Y9
+	VPOR         constant21<>+0(SB), Y9, Y9
+	VPMADDWD     Y1, Y9, Y9
+	VPSUBD       Y9, Y7, Y7
+	VCVTPH2PS    (DI), X1
 	VBROADCASTSS X1, Y1
-	VPAND        constant23<>+0(SB), Y5, Y5
-	VCVTDQ2PS    Y5, Y5
-	VFMADD213PS  constant24<>+0(SB), Y3, Y5
-	VMULPS       Y1, Y5, Y5
-	VMOVDQU      (SI)(R8*1), Y1
-	VCVTDQ2PS    Y4, Y4
-	VMULPS       Y1, Y5, Y5
-	VFMADD231PS  Y5, Y4, Y0
-	XORQ         $+64, R10
-	ADDQ         $+50, R9
-	ADDQ         $+32, R8
-	JMP          group
+	VPAND        constant23<>+0(SB), Y8, Y8
+	VCVTDQ2PS    Y8, Y8
+	VMOVDQU      constant24<>+0(SB), Y9
+	VFMADD213PS  constant25<>+0(SB), Y9, Y8
+	VMULPS       Y1, Y8, Y8
+	VMOVDQU      (DX)(SI*1), Y1
+	VCVTDQ2PS    Y7, Y7
+	VMULPS       Y1, Y8, Y8
+	VFMADD231PS  Y8, Y7, Y0
+	XORQ         $+64, R8
+	ADDQ         $+50, DI
+	ADDQ         $+32, SI
+	CMPQ         SI, AX
+	JL           group
 
 rest:
+	MOVQ         dst+0(FP), SI
 	VPERMILPS    $0x4e, Y0, Y1
 	VADDPS       Y0, Y1, Y1
 	VPERMILPS    $0xb1, Y1, Y0
 	VADDPS       Y0, Y1, Y1
 	VEXTRACTI128 $0x01, Y1, X0
 	VADDPS       X1, X0, X0
-	VMOVSS       X0, (AX)
-	ADDQ         $0x04, AX
-	ADDQ         stride+16(FP), CX
+	VMOVSS       X0, (SI)
+	ADDQ         $0x04, dst+0(FP)
+	MOVQ         stride+16(FP), SI
+	ADDQ         SI, w+8(FP)
 	DECQ         n+24(FP)
 	JG           row
 	VZEROUPPER
 	RET
 
 constants:
-	VMOVDQU constant25<>+0(SB), Y3
-	VMOVDQU constant20<>+0(SB), Y2
+	VMOVDQU constant16<>+0(SB), Y2
+	VMOVDQU constant17<>+0(SB), Y3
+	VMOVDQU constant18<>+0(SB), Y4
+	VMOVDQU constant20<>+0(SB), Y6
+	VMOVDQU constant19<>+0(SB), Y5
 	JMP     begin
 
 DATA constant16<>+0(SB)/8, $0xff01010001000100
@@ -905,16 +929,16 @@ DATA constant23<>+16(SB)/8, $0x0000000700000007
 DATA constant23<>+24(SB)/8, $0x0000000700000007
 GLOBL constant23<>(SB), RODATA|NOPTR, $32
 
-DATA constant24<>+0(SB)/8, $0x3e0000003e000000
-DATA constant24<>+8(SB)/8, $0x3e0000003e000000
-DATA constant24<>+16(SB)/8, $0x3e0000003e000000
-DATA constant24<>+24(SB)/8, $0x3e0000003e000000
+DATA constant24<>+0(SB)/8, $0x3e8000003e800000
+DATA constant24<>+8(SB)/8, $0x3e8000003e800000
+DATA constant24<>+16(SB)/8, $0x3e8000003e800000
+DATA constant24<>+24(SB)/8, $0x3e8000003e800000
 GLOBL constant24<>(SB), RODATA|NOPTR, $32
 
-DATA constant25<>+0(SB)/8, $0x3e8000003e800000
-DATA constant25<>+8(SB)/8, $0x3e8000003e800000
-DATA constant25<>+16(SB)/8, $0x3e8000003e800000
-DATA constant25<>+24(SB)/8, $0x3e8000003e800000
+DATA constant25<>+0(SB)/8, $0x3e0000003e000000
+DATA constant25<>+8(SB)/8, $0x3e0000003e000000
+DATA constant25<>+16(SB)/8, $0x3e0000003e000000
+DATA constant25<>+24(SB)/8, $0x3e0000003e000000
 GLOBL constant25<>(SB), RODATA|NOPTR, $32
 
 // func iq1_sPackAVX2(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
@@ -937,114 +961,140 @@ row:
 tile:
 	VPMOVZXBW      2(R10), Y0
 	VBROADCASTI128 34(R10), Y1
-	VPSHUFB        constant16<>+0(SB), Y1, Y1
-	VPMULLW        constant17<>+0(SB), Y1, Y1
-	VPAND          constant18<>+0(SB), Y1, Y1
+	VMOVDQU        constant16<>+0(SB), Y2
+	VMOVDQU        constant17<>+0(SB), Y3
+	VPSHUFB        Y2, Y1, Y1
+	VPMULLW        Y3, Y1, Y1
+	VMOVDQU        constant18<>+0(SB), Y2
+	VPAND          Y2, Y1, Y1
 	VPOR           Y1, Y0, Y0
 	VBROADCASTI128 34(R10), Y1
-	VPSHUFB        constant26<>+0(SB), Y1, Y1
-	VPMULLW        constant27<>+0(SB), Y1, Y1
+	VMOVDQU        constant26<>+0(SB), Y2
+	VMOVDQU        constant27<>+0(SB), Y3
+	VPSHUFB        Y2, Y1, Y1
+	VPMULLW        Y3, Y1, Y1
 	VPAND          constant28<>+0(SB), Y1, Y1
 	VPOR           Y1, Y0, Y0
 	VMOVDQU        Y0, (SP)
 	VPMOVZXBW      18(R10), Y0
 	VBROADCASTI128 34(R10), Y1
-	VPSHUFB        constant19<>+0(SB), Y1, Y1
-	VPMULLW        constant17<>+0(SB), Y1, Y1
-	VPAND          constant18<>+0(SB), Y1, Y1
+	VMOVDQU        constant19<>+0(SB), Y2
+	VMOVDQU        constant17<>+0(SB), Y3
+	VPSHUFB        Y2, Y1, Y1
+	VPMULLW        Y3, Y1, Y1
+	VMOVDQU        constant18<>+0(SB), Y2
+	VPAND          Y2, Y1, Y1
 	VPOR           Y1, Y0, Y0
 	VBROADCASTI128 34(R10), Y1
-	VPSHUFB        constant29<>+0(SB), Y1, Y1
-	VPMULLW        constant27<>+0(SB), Y1, Y1
+	VMOVDQU        constant29<>+0(SB), Y2
+	VMOVDQU        constant27<>+0(SB), Y3
+	VPSHUFB        Y2, Y1, Y1
+	VPMULLW        Y3, Y1, Y1
 	VPAND          constant28<>+0(SB), Y1, Y1
 	VPOR           Y1, Y0, Y0
 	VMOVDQU        Y0, 32(SP)
 	LEAQ           ·iq1Book+0(SB), R11
-	MOVWLZX        (SP), R12
+	MOVL           (SP), R13
+	MOVWLZX        R13, R12
 	VPBROADCASTQ   (R11)(R12*8), Y0
-	MOVWLZX        8(SP), R12
+	MOVL           8(SP), R14
+	MOVWLZX        R14, R12
 	VPBROADCASTQ   (R11)(R12*8), Y1
-	MOVWLZX        16(SP), R12
+	MOVL           16(SP), R15
+	MOVWLZX        R15, R12
 	VPBROADCASTQ   (R11)(R12*8), Y2
-	MOVWLZX        24(SP), R12
+	MOVL           24(SP), BP
+	MOVWLZX        BP, R12
 	VPBROADCASTQ   (R11)(R12*8), Y3
 	VPBLENDD       $0x0c, Y1, Y0, Y0
 	VPBLENDD       $0xc0, Y3, Y2, Y2
 	VPBLENDD       $0xf0, Y2, Y0, Y0
-	MOVWLZX        2(SP), R12
-	VPBROADCASTQ   (R11)(R12*8), Y1
-	MOVWLZX        10(SP), R12
-	VPBROADCASTQ   (R11)(R12*8), Y2
-	MOVWLZX        18(SP), R12
-	VPBROADCASTQ   (R11)(R12*8), Y3
-	MOVWLZX        26(SP), R12
-	VPBROADCASTQ   (R11)(R12*8), Y4
+	SHRL           $0x10, R13
+	VPBROADCASTQ   (R11)(R13*8), Y1
+	SHRL           $0x10, R14
+	VPBROADCASTQ   (R11)(R14*8), Y2
+	SHRL           $0x10, R15
+	VPBROADCASTQ   (R11)(R15*8), Y3
+	SHRL           $0x10, BP
+	VPBROADCASTQ   (R11)(BP*8), Y4
 	VPBLENDD       $0x0c, Y2, Y1, Y1
 	VPBLENDD       $0xc0, Y4, Y3, Y3
 	VPBLENDD       $0xf0, Y3, Y1, Y1
-	MOVWLZX        4(SP), R12
+	MOVL           4(SP), R13
+	MOVWLZX        R13, R12
 	VPBROADCASTQ   (R11)(R12*8), Y2
-	MOVWLZX        12(SP), R12
+	MOVL           12(SP), R14
+	MOVWLZX        R14, R12
 	VPBROADCASTQ   (R11)(R12*8), Y3
-	MOVWLZX        20(SP), R12
+	MOVL           20(SP), R15
+	MOVWLZX        R15, R12
 	VPBROADCASTQ   (R11)(R12*8), Y4
-	MOVWLZX        28(SP), R12
+	MOVL           28(SP), BP
+	MOVWLZX        BP, R12
 	VPBROADCASTQ   (R11)(R12*8), Y5
 	VPBLENDD       $0x0c, Y3, Y2, Y2
 	VPBLENDD       $0xc0, Y5, Y4, Y4
 	VPBLENDD       $0xf0, Y4, Y2, Y2
-	MOVWLZX        6(SP), R12
-	VPBROADCASTQ   (R11)(R12*8), Y3
-	MOVWLZX        14(SP), R12
-	VPBROADCASTQ   (R11)(R12*8), Y4
-	MOVWLZX        22(SP), R12
-	VPBROADCASTQ   (R11)(R12*8), Y5
-	MOVWLZX        30(SP), R12
-	VPBROADCASTQ   (R11)(R12*8), Y6
+	SHRL           $0x10, R13
+	VPBROADCASTQ   (R11)(R13*8), Y3
+	SHRL           $0x10, R14
+	VPBROADCASTQ   (R11)(R14*8), Y4
+	SHRL           $0x10, R15
+	VPBROADCASTQ   (R11)(R15*8), Y5
+	SHRL           $0x10, BP
+	VPBROADCASTQ   (R11)(BP*8), Y6
 	VPBLENDD       $0x0c, Y4, Y3, Y3
 	VPBLENDD       $0xc0, Y6, Y5, Y5
 	VPBLENDD       $0xf0, Y5, Y3, Y3
-	MOVWLZX        32(SP), R12
+	MOVL           32(SP), R13
+	MOVWLZX        R13, R12
 	VPBROADCASTQ   (R11)(R12*8), Y4
-	MOVWLZX        40(SP), R12
+	MOVL           40(SP), R14
+	MOVWLZX        R14, R12
 	VPBROADCASTQ   (R11)(R12*8), Y5
-	MOVWLZX        48(SP), R12
+	MOVL           48(SP), R15
+	MOVWLZX        R15, R12
 	VPBROADCASTQ   (R11)(R12*8), Y6
-	MOVWLZX        56(SP), R12
+	MOVL           56(SP), BP
+	MOVWLZX        BP, R12
 	VPBROADCASTQ   (R11)(R12*8), Y7
 	VPBLENDD       $0x0c, Y5, Y4, Y4
 	VPBLENDD       $0xc0, Y7, Y6, Y6
 	VPBLENDD       $0xf0, Y6, Y4, Y4
-	MOVWLZX        34(SP), R12
-	VPBROADCASTQ   (R11)(R12*8), Y5
-	MOVWLZX        42(SP), R12
-	VPBROADCASTQ   (R11)(R12*8), Y6
-	MOVWLZX        50(SP), R12
-	VPBROADCASTQ   (R11)(R12*8), Y7
-	MOVWLZX        58(SP), R12
-	VPBROADCASTQ   (R11)(R12*8), Y8
+	SHRL           $0x10, R13
+	VPBROADCASTQ   (R11)(R13*8), Y5
+	SHRL           $0x10, R14
+	VPBROADCASTQ   (R11)(R14*8), Y6
+	SHRL           $0x10, R15
+	VPBROADCASTQ   (R11)(R15*8), Y7
+	SHRL           $0x10, BP
+	VPBROADCASTQ   (R11)(BP*8), Y8
 	VPBLENDD       $0x0c, Y6, Y5, Y5
 	VPBLENDD       $0xc0, Y8, Y7, Y7
 	VPBLENDD       $0xf0, Y7, Y5, Y5
-	MOVWLZX        36(SP), R12
+	MOVL           36(SP), R13
+	MOVWLZX        R13, R12
 	VPBROADCASTQ   (R11)(R12*8), Y6
-	MOVWLZX        44(SP), R12
+	MOVL           44(SP), R14
+	MOVWLZX        R14, R12
 	VPBROADCASTQ   (R11)(R12*8), Y7
-	MOVWLZX        52(SP), R12
+	MOVL           52(SP), R15
+	MOVWLZX        R15, R12
 	VPBROADCASTQ   (R11)(R12*8), Y8
-	MOVWLZX        60(SP), R12
+	MOVL           60(SP), BP
+	MOVWLZX        BP, R12
 	VPBROADCASTQ   (R11)(R12*8), Y9
 	VPBLENDD       $0x0c, Y7, Y6, Y6
 	VPBLENDD       $0xc0, Y9, Y8, Y8
 	VPBLENDD       $0xf0, Y8, Y6, Y6
-	MOVWLZX        38(SP), R12
-	VPBROADCASTQ   (R11)(R12*8), Y7
-	MOVWLZX        46(SP), R12
-	VPBROADCASTQ   (R11)(R12*8), Y8
-	MOVWLZX        54(SP), R12
-	VPBROADCASTQ   (R11)(R12*8), Y9
-	MOVWLZX        62(SP), R12
-	VPBROADCASTQ   (R11)(R12*8), Y10
+	SHRL           $0x10, R13
+	VPBROADCASTQ   (R11)(R13*8), Y7
+	SHRL           $0x10, R14
+	VPBROADCASTQ   (R11)(R14*8), Y8
+	SHRL           $0x10, R15
+	VPBROADCASTQ   (R11)(R15*8), Y9
+	SHRL           $0x10, BP
+	VPBROADCASTQ   (R11)(BP*8), Y10
 	VPBLENDD       $0x0c, Y8, Y7, Y7
 	VPBLENDD       $0xc0, Y10, Y9, Y9
 	VPBLENDD       $0xf0, Y9, Y7, Y7
@@ -1078,121 +1128,147 @@ tile:
 	VPSRLD         $0x0c, Y1, Y1
 	VPAND          constant23<>+0(SB), Y1, Y1
 	VCVTDQ2PS      Y1, Y1
-	VMOVDQU        constant25<>+0(SB), Y2
-	VFMADD213PS    constant24<>+0(SB), Y2, Y1
+	VMOVDQU        constant24<>+0(SB), Y2
+	VFMADD213PS    constant25<>+0(SB), Y2, Y1
 	VMULPS         Y0, Y1, Y1
 	VMOVDQU        Y1, (CX)(R9*1)
 	ADDQ           $+50, R10
 	VPMOVZXBW      2(R10), Y0
 	VBROADCASTI128 34(R10), Y1
-	VPSHUFB        constant16<>+0(SB), Y1, Y1
-	VPMULLW        constant17<>+0(SB), Y1, Y1
-	VPAND          constant18<>+0(SB), Y1, Y1
+	VMOVDQU        constant16<>+0(SB), Y2
+	VMOVDQU        constant17<>+0(SB), Y3
+	VPSHUFB        Y2, Y1, Y1
+	VPMULLW        Y3, Y1, Y1
+	VMOVDQU        constant18<>+0(SB), Y2
+	VPAND          Y2, Y1, Y1
 	VPOR           Y1, Y0, Y0
 	VBROADCASTI128 34(R10), Y1
-	VPSHUFB        constant26<>+0(SB), Y1, Y1
-	VPMULLW        constant27<>+0(SB), Y1, Y1
+	VMOVDQU        constant26<>+0(SB), Y2
+	VMOVDQU        constant27<>+0(SB), Y3
+	VPSHUFB        Y2, Y1, Y1
+	VPMULLW        Y3, Y1, Y1
 	VPAND          constant28<>+0(SB), Y1, Y1
 	VPOR           Y1, Y0, Y0
 	VMOVDQU        Y0, (SP)
 	VPMOVZXBW      18(R10), Y0
 	VBROADCASTI128 34(R10), Y1
-	VPSHUFB        constant19<>+0(SB), Y1, Y1
-	VPMULLW        constant17<>+0(SB), Y1, Y1
-	VPAND          constant18<>+0(SB), Y1, Y1
+	VMOVDQU        constant19<>+0(SB), Y2
+	VMOVDQU        constant17<>+0(SB), Y3
+	VPSHUFB        Y2, Y1, Y1
+	VPMULLW        Y3, Y1, Y1
+	VMOVDQU        constant18<>+0(SB), Y2
+	VPAND          Y2, Y1, Y1
 	VPOR           Y1, Y0, Y0
 	VBROADCASTI128 34(R10), Y1
-	VPSHUFB        constant29<>+0(SB), Y1, Y1
-	VPMULLW        constant27<>+0(SB), Y1, Y1
+	VMOVDQU        constant29<>+0(SB), Y2
+	VMOVDQU        constant27<>+0(SB), Y3
+	VPSHUFB        Y2, Y1, Y1
+	VPMULLW        Y3, Y1, Y1
 	VPAND          constant28<>+0(SB), Y1, Y1
 	VPOR           Y1, Y0, Y0
 	VMOVDQU        Y0, 32(SP)
 	LEAQ           ·iq1Book+0(SB), R11
-	MOVWLZX        (SP), R12
+	MOVL           (SP), R13
+	MOVWLZX        R13, R12
 	VPBROADCASTQ   (R11)(R12*8), Y0
-	MOVWLZX        8(SP), R12
+	MOVL           8(SP), R14
+	MOVWLZX        R14, R12
 	VPBROADCASTQ   (R11)(R12*8), Y1
-	MOVWLZX        16(SP), R12
+	MOVL           16(SP), R15
+	MOVWLZX        R15, R12
 	VPBROADCASTQ   (R11)(R12*8), Y2
-	MOVWLZX        24(SP), R12
+	MOVL           24(SP), BP
+	MOVWLZX        BP, R12
 	VPBROADCASTQ   (R11)(R12*8), Y3
 	VPBLENDD       $0x0c, Y1, Y0, Y0
 	VPBLENDD       $0xc0, Y3, Y2, Y2
 	VPBLENDD       $0xf0, Y2, Y0, Y0
-	MOVWLZX        2(SP), R12
-	VPBROADCASTQ   (R11)(R12*8), Y1
-	MOVWLZX        10(SP), R12
-	VPBROADCASTQ   (R11)(R12*8), Y2
-	MOVWLZX        18(SP), R12
-	VPBROADCASTQ   (R11)(R12*8), Y3
-	MOVWLZX        26(SP), R12
-	VPBROADCASTQ   (R11)(R12*8), Y4
+	SHRL           $0x10, R13
+	VPBROADCASTQ   (R11)(R13*8), Y1
+	SHRL           $0x10, R14
+	VPBROADCASTQ   (R11)(R14*8), Y2
+	SHRL           $0x10, R15
+	VPBROADCASTQ   (R11)(R15*8), Y3
+	SHRL           $0x10, BP
+	VPBROADCASTQ   (R11)(BP*8), Y4
 	VPBLENDD       $0x0c, Y2, Y1, Y1
 	VPBLENDD       $0xc0, Y4, Y3, Y3
 	VPBLENDD       $0xf0, Y3, Y1, Y1
-	MOVWLZX        4(SP), R12
+	MOVL           4(SP), R13
+	MOVWLZX        R13, R12
 	VPBROADCASTQ   (R11)(R12*8), Y2
-	MOVWLZX        12(SP), R12
+	MOVL           12(SP), R14
+	MOVWLZX        R14, R12
 	VPBROADCASTQ   (R11)(R12*8), Y3
-	MOVWLZX        20(SP), R12
+	MOVL           20(SP), R15
+	MOVWLZX        R15, R12
 	VPBROADCASTQ   (R11)(R12*8), Y4
-	MOVWLZX        28(SP), R12
+	MOVL           28(SP), BP
+	MOVWLZX        BP, R12
 	VPBROADCASTQ   (R11)(R12*8), Y5
 	VPBLENDD       $0x0c, Y3, Y2, Y2
 	VPBLENDD       $0xc0, Y5, Y4, Y4
 	VPBLENDD       $0xf0, Y4, Y2, Y2
-	MOVWLZX        6(SP), R12
-	VPBROADCASTQ   (R11)(R12*8), Y3
-	MOVWLZX        14(SP), R12
-	VPBROADCASTQ   (R11)(R12*8), Y4
-	MOVWLZX        22(SP), R12
-	VPBROADCASTQ   (R11)(R12*8), Y5
-	MOVWLZX        30(SP), R12
-	VPBROADCASTQ   (R11)(R12*8), Y6
+	SHRL           $0x10, R13
+	VPBROADCASTQ   (R11)(R13*8), Y3
+	SHRL           $0x10, R14
+	VPBROADCASTQ   (R11)(R14*8), Y4
+	SHRL           $0x10, R15
+	VPBROADCASTQ   (R11)(R15*8), Y5
+	SHRL           $0x10, BP
+	VPBROADCASTQ   (R11)(BP*8), Y6
 	VPBLENDD       $0x0c, Y4, Y3, Y3
 	VPBLENDD       $0xc0, Y6, Y5, Y5
 	VPBLENDD       $0xf0, Y5, Y3, Y3
-	MOVWLZX        32(SP), R12
+	MOVL           32(SP), R13
+	MOVWLZX        R13, R12
 	VPBROADCASTQ   (R11)(R12*8), Y4
-	MOVWLZX        40(SP), R12
+	MOVL           40(SP), R14
+	MOVWLZX        R14, R12
 	VPBROADCASTQ   (R11)(R12*8), Y5
-	MOVWLZX        48(SP), R12
+	MOVL           48(SP), R15
+	MOVWLZX        R15, R12
 	VPBROADCASTQ   (R11)(R12*8), Y6
-	MOVWLZX        56(SP), R12
+	MOVL           56(SP), BP
+	MOVWLZX        BP, R12
 	VPBROADCASTQ   (R11)(R12*8), Y7
 	VPBLENDD       $0x0c, Y5, Y4, Y4
 	VPBLENDD       $0xc0, Y7, Y6, Y6
 	VPBLENDD       $0xf0, Y6, Y4, Y4
-	MOVWLZX        34(SP), R12
-	VPBROADCASTQ   (R11)(R12*8), Y5
-	MOVWLZX        42(SP), R12
-	VPBROADCASTQ   (R11)(R12*8), Y6
-	MOVWLZX        50(SP), R12
-	VPBROADCASTQ   (R11)(R12*8), Y7
-	MOVWLZX        58(SP), R12
-	VPBROADCASTQ   (R11)(R12*8), Y8
+	SHRL           $0x10, R13
+	VPBROADCASTQ   (R11)(R13*8), Y5
+	SHRL           $0x10, R14
+	VPBROADCASTQ   (R11)(R14*8), Y6
+	SHRL           $0x10, R15
+	VPBROADCASTQ   (R11)(R15*8), Y7
+	SHRL           $0x10, BP
+	VPBROADCASTQ   (R11)(BP*8), Y8
 	VPBLENDD       $0x0c, Y6, Y5, Y5
 	VPBLENDD       $0xc0, Y8, Y7, Y7
 	VPBLENDD       $0xf0, Y7, Y5, Y5
-	MOVWLZX        36(SP), R12
+	MOVL           36(SP), R13
+	MOVWLZX        R13, R12
 	VPBROADCASTQ   (R11)(R12*8), Y6
-	MOVWLZX        44(SP), R12
+	MOVL           44(SP), R14
+	MOVWLZX        R14, R12
 	VPBROADCASTQ   (R11)(R12*8), Y7
-	MOVWLZX        52(SP), R12
+	MOVL           52(SP), R15
+	MOVWLZX        R15, R12
 	VPBROADCASTQ   (R11)(R12*8), Y8
-	MOVWLZX        60(SP), R12
+	MOVL           60(SP), BP
+	MOVWLZX        BP, R12
 	VPBROADCASTQ   (R11)(R12*8), Y9
 	VPBLENDD       $0x0c, Y7, Y6, Y6
 	VPBLENDD       $0xc0, Y9, Y8, Y8
 	VPBLENDD       $0xf0, Y8, Y6, Y6
-	MOVWLZX        38(SP), R12
-	VPBROADCASTQ   (R11)(R12*8), Y7
-	MOVWLZX        46(SP), R12
-	VPBROADCASTQ   (R11)(R12*8), Y8
-	MOVWLZX        54(SP), R12
-	VPBROADCASTQ   (R11)(R12*8), Y9
-	MOVWLZX        62(SP), R12
-	VPBROADCASTQ   (R11)(R12*8), Y10
+	SHRL           $0x10, R13
+	VPBROADCASTQ   (R11)(R13*8), Y7
+	SHRL           $0x10, R14
+	VPBROADCASTQ   (R11)(R14*8), Y8
+	SHRL           $0x10, R15
+	VPBROADCASTQ   (R11)(R15*8), Y9
+	SHRL           $0x10, BP
+	VPBROADCASTQ   (R11)(BP*8), Y10
 	VPBLENDD       $0x0c, Y8, Y7, Y7
 	VPBLENDD       $0xc0, Y10, Y9, Y9
 	VPBLENDD       $0xf0, Y9, Y7, Y7
@@ -1226,8 +1302,8 @@ tile:
 	VPSRLD         $0x0c, Y1, Y1
 	VPAND          constant23<>+0(SB), Y1, Y1
 	VCVTDQ2PS      Y1, Y1
-	VMOVDQU        constant25<>+0(SB), Y2
-	VFMADD213PS    constant24<>+0(SB), Y2, Y1
+	VMOVDQU        constant24<>+0(SB), Y2
+	VFMADD213PS    constant25<>+0(SB), Y2, Y1
 	VMULPS         Y0, Y1, Y1
 	VMOVDQU        Y1, 32(CX)(R9*1)
 	ADDQ           $+50, R10

@@ -7,50 +7,49 @@
 // func iq2_xsRowAVX512(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 // Requires: AVX, AVX512BW, AVX512F, AVX512VL, AVX512VNNI, F16C, MMX+
 TEXT ·iq2_xsRowAVX512(SB), NOSPLIT, $552-72
-	MOVQ dst+0(FP), AX
-	MOVQ w+8(FP), CX
-	MOVQ blocks+64(FP), DX
-	MOVQ q+32(FP), BX
-	MOVQ d+40(FP), SI
-	MOVQ s+48(FP), DI
-	MOVQ half+56(FP), DI
+	MOVQ blocks+64(FP), AX
+	MOVQ q+32(FP), CX
+	MOVQ d+40(FP), DX
+	MOVQ s+48(FP), BX
+	MOVQ half+56(FP), BX
 	JMP  constants
 
 begin:
-	MOVQ          w+8(FP), DI
-	MOVQ          stride+16(FP), R8
-	IMULQ         n+24(FP), R8
-	ADDQ          R8, DI
-	SUBQ          $+148, DI
-	MOVQ          DI, (SP)
-	MOVQ          DX, R9
-	ANDQ          $+15, R9
-	LEAQ          constant0<>+0(SB), DI
-	SHLQ          $0x02, R9
-	SUBQ          R9, DI
-	VMOVDQU32     64(DI), Z0
-	SHRQ          $0x02, R9
+	MOVQ          w+8(FP), BX
+	MOVQ          stride+16(FP), SI
+	IMULQ         n+24(FP), SI
+	ADDQ          SI, BX
+	SUBQ          $+148, BX
+	MOVQ          BX, (SP)
+	MOVQ          AX, DI
+	ANDQ          $+15, DI
+	LEAQ          constant0<>+0(SB), BX
+	SHLQ          $0x02, DI
+	SUBQ          DI, BX
+	VMOVDQU32     64(BX), Z0
+	SHRQ          $0x02, DI
 	VMOVDQU32     constant1<>+0(SB), Y1
 	VMOVDQU32     Y1, 8(SP)
 	VMOVDQU32     Y1, 40(SP)
 	VMOVDQU32     Y1, 72(SP)
 	VMOVDQU32     Y1, 104(SP)
 	VMOVDQU32     Y1, 136(SP)
-	ANDQ          $-16, DX
-	SHLQ          $0x02, DX
-	XORQ          R10, R10
-	XORQ          $+192, R10
-	CMPQ          CX, (SP)
+	ANDQ          $-16, AX
+	SHLQ          $0x02, AX
+	XORQ          R8, R8
+	MOVQ          w+8(FP), SI
+	XORQ          $+192, R8
+	CMPQ          SI, (SP)
 	JHI           skip1
-	VMOVDQU32     2(CX), Z1
+	VMOVDQU32     2(SI), Z1
 	VPANDD        Z2, Z1, Z1
-	VMOVDQU32     Z1, 168(SP)(R10*1)
-	VMOVDQU32     76(CX), Z1
+	VMOVDQU32     Z1, 168(SP)(R8*1)
+	VMOVDQU32     76(SI), Z1
 	VPANDD        Z2, Z1, Z1
-	VMOVDQU32     Z1, 232(SP)(R10*1)
-	VMOVDQU32     2(CX), Z1
+	VMOVDQU32     Z1, 232(SP)(R8*1)
+	VMOVDQU32     2(SI), Z1
 	VPSRLW        $0x09, Z1, Z1
-	VMOVDQU32     76(CX), Z16
+	VMOVDQU32     76(SI), Z16
 	VPSRLW        $0x09, Z16, Z16
 	VPACKUSWB     Z16, Z1, Z1
 	VPERMQ        Z1, Z3, Z1
@@ -60,40 +59,40 @@ begin:
 	VPORD         Z16, Z1, Z1
 	VPSHUFB       Z6, Z1, Z1
 	VPERMD        Z1, Z7, Z1
-	VMOVDQU32     Y1, 296(SP)(R10*1)
-	VEXTRACTI64X4 $0x01, Z1, 328(SP)(R10*1)
+	VMOVDQU32     Y1, 296(SP)(R8*1)
+	VEXTRACTI64X4 $0x01, Z1, 328(SP)(R8*1)
 
 skip1:
-	XORQ $+192, R10
-	XORQ $+192, R10
+	XORQ $+192, R8
+	XORQ $+192, R8
 
 row:
 	VPXORD Z1, Z1, Z1
-	MOVQ   CX, R8
-	XORQ   DI, DI
+	MOVQ   w+8(FP), SI
+	XORQ   BX, BX
+	CMPQ   BX, AX
+	JGE    rest
 
 group:
-	CMPQ          DI, DX
-	JGE           rest
-	PREFETCHT1    8192(R8)
-	PREFETCHT0    3072(R8)
-	PREFETCHT1    8256(R8)
-	PREFETCHT0    3136(R8)
-	PREFETCHT1    8320(R8)
-	PREFETCHT0    3200(R8)
-	LEAQ          148(R8), R11
-	XORQ          $+192, R10
-	CMPQ          R11, (SP)
+	PREFETCHT1    8192(SI)
+	PREFETCHT0    3072(SI)
+	PREFETCHT1    8256(SI)
+	PREFETCHT0    3136(SI)
+	PREFETCHT1    8320(SI)
+	PREFETCHT0    3200(SI)
+	LEAQ          148(SI), R9
+	XORQ          $+192, R8
+	CMPQ          R9, (SP)
 	JHI           skip2
-	VMOVDQU32     2(R11), Z16
+	VMOVDQU32     2(R9), Z16
 	VPANDD        Z2, Z16, Z16
-	VMOVDQU32     Z16, 168(SP)(R10*1)
-	VMOVDQU32     76(R11), Z16
+	VMOVDQU32     Z16, 168(SP)(R8*1)
+	VMOVDQU32     76(R9), Z16
 	VPANDD        Z2, Z16, Z16
-	VMOVDQU32     Z16, 232(SP)(R10*1)
-	VMOVDQU32     2(R11), Z16
+	VMOVDQU32     Z16, 232(SP)(R8*1)
+	VMOVDQU32     2(R9), Z16
 	VPSRLW        $0x09, Z16, Z16
-	VMOVDQU32     76(R11), Z17
+	VMOVDQU32     76(R9), Z17
 	VPSRLW        $0x09, Z17, Z17
 	VPACKUSWB     Z17, Z16, Z16
 	VPERMQ        Z16, Z3, Z16
@@ -103,81 +102,81 @@ group:
 	VPORD         Z17, Z16, Z16
 	VPSHUFB       Z6, Z16, Z16
 	VPERMD        Z16, Z7, Z16
-	VMOVDQU32     Y16, 296(SP)(R10*1)
-	VEXTRACTI64X4 $0x01, Z16, 328(SP)(R10*1)
+	VMOVDQU32     Y16, 296(SP)(R8*1)
+	VEXTRACTI64X4 $0x01, Z16, 328(SP)(R8*1)
 
 skip2:
-	XORQ         $+192, R10
-	LEAQ         (BX)(DI*8), R11
-	LEAQ         ·iq2xsBook+0(SB), R12
-	VMOVDQU32    168(SP)(R10*1), Z16
-	VMOVDQU32    232(SP)(R10*1), Z17
+	XORQ         $+192, R8
+	LEAQ         (CX)(BX*8), R9
+	LEAQ         ·iq2xsBook+0(SB), R10
+	VMOVDQU32    168(SP)(R8*1), Z16
+	VMOVDQU32    232(SP)(R8*1), Z17
 	VPSHUFB      Z8, Z16, Z18
 	VPXORD       Z19, Z19, Z19
 	KXNORW       K1, K1, K1
-	VPGATHERQQ   (R12)(Z18*8), K1, Z19
-	VMOVDQU32    (R11), Z18
-	KMOVQ        296(SP)(R10*1), K1
+	VPGATHERQQ   (R10)(Z18*8), K1, Z19
+	VMOVDQU32    (R9), Z18
+	KMOVQ        296(SP)(R8*1), K1
 	VPSUBB       Z18, Z9, K1, Z18
 	VPXORD       Z20, Z20, Z20
 	VPDPBUSD     Z18, Z19, Z20
 	VPSHUFB      Z8, Z17, Z18
 	VPXORD       Z19, Z19, Z19
 	KXNORW       K1, K1, K1
-	VPGATHERQQ   (R12)(Z18*8), K1, Z19
-	VMOVDQU32    256(R11), Z18
-	KMOVQ        328(SP)(R10*1), K1
+	VPGATHERQQ   (R10)(Z18*8), K1, Z19
+	VMOVDQU32    256(R9), Z18
+	KMOVQ        328(SP)(R8*1), K1
 	VPSUBB       Z18, Z9, K1, Z18
 	VPXORD       Z21, Z21, Z21
 	VPDPBUSD     Z18, Z19, Z21
 	VPSHUFB      Z10, Z16, Z18
 	VPXORD       Z19, Z19, Z19
 	KXNORW       K1, K1, K1
-	VPGATHERQQ   (R12)(Z18*8), K1, Z19
-	VMOVDQU32    64(R11), Z18
-	KMOVQ        304(SP)(R10*1), K1
+	VPGATHERQQ   (R10)(Z18*8), K1, Z19
+	VMOVDQU32    64(R9), Z18
+	KMOVQ        304(SP)(R8*1), K1
 	VPSUBB       Z18, Z9, K1, Z18
 	VPDPBUSD     Z18, Z19, Z20
 	VPSHUFB      Z10, Z17, Z18
 	VPXORD       Z19, Z19, Z19
 	KXNORW       K1, K1, K1
-	VPGATHERQQ   (R12)(Z18*8), K1, Z19
-	VMOVDQU32    320(R11), Z18
-	KMOVQ        336(SP)(R10*1), K1
+	VPGATHERQQ   (R10)(Z18*8), K1, Z19
+	VMOVDQU32    320(R9), Z18
+	KMOVQ        336(SP)(R8*1), K1
 	VPSUBB       Z18, Z9, K1, Z18
 	VPDPBUSD     Z18, Z19, Z21
 	VPSHUFB      Z11, Z16, Z18
 	VPXORD       Z19, Z19, Z19
 	KXNORW       K1, K1, K1
-	VPGATHERQQ   (R12)(Z18*8), K1, Z19
-	VMOVDQU32    128(R11), Z18
-	KMOVQ        312(SP)(R10*1), K1
+	VPGATHERQQ   (R10)(Z18*8), K1, Z19
+	VMOVDQU32    128(R9), Z18
+	KMOVQ        312(SP)(R8*1), K1
 	VPSUBB       Z18, Z9, K1, Z18
 	VPXORD       Z22, Z22, Z22
 	VPDPBUSD     Z18, Z19, Z22
 	VPSHUFB      Z11, Z17, Z18
 	VPXORD       Z19, Z19, Z19
 	KXNORW       K1, K1, K1
-	VPGATHERQQ   (R12)(Z18*8), K1, Z19
-	VMOVDQU32    384(R11), Z18
-	KMOVQ        344(SP)(R10*1), K1
+	VPGATHERQQ   (R10)(Z18*8), K1, Z19
+	VMOVDQU32    384(R9), Z18
+	KMOVQ        344(SP)(R8*1), K1
 	VPSUBB       Z18, Z9, K1, Z18
 	VPXORD       Z23, Z23, Z23
 	VPDPBUSD     Z18, Z19, Z23
 	VPSHUFB      Z12, Z16, Z16
 	VPXORD       Z18, Z18, Z18
 	KXNORW       K1, K1, K1
-	VPGATHERQQ   (R12)(Z16*8), K1, Z18
-	VMOVDQU32    192(R11), Z16
-	KMOVQ        320(SP)(R10*1), K1
+	VPGATHERQQ   (R10)(Z16*8), K1, Z18
+	VMOVDQU32    192(R9), Z16
+	KMOVQ        320(SP)(R8*1), K1
 	VPSUBB       Z16, Z9, K1, Z16
 	VPDPBUSD     Z16, Z18, Z22
 	VPSHUFB      Z12, Z17, Z16
 	VPXORD       Z17, Z17, Z17
 	KXNORW       K1, K1, K1
-	VPGATHERQQ   (R12)(Z16*8), K1, Z17
-	VMOVDQU32    448(R11), Z16
-	KMOVQ        352(SP)(R10*1), K1
+	VPGATHERQQ   (R10)(Z16*8), K1, Z17
+	VMOVDQU32    448(R9), Z16
+	KMOVQ        352(SP)(R8*1), K1
 	VPSUBB       Z16, Z9, K1, Z16
 	VPDPBUSD     Z16, Z17, Z23
 	VMOVDQU32    Z20, Z16
@@ -190,73 +189,74 @@ skip2:
 	VMOVDQU32    Z22, Z18
 	VPERMT2D     Z23, Z14, Z18
 	VPADDD       Z16, Z18, Z18
-	VMOVQ        66(R8), X16
-	VPINSRQ      $0x01, 140(R8), X16, X16
+	VMOVQ        66(SI), X16
+	VPINSRQ      $0x01, 140(SI), X16, X16
 	VPMOVZXBD    X16, Z16
 	VPSRLD       $0x04, Z16, Z19
-	VCVTPH2PS    (R8), X20
+	VCVTPH2PS    (SI), X20
 	VBROADCASTSS X20, Z20
-	VCVTPH2PS    74(R8), X21
+	VCVTPH2PS    74(SI), X21
 	VBROADCASTSS X21, K2, Z20
 	VPERMD       Z15, Z16, Z16
 	VMULPS       Z20, Z16, Z16
 	VPERMD       Z15, Z19, Z19
 	VMULPS       Z20, Z19, Z19
-	VMOVDQU32    (SI)(DI*1), Z20
+	VMOVDQU32    (DX)(BX*1), Z20
 	VCVTDQ2PS    Z17, Z17
 	VMULPS       Z20, Z16, Z16
 	VFMADD231PS  Z16, Z17, Z1
 	VCVTDQ2PS    Z18, Z18
 	VMULPS       Z20, Z19, Z19
 	VFMADD231PS  Z19, Z18, Z1
-	XORQ         $+192, R10
-	ADDQ         $+148, R8
-	ADDQ         $+64, DI
-	JMP          group
+	XORQ         $+192, R8
+	ADDQ         $+148, SI
+	ADDQ         $+64, BX
+	CMPQ         BX, AX
+	JL           group
 
 rest:
-	CMPQ R9, $0x00
+	CMPQ DI, $0x00
 	JE   done
-	CMPQ R8, (SP)
+	CMPQ SI, (SP)
 	JLS  inPlace
-	MOVQ R9, R11
-	LEAQ 8(SP), R12
+	MOVQ DI, R9
+	LEAQ 8(SP), R10
 
 copy:
-	MOVWLZX   (R8), R13
-	MOVW      R13, (R12)
-	ADDQ      $+2, R8
-	ADDQ      $+2, R12
-	VMOVDQU32 (R8), Y16
-	VMOVDQU32 Y16, (R12)
-	ADDQ      $+32, R8
-	ADDQ      $+32, R12
-	VMOVDQU32 (R8), Y16
-	VMOVDQU32 Y16, (R12)
-	ADDQ      $+32, R8
-	ADDQ      $+32, R12
-	MOVL      (R8), R13
-	MOVL      R13, (R12)
-	ADDQ      $+4, R8
-	ADDQ      $+4, R12
-	MOVL      (R8), R13
-	MOVL      R13, (R12)
-	ADDQ      $+4, R8
-	ADDQ      $+4, R12
-	SUBQ      $+8, R11
+	MOVWLZX   (SI), R11
+	MOVW      R11, (R10)
+	ADDQ      $+2, SI
+	ADDQ      $+2, R10
+	VMOVDQU32 (SI), Y16
+	VMOVDQU32 Y16, (R10)
+	ADDQ      $+32, SI
+	ADDQ      $+32, R10
+	VMOVDQU32 (SI), Y16
+	VMOVDQU32 Y16, (R10)
+	ADDQ      $+32, SI
+	ADDQ      $+32, R10
+	MOVL      (SI), R11
+	MOVL      R11, (R10)
+	ADDQ      $+4, SI
+	ADDQ      $+4, R10
+	MOVL      (SI), R11
+	MOVL      R11, (R10)
+	ADDQ      $+4, SI
+	ADDQ      $+4, R10
+	SUBQ      $+8, R9
 	JG        copy
-	LEAQ      8(SP), R8
+	LEAQ      8(SP), SI
 
 inPlace:
-	VMOVDQU32     2(R8), Z16
+	VMOVDQU32     2(SI), Z16
 	VPANDD        Z2, Z16, Z16
-	VMOVDQU32     Z16, 168(SP)(R10*1)
-	VMOVDQU32     76(R8), Z16
+	VMOVDQU32     Z16, 168(SP)(R8*1)
+	VMOVDQU32     76(SI), Z16
 	VPANDD        Z2, Z16, Z16
-	VMOVDQU32     Z16, 232(SP)(R10*1)
-	VMOVDQU32     2(R8), Z16
+	VMOVDQU32     Z16, 232(SP)(R8*1)
+	VMOVDQU32     2(SI), Z16
 	VPSRLW        $0x09, Z16, Z16
-	VMOVDQU32     76(R8), Z17
+	VMOVDQU32     76(SI), Z17
 	VPSRLW        $0x09, Z17, Z17
 	VPACKUSWB     Z17, Z16, Z16
 	VPERMQ        Z16, Z3, Z16
@@ -266,22 +266,22 @@ inPlace:
 	VPORD         Z17, Z16, Z16
 	VPSHUFB       Z6, Z16, Z16
 	VPERMD        Z16, Z7, Z16
-	VMOVDQU32     Y16, 296(SP)(R10*1)
-	VEXTRACTI64X4 $0x01, Z16, 328(SP)(R10*1)
-	MOVQ          stride+16(FP), R11
-	ADDQ          CX, R11
-	XORQ          $+192, R10
-	CMPQ          R11, (SP)
+	VMOVDQU32     Y16, 296(SP)(R8*1)
+	VEXTRACTI64X4 $0x01, Z16, 328(SP)(R8*1)
+	MOVQ          stride+16(FP), R9
+	ADDQ          w+8(FP), R9
+	XORQ          $+192, R8
+	CMPQ          R9, (SP)
 	JHI           skip3
-	VMOVDQU32     2(R11), Z16
+	VMOVDQU32     2(R9), Z16
 	VPANDD        Z2, Z16, Z16
-	VMOVDQU32     Z16, 168(SP)(R10*1)
-	VMOVDQU32     76(R11), Z16
+	VMOVDQU32     Z16, 168(SP)(R8*1)
+	VMOVDQU32     76(R9), Z16
 	VPANDD        Z2, Z16, Z16
-	VMOVDQU32     Z16, 232(SP)(R10*1)
-	VMOVDQU32     2(R11), Z16
+	VMOVDQU32     Z16, 232(SP)(R8*1)
+	VMOVDQU32     2(R9), Z16
 	VPSRLW        $0x09, Z16, Z16
-	VMOVDQU32     76(R11), Z17
+	VMOVDQU32     76(R9), Z17
 	VPSRLW        $0x09, Z17, Z17
 	VPACKUSWB     Z17, Z16, Z16
 	VPERMQ        Z16, Z3, Z16
@@ -291,81 +291,81 @@ inPlace:
 	VPORD         Z17, Z16, Z16
 	VPSHUFB       Z6, Z16, Z16
 	VPERMD        Z16, Z7, Z16
-	VMOVDQU32     Y16, 296(SP)(R10*1)
-	VEXTRACTI64X4 $0x01, Z16, 328(SP)(R10*1)
+	VMOVDQU32     Y16, 296(SP)(R8*1)
+	VEXTRACTI64X4 $0x01, Z16, 328(SP)(R8*1)
 
 skip3:
-	XORQ         $+192, R10
-	LEAQ         (BX)(DI*8), R11
-	LEAQ         ·iq2xsBook+0(SB), R12
-	VMOVDQU32    168(SP)(R10*1), Z16
-	VMOVDQU32    232(SP)(R10*1), Z17
+	XORQ         $+192, R8
+	LEAQ         (CX)(BX*8), R9
+	LEAQ         ·iq2xsBook+0(SB), R10
+	VMOVDQU32    168(SP)(R8*1), Z16
+	VMOVDQU32    232(SP)(R8*1), Z17
 	VPSHUFB      Z8, Z16, Z18
 	VPXORD       Z19, Z19, Z19
 	KXNORW       K1, K1, K1
-	VPGATHERQQ   (R12)(Z18*8), K1, Z19
-	VMOVDQU32    (R11), Z18
-	KMOVQ        296(SP)(R10*1), K1
+	VPGATHERQQ   (R10)(Z18*8), K1, Z19
+	VMOVDQU32    (R9), Z18
+	KMOVQ        296(SP)(R8*1), K1
 	VPSUBB       Z18, Z9, K1, Z18
 	VPXORD       Z20, Z20, Z20
 	VPDPBUSD     Z18, Z19, Z20
 	VPSHUFB      Z8, Z17, Z18
 	VPXORD       Z19, Z19, Z19
 	KXNORW       K1, K1, K1
-	VPGATHERQQ   (R12)(Z18*8), K1, Z19
-	VMOVDQU32    256(R11), Z18
-	KMOVQ        328(SP)(R10*1), K1
+	VPGATHERQQ   (R10)(Z18*8), K1, Z19
+	VMOVDQU32    256(R9), Z18
+	KMOVQ        328(SP)(R8*1), K1
 	VPSUBB       Z18, Z9, K1, Z18
 	VPXORD       Z21, Z21, Z21
 	VPDPBUSD     Z18, Z19, Z21
 	VPSHUFB      Z10, Z16, Z18
 	VPXORD       Z19, Z19, Z19
 	KXNORW       K1, K1, K1
-	VPGATHERQQ   (R12)(Z18*8), K1, Z19
-	VMOVDQU32    64(R11), Z18
-	KMOVQ        304(SP)(R10*1), K1
+	VPGATHERQQ   (R10)(Z18*8), K1, Z19
+	VMOVDQU32    64(R9), Z18
+	KMOVQ        304(SP)(R8*1), K1
 	VPSUBB       Z18, Z9, K1, Z18
 	VPDPBUSD     Z18, Z19, Z20
 	VPSHUFB      Z10, Z17, Z18
 	VPXORD       Z19, Z19, Z19
 	KXNORW       K1, K1, K1
-	VPGATHERQQ   (R12)(Z18*8), K1, Z19
-	VMOVDQU32    320(R11), Z18
-	KMOVQ        336(SP)(R10*1), K1
+	VPGATHERQQ   (R10)(Z18*8), K1, Z19
+	VMOVDQU32    320(R9), Z18
+	KMOVQ        336(SP)(R8*1), K1
 	VPSUBB       Z18, Z9, K1, Z18
 	VPDPBUSD     Z18, Z19, Z21
 	VPSHUFB      Z11, Z16, Z18
 	VPXORD       Z19, Z19, Z19
 	KXNORW       K1, K1, K1
-	VPGATHERQQ   (R12)(Z18*8), K1, Z19
-	VMOVDQU32    128(R11), Z18
-	KMOVQ        312(SP)(R10*1), K1
+	VPGATHERQQ   (R10)(Z18*8), K1, Z19
+	VMOVDQU32    128(R9), Z18
+	KMOVQ        312(SP)(R8*1), K1
 	VPSUBB       Z18, Z9, K1, Z18
 	VPXORD       Z22, Z22, Z22
 	VPDPBUSD     Z18, Z19, Z22
 	VPSHUFB      Z11, Z17, Z18
 	VPXORD       Z19, Z19, Z19
 	KXNORW       K1, K1, K1
-	VPGATHERQQ   (R12)(Z18*8), K1, Z19
-	VMOVDQU32    384(R11), Z18
-	KMOVQ        344(SP)(R10*1), K1
+	VPGATHERQQ   (R10)(Z18*8), K1, Z19
+	VMOVDQU32    384(R9), Z18
+	KMOVQ        344(SP)(R8*1), K1
 	VPSUBB       Z18, Z9, K1, Z18
 	VPXORD       Z23, Z23, Z23
 	VPDPBUSD     Z18, Z19, Z23
 	VPSHUFB      Z12, Z16, Z16
 	VPXORD       Z18, Z18, Z18
 	KXNORW       K1, K1, K1
-	VPGATHERQQ   (R12)(Z16*8), K1, Z18
-	VMOVDQU32    192(R11), Z16
-	KMOVQ        320(SP)(R10*1), K1
+	VPGATHERQQ   (R10)(Z16*8), K1, Z18
+	VMOVDQU32    192(R9), Z16
+	KMOVQ        320(SP)(R8*1), K1
 	VPSUBB       Z16, Z9, K1, Z16
 	VPDPBUSD     Z16, Z18, Z22
 	VPSHUFB      Z12, Z17, Z16
 	VPXORD       Z17, Z17, Z17
 	KXNORW       K1, K1, K1
-	VPGATHERQQ   (R12)(Z16*8), K1, Z17
-	VMOVDQU32    448(R11), Z16
-	KMOVQ        352(SP)(R10*1), K1
+	VPGATHERQQ   (R10)(Z16*8), K1, Z17
+	VMOVDQU32    448(R9), Z16
+	KMOVQ        352(SP)(R8*1), K1
 	VPSUBB       Z16, Z9, K1, Z16
 	VPDPBUSD     Z16, Z17, Z23
 	VMOVDQU32    Z20, Z16
@@ -378,13 +378,13 @@ skip3:
 	VMOVDQU32    Z22, Z18
 	VPERMT2D     Z23, Z14, Z18
 	VPADDD       Z16, Z18, Z18
-	VMOVQ        66(R8), X16
-	VPINSRQ      $0x01, 140(R8), X16, X16
+	VMOVQ        66(SI), X16
+	VPINSRQ      $0x01, 140(SI), X16, X16
 	VPMOVZXBD    X16, Z16
 	VPSRLD       $0x04, Z16, Z19
-	VCVTPH2PS    (R8), X20
+	VCVTPH2PS    (SI), X20
 	VBROADCASTSS X20, Z20
-	VCVTPH2PS    74(R8), X21
+	VCVTPH2PS    74(SI), X21
 	VBROADCASTSS X21, K2, Z20
 	VPERMD       Z15, Z16, Z16
 	VMULPS       Z20, Z16, Z16
@@ -392,16 +392,17 @@ skip3:
 	VMULPS       Z20, Z19, Z19
 	VPANDD       Z0, Z16, Z16
 	VPANDD       Z0, Z19, Z19
-	VMOVDQU32    (SI)(DI*1), Z20
+	VMOVDQU32    (DX)(BX*1), Z20
 	VCVTDQ2PS    Z17, Z17
 	VMULPS       Z20, Z16, Z16
 	VFMADD231PS  Z16, Z17, Z1
 	VCVTDQ2PS    Z18, Z18
 	VMULPS       Z20, Z19, Z19
 	VFMADD231PS  Z19, Z18, Z1
-	XORQ         $+192, R10
+	XORQ         $+192, R8
 
 done:
+	MOVQ          dst+0(FP), BX
 	VPERMILPS     $0x4e, Z1, Z16
 	VADDPS        Z1, Z16, Z16
 	VPERMILPS     $0xb1, Z16, Z1
@@ -410,9 +411,10 @@ done:
 	VADDPS        Z16, Z1, Z1
 	VEXTRACTI32X4 $0x02, Z1, X16
 	VADDPS        X1, X16, X16
-	VMOVSS        X16, (AX)
-	ADDQ          $0x04, AX
-	ADDQ          stride+16(FP), CX
+	VMOVSS        X16, (BX)
+	ADDQ          $0x04, dst+0(FP)
+	MOVQ          stride+16(FP), BX
+	ADDQ          BX, w+8(FP)
 	DECQ          n+24(FP)
 	JG            row
 	VZEROUPPER
@@ -433,8 +435,8 @@ constants:
 	VMOVDQU32 constant13<>+0(SB), Z12
 	VMOVDQU32 constant14<>+0(SB), Z4
 	VMOVDQU32 constant15<>+0(SB), Z2
-	MOVL      $0x0000ff00, DI
-	KMOVD     DI, K2
+	MOVL      $0x0000ff00, BX
+	KMOVD     BX, K2
 	JMP       begin
 
 DATA constant0<>+0(SB)/8, $0xffffffffffffffff
@@ -783,276 +785,279 @@ GLOBL constant16<>(SB), RODATA|NOPTR, $64
 // func iq2_xsRowAVX2(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 // Requires: AVX, AVX2, F16C, FMA3, MMX+
 TEXT ·iq2_xsRowAVX2(SB), NOSPLIT, $136-72
-	MOVQ dst+0(FP), AX
-	MOVQ w+8(FP), CX
-	MOVQ blocks+64(FP), DX
-	MOVQ q+32(FP), BX
-	MOVQ d+40(FP), SI
-	MOVQ s+48(FP), DI
-	MOVQ half+56(FP), DI
+	MOVQ blocks+64(FP), AX
+	MOVQ q+32(FP), CX
+	MOVQ d+40(FP), DX
+	MOVQ s+48(FP), BX
+	MOVQ half+56(FP), BX
 	JMP  constants
 
 begin:
-	MOVQ    w+8(FP), DI
-	MOVQ    stride+16(FP), R8
-	IMULQ   n+24(FP), R8
-	ADDQ    R8, DI
-	SUBQ    $+74, DI
-	MOVQ    DI, (SP)
-	ANDQ    $-8, DX
-	SHLQ    $0x02, DX
-	XORQ    R9, R9
-	XORQ    $+64, R9
-	CMPQ    CX, (SP)
+	MOVQ    w+8(FP), BX
+	MOVQ    stride+16(FP), SI
+	IMULQ   n+24(FP), SI
+	ADDQ    SI, BX
+	SUBQ    $+74, BX
+	MOVQ    BX, (SP)
+	ANDQ    $-8, AX
+	SHLQ    $0x02, AX
+	XORQ    DI, DI
+	MOVQ    w+8(FP), SI
+	XORQ    $+64, DI
+	CMPQ    SI, (SP)
 	JHI     skip4
-	VMOVDQU 2(CX), Y0
+	VMOVDQU 2(SI), Y0
 	VPAND   constant17<>+0(SB), Y0, Y0
-	VMOVDQU Y0, 8(SP)(R9*1)
-	VMOVDQU 34(CX), Y0
+	VMOVDQU Y0, 8(SP)(DI*1)
+	VMOVDQU 34(SI), Y0
 	VPAND   constant17<>+0(SB), Y0, Y0
-	VMOVDQU Y0, 40(SP)(R9*1)
+	VMOVDQU Y0, 40(SP)(DI*1)
 
 skip4:
-	XORQ $+64, R9
-	XORQ $+64, R9
+	XORQ $+64, DI
+	XORQ $+64, DI
 
 row:
 	VPXOR Y0, Y0, Y0
-	MOVQ  CX, R8
-	XORQ  DI, DI
+	MOVQ  w+8(FP), SI
+	XORQ  BX, BX
+	CMPQ  BX, AX
+	JGE   rest
 
 group:
-	CMPQ       DI, DX
-	JGE        rest
-	PREFETCHT1 8192(R8)
-	PREFETCHT0 3072(R8)
-	PREFETCHT1 8256(R8)
-	PREFETCHT0 3136(R8)
-	LEAQ       74(R8), R10
-	XORQ       $+64, R9
-	CMPQ       R10, (SP)
+	PREFETCHT1 8192(SI)
+	PREFETCHT0 3072(SI)
+	PREFETCHT1 8256(SI)
+	PREFETCHT0 3136(SI)
+	LEAQ       74(SI), R8
+	XORQ       $+64, DI
+	CMPQ       R8, (SP)
 	JHI        skip5
-	VMOVDQU    2(R10), Y6
-	VPAND      constant17<>+0(SB), Y6, Y6
-	VMOVDQU    Y6, 8(SP)(R9*1)
-	VMOVDQU    34(R10), Y6
-	VPAND      constant17<>+0(SB), Y6, Y6
-	VMOVDQU    Y6, 40(SP)(R9*1)
+	VMOVDQU    2(R8), Y4
+	VPAND      constant17<>+0(SB), Y4, Y4
+	VMOVDQU    Y4, 8(SP)(DI*1)
+	VMOVDQU    34(R8), Y4
+	VPAND      constant17<>+0(SB), Y4, Y4
+	VMOVDQU    Y4, 40(SP)(DI*1)
 
 skip5:
-	XORQ         $+64, R9
-	VMOVDQU      2(R8), Y6
-	VPSRLW       $0x09, Y6, Y6
-	VMOVDQU      34(R8), Y7
-	VPSRLW       $0x09, Y7, Y7
-	VPACKUSWB    Y7, Y6, Y6
-	VPSRLD       $0x04, Y6, Y7
-	VPXOR        Y6, Y7, Y7
-	VPAND        constant18<>+0(SB), Y7, Y7
-	VPSHUFB      Y7, Y1, Y7
-	VPOR         Y7, Y6, Y6
-	VPADDB       Y6, Y6, Y7
-	VPUNPCKLBW   Y6, Y7, Y8
-	VPUNPCKHBW   Y6, Y7, Y6
-	LEAQ         (BX)(DI*8), R10
-	LEAQ         ·iq2xsBook+0(SB), R11
-	MOVWLZX      8(SP)(R9*1), R12
-	VPBROADCASTQ (R11)(R12*8), Y7
-	MOVWLZX      16(SP)(R9*1), R12
-	VPBROADCASTQ (R11)(R12*8), Y9
-	MOVWLZX      24(SP)(R9*1), R12
-	VPBROADCASTQ (R11)(R12*8), Y10
-	MOVWLZX      32(SP)(R9*1), R12
-	VPBROADCASTQ (R11)(R12*8), Y11
-	VPBLENDD     $0x0c, Y9, Y7, Y7
+	XORQ         $+64, DI
+	VMOVDQU      2(SI), Y4
+	VPSRLW       $0x09, Y4, Y4
+	VMOVDQU      34(SI), Y5
+	VPSRLW       $0x09, Y5, Y5
+	VPACKUSWB    Y5, Y4, Y4
+	VPSRLD       $0x04, Y4, Y5
+	VPXOR        Y4, Y5, Y5
+	VPAND        constant18<>+0(SB), Y5, Y5
+	VMOVDQU      constant19<>+0(SB), Y6
+	VPSHUFB      Y5, Y6, Y5
+	VPOR         Y5, Y4, Y4
+	VPADDB       Y4, Y4, Y5
+	VPUNPCKLBW   Y4, Y5, Y6
+	VPUNPCKHBW   Y4, Y5, Y4
+	LEAQ         (CX)(BX*8), R8
+	LEAQ         ·iq2xsBook+0(SB), R9
+	MOVWLZX      8(SP)(DI*1), R10
+	VPBROADCASTQ (R9)(R10*8), Y5
+	MOVWLZX      16(SP)(DI*1), R10
+	VPBROADCASTQ (R9)(R10*8), Y7
+	MOVWLZX      24(SP)(DI*1), R10
+	VPBROADCASTQ (R9)(R10*8), Y8
+	MOVWLZX      32(SP)(DI*1), R10
+	VPBROADCASTQ (R9)(R10*8), Y9
+	VPBLENDD     $0x0c, Y7, Y5, Y5
+	VPBLENDD     $0xc0, Y9, Y8, Y8
+	VPBLENDD     $0xf0, Y8, Y5, Y5
+	VMOVDQU      (R8), Y7
+	VPSHUFB      constant20<>+0(SB), Y6, Y8
+	VPAND        Y1, Y8, Y8
+	VPSUBB       Y8, Y2, Y8
+	VPSIGNB      Y8, Y7, Y7
+	VPMADDUBSW   Y7, Y5, Y5
+	MOVWLZX      10(SP)(DI*1), R10
+	VPBROADCASTQ (R9)(R10*8), Y7
+	MOVWLZX      18(SP)(DI*1), R10
+	VPBROADCASTQ (R9)(R10*8), Y8
+	MOVWLZX      26(SP)(DI*1), R10
+	VPBROADCASTQ (R9)(R10*8), Y9
+	MOVWLZX      34(SP)(DI*1), R10
+	VPBROADCASTQ (R9)(R10*8), Y10
+	VPBLENDD     $0x0c, Y8, Y7, Y7
+	VPBLENDD     $0xc0, Y10, Y9, Y9
+	VPBLENDD     $0xf0, Y9, Y7, Y7
+	VMOVDQU      64(R8), Y8
+	VPSHUFB      constant23<>+0(SB), Y6, Y9
+	VPAND        Y1, Y9, Y9
+	VPSUBB       Y9, Y2, Y9
+	VPSIGNB      Y9, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y7
+	VPADDW       Y5, Y7, Y7
+	VPMADDWD     Y3, Y7, Y7
+	MOVWLZX      12(SP)(DI*1), R10
+	VPBROADCASTQ (R9)(R10*8), Y5
+	MOVWLZX      20(SP)(DI*1), R10
+	VPBROADCASTQ (R9)(R10*8), Y8
+	MOVWLZX      28(SP)(DI*1), R10
+	VPBROADCASTQ (R9)(R10*8), Y9
+	MOVWLZX      36(SP)(DI*1), R10
+	VPBROADCASTQ (R9)(R10*8), Y10
+	VPBLENDD     $0x0c, Y8, Y5, Y5
+	VPBLENDD     $0xc0, Y10, Y9, Y9
+	VPBLENDD     $0xf0, Y9, Y5, Y5
+	VMOVDQU      128(R8), Y8
+	VPSHUFB      constant25<>+0(SB), Y6, Y9
+	VPAND        Y1, Y9, Y9
+	VPSUBB       Y9, Y2, Y9
+	VPSIGNB      Y9, Y8, Y8
+	VPMADDUBSW   Y8, Y5, Y5
+	MOVWLZX      14(SP)(DI*1), R10
+	VPBROADCASTQ (R9)(R10*8), Y8
+	MOVWLZX      22(SP)(DI*1), R10
+	VPBROADCASTQ (R9)(R10*8), Y9
+	MOVWLZX      30(SP)(DI*1), R10
+	VPBROADCASTQ (R9)(R10*8), Y10
+	MOVWLZX      38(SP)(DI*1), R10
+	VPBROADCASTQ (R9)(R10*8), Y11
+	VPBLENDD     $0x0c, Y9, Y8, Y8
 	VPBLENDD     $0xc0, Y11, Y10, Y10
-	VPBLENDD     $0xf0, Y10, Y7, Y7
-	VMOVDQU      (R10), Y9
-	VPSHUFB      constant20<>+0(SB), Y8, Y10
-	VPAND        Y2, Y10, Y10
-	VPSUBB       Y10, Y3, Y10
+	VPBLENDD     $0xf0, Y10, Y8, Y8
+	VMOVDQU      192(R8), Y9
+	VPSHUFB      constant26<>+0(SB), Y6, Y6
+	VPAND        Y1, Y6, Y6
+	VPSUBB       Y6, Y2, Y6
+	VPSIGNB      Y6, Y9, Y9
+	VPMADDUBSW   Y9, Y8, Y6
+	VPADDW       Y5, Y6, Y6
+	VPMADDWD     Y3, Y6, Y6
+	MOVWLZX      40(SP)(DI*1), R10
+	VPBROADCASTQ (R9)(R10*8), Y5
+	MOVWLZX      48(SP)(DI*1), R10
+	VPBROADCASTQ (R9)(R10*8), Y8
+	MOVWLZX      56(SP)(DI*1), R10
+	VPBROADCASTQ (R9)(R10*8), Y9
+	MOVWLZX      64(SP)(DI*1), R10
+	VPBROADCASTQ (R9)(R10*8), Y10
+	VPBLENDD     $0x0c, Y8, Y5, Y5
+	VPBLENDD     $0xc0, Y10, Y9, Y9
+	VPBLENDD     $0xf0, Y9, Y5, Y5
+	VMOVDQU      32(R8), Y8
+	VPSHUFB      constant20<>+0(SB), Y4, Y9
+	VPAND        Y1, Y9, Y9
+	VPSUBB       Y9, Y2, Y9
+	VPSIGNB      Y9, Y8, Y8
+	VPMADDUBSW   Y8, Y5, Y5
+	MOVWLZX      42(SP)(DI*1), R10
+	VPBROADCASTQ (R9)(R10*8), Y8
+	MOVWLZX      50(SP)(DI*1), R10
+	VPBROADCASTQ (R9)(R10*8), Y9
+	MOVWLZX      58(SP)(DI*1), R10
+	VPBROADCASTQ (R9)(R10*8), Y10
+	MOVWLZX      66(SP)(DI*1), R10
+	VPBROADCASTQ (R9)(R10*8), Y11
+	VPBLENDD     $0x0c, Y9, Y8, Y8
+	VPBLENDD     $0xc0, Y11, Y10, Y10
+	VPBLENDD     $0xf0, Y10, Y8, Y8
+	VMOVDQU      96(R8), Y9
+	VPSHUFB      constant23<>+0(SB), Y4, Y10
+	VPAND        Y1, Y10, Y10
+	VPSUBB       Y10, Y2, Y10
 	VPSIGNB      Y10, Y9, Y9
-	VPMADDUBSW   Y9, Y7, Y7
-	MOVWLZX      10(SP)(R9*1), R12
-	VPBROADCASTQ (R11)(R12*8), Y9
-	MOVWLZX      18(SP)(R9*1), R12
-	VPBROADCASTQ (R11)(R12*8), Y10
-	MOVWLZX      26(SP)(R9*1), R12
-	VPBROADCASTQ (R11)(R12*8), Y11
-	MOVWLZX      34(SP)(R9*1), R12
-	VPBROADCASTQ (R11)(R12*8), Y12
+	VPMADDUBSW   Y9, Y8, Y8
+	VPADDW       Y5, Y8, Y8
+	VPMADDWD     Y3, Y8, Y8
+	MOVWLZX      44(SP)(DI*1), R10
+	VPBROADCASTQ (R9)(R10*8), Y5
+	MOVWLZX      52(SP)(DI*1), R10
+	VPBROADCASTQ (R9)(R10*8), Y9
+	MOVWLZX      60(SP)(DI*1), R10
+	VPBROADCASTQ (R9)(R10*8), Y10
+	MOVWLZX      68(SP)(DI*1), R10
+	VPBROADCASTQ (R9)(R10*8), Y11
+	VPBLENDD     $0x0c, Y9, Y5, Y5
+	VPBLENDD     $0xc0, Y11, Y10, Y10
+	VPBLENDD     $0xf0, Y10, Y5, Y5
+	VMOVDQU      160(R8), Y9
+	VPSHUFB      constant25<>+0(SB), Y4, Y10
+	VPAND        Y1, Y10, Y10
+	VPSUBB       Y10, Y2, Y10
+	VPSIGNB      Y10, Y9, Y9
+	VPMADDUBSW   Y9, Y5, Y5
+	MOVWLZX      46(SP)(DI*1), R10
+	VPBROADCASTQ (R9)(R10*8), Y9
+	MOVWLZX      54(SP)(DI*1), R10
+	VPBROADCASTQ (R9)(R10*8), Y10
+	MOVWLZX      62(SP)(DI*1), R10
+	VPBROADCASTQ (R9)(R10*8), Y11
+	MOVWLZX      70(SP)(DI*1), R10
+	VPBROADCASTQ (R9)(R10*8), Y12
 	VPBLENDD     $0x0c, Y10, Y9, Y9
 	VPBLENDD     $0xc0, Y12, Y11, Y11
 	VPBLENDD     $0xf0, Y11, Y9, Y9
-	VMOVDQU      64(R10), Y10
-	VPSHUFB      constant23<>+0(SB), Y8, Y11
-	VPAND        Y2, Y11, Y11
-	VPSUBB       Y11, Y3, Y11
-	VPSIGNB      Y11, Y10, Y10
-	VPMADDUBSW   Y10, Y9, Y9
-	VPADDW       Y7, Y9, Y9
-	VPMADDWD     Y4, Y9, Y9
-	MOVWLZX      12(SP)(R9*1), R12
-	VPBROADCASTQ (R11)(R12*8), Y7
-	MOVWLZX      20(SP)(R9*1), R12
-	VPBROADCASTQ (R11)(R12*8), Y10
-	MOVWLZX      28(SP)(R9*1), R12
-	VPBROADCASTQ (R11)(R12*8), Y11
-	MOVWLZX      36(SP)(R9*1), R12
-	VPBROADCASTQ (R11)(R12*8), Y12
-	VPBLENDD     $0x0c, Y10, Y7, Y7
-	VPBLENDD     $0xc0, Y12, Y11, Y11
-	VPBLENDD     $0xf0, Y11, Y7, Y7
-	VMOVDQU      128(R10), Y10
-	VPSHUFB      constant25<>+0(SB), Y8, Y11
-	VPAND        Y2, Y11, Y11
-	VPSUBB       Y11, Y3, Y11
-	VPSIGNB      Y11, Y10, Y10
-	VPMADDUBSW   Y10, Y7, Y7
-	MOVWLZX      14(SP)(R9*1), R12
-	VPBROADCASTQ (R11)(R12*8), Y10
-	MOVWLZX      22(SP)(R9*1), R12
-	VPBROADCASTQ (R11)(R12*8), Y11
-	MOVWLZX      30(SP)(R9*1), R12
-	VPBROADCASTQ (R11)(R12*8), Y12
-	MOVWLZX      38(SP)(R9*1), R12
-	VPBROADCASTQ (R11)(R12*8), Y13
-	VPBLENDD     $0x0c, Y11, Y10, Y10
-	VPBLENDD     $0xc0, Y13, Y12, Y12
-	VPBLENDD     $0xf0, Y12, Y10, Y10
-	VMOVDQU      192(R10), Y11
-	VPSHUFB      constant26<>+0(SB), Y8, Y8
-	VPAND        Y2, Y8, Y8
-	VPSUBB       Y8, Y3, Y8
-	VPSIGNB      Y8, Y11, Y11
-	VPMADDUBSW   Y11, Y10, Y8
-	VPADDW       Y7, Y8, Y8
-	VPMADDWD     Y4, Y8, Y8
-	MOVWLZX      40(SP)(R9*1), R12
-	VPBROADCASTQ (R11)(R12*8), Y7
-	MOVWLZX      48(SP)(R9*1), R12
-	VPBROADCASTQ (R11)(R12*8), Y10
-	MOVWLZX      56(SP)(R9*1), R12
-	VPBROADCASTQ (R11)(R12*8), Y11
-	MOVWLZX      64(SP)(R9*1), R12
-	VPBROADCASTQ (R11)(R12*8), Y12
-	VPBLENDD     $0x0c, Y10, Y7, Y7
-	VPBLENDD     $0xc0, Y12, Y11, Y11
-	VPBLENDD     $0xf0, Y11, Y7, Y7
-	VMOVDQU      32(R10), Y10
-	VPSHUFB      constant20<>+0(SB), Y6, Y11
-	VPAND        Y2, Y11, Y11
-	VPSUBB       Y11, Y3, Y11
-	VPSIGNB      Y11, Y10, Y10
-	VPMADDUBSW   Y10, Y7, Y7
-	MOVWLZX      42(SP)(R9*1), R12
-	VPBROADCASTQ (R11)(R12*8), Y10
-	MOVWLZX      50(SP)(R9*1), R12
-	VPBROADCASTQ (R11)(R12*8), Y11
-	MOVWLZX      58(SP)(R9*1), R12
-	VPBROADCASTQ (R11)(R12*8), Y12
-	MOVWLZX      66(SP)(R9*1), R12
-	VPBROADCASTQ (R11)(R12*8), Y13
-	VPBLENDD     $0x0c, Y11, Y10, Y10
-	VPBLENDD     $0xc0, Y13, Y12, Y12
-	VPBLENDD     $0xf0, Y12, Y10, Y10
-	VMOVDQU      96(R10), Y11
-	VPSHUFB      constant23<>+0(SB), Y6, Y12
-	VPAND        Y2, Y12, Y12
-	VPSUBB       Y12, Y3, Y12
-	VPSIGNB      Y12, Y11, Y11
-	VPMADDUBSW   Y11, Y10, Y10
-	VPADDW       Y7, Y10, Y10
-	VPMADDWD     Y4, Y10, Y10
-	MOVWLZX      44(SP)(R9*1), R12
-	VPBROADCASTQ (R11)(R12*8), Y7
-	MOVWLZX      52(SP)(R9*1), R12
-	VPBROADCASTQ (R11)(R12*8), Y11
-	MOVWLZX      60(SP)(R9*1), R12
-	VPBROADCASTQ (R11)(R12*8), Y12
-	MOVWLZX      68(SP)(R9*1), R12
-	VPBROADCASTQ (R11)(R12*8), Y13
-	VPBLENDD     $0x0c, Y11, Y7, Y7
-	VPBLENDD     $0xc0, Y13, Y12, Y12
-	VPBLENDD     $0xf0, Y12, Y7, Y7
-	VMOVDQU      160(R10), Y11
-	VPSHUFB      constant25<>+0(SB), Y6, Y12
-	VPAND        Y2, Y12, Y12
-	VPSUBB       Y12, Y3, Y12
-	VPSIGNB      Y12, Y11, Y11
-	VPMADDUBSW   Y11, Y7, Y7
-	MOVWLZX      46(SP)(R9*1), R12
-	VPBROADCASTQ (R11)(R12*8), Y11
-	MOVWLZX      54(SP)(R9*1), R12
-	VPBROADCASTQ (R11)(R12*8), Y12
-	MOVWLZX      62(SP)(R9*1), R12
-	VPBROADCASTQ (R11)(R12*8), Y13
-	MOVWLZX      70(SP)(R9*1), R12
-	VPBROADCASTQ (R11)(R12*8), Y14
-	VPBLENDD     $0x0c, Y12, Y11, Y11
-	VPBLENDD     $0xc0, Y14, Y13, Y13
-	VPBLENDD     $0xf0, Y13, Y11, Y11
-	VMOVDQU      224(R10), Y12
-	VPSHUFB      constant26<>+0(SB), Y6, Y6
-	VPAND        Y2, Y6, Y6
-	VPSUBB       Y6, Y3, Y6
-	VPSIGNB      Y6, Y12, Y12
-	VPMADDUBSW   Y12, Y11, Y6
-	VPADDW       Y7, Y6, Y6
-	VPMADDWD     Y4, Y6, Y6
-	VSHUFPS      $0x88, Y10, Y9, Y7
-	VSHUFPS      $0xdd, Y10, Y9, Y9
-	VPADDD       Y7, Y9, Y9
-	VPERMQ       $0xd8, Y9, Y9
-	VSHUFPS      $0x88, Y6, Y8, Y7
-	VSHUFPS      $0xdd, Y6, Y8, Y6
-	VPADDD       Y7, Y6, Y6
-	VPERMQ       $0xd8, Y6, Y6
-	VPMOVZXBD    66(R8), Y7
-	VPSRLD       $0x04, Y7, Y8
-	VCVTPH2PS    (R8), X10
-	VBROADCASTSS X10, Y10
-	VPAND        constant27<>+0(SB), Y7, Y7
-	VCVTDQ2PS    Y7, Y7
-	VFMADD213PS  constant28<>+0(SB), Y5, Y7
-	VMULPS       Y10, Y7, Y7
-	VPAND        constant27<>+0(SB), Y8, Y8
-	VCVTDQ2PS    Y8, Y8
-	VFMADD213PS  constant28<>+0(SB), Y5, Y8
-	VMULPS       Y10, Y8, Y8
-	VMOVDQU      (SI)(DI*1), Y10
-	VCVTDQ2PS    Y9, Y9
-	VMULPS       Y10, Y7, Y7
-	VFMADD231PS  Y7, Y9, Y0
+	VMOVDQU      224(R8), Y10
+	VPSHUFB      constant26<>+0(SB), Y4, Y4
+	VPAND        Y1, Y4, Y4
+	VPSUBB       Y4, Y2, Y4
+	VPSIGNB      Y4, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y4
+	VPADDW       Y5, Y4, Y4
+	VPMADDWD     Y3, Y4, Y4
+	VSHUFPS      $0x88, Y8, Y7, Y5
+	VSHUFPS      $0xdd, Y8, Y7, Y7
+	VPADDD       Y5, Y7, Y7
+	VPERMQ       $0xd8, Y7, Y7
+	VSHUFPS      $0x88, Y4, Y6, Y5
+	VSHUFPS      $0xdd, Y4, Y6, Y4
+	VPADDD       Y5, Y4, Y4
+	VPERMQ       $0xd8, Y4, Y4
+	VPMOVZXBD    66(SI), Y5
+	VPSRLD       $0x04, Y5, Y6
+	VCVTPH2PS    (SI), X8
+	VBROADCASTSS X8, Y8
+	VPAND        constant27<>+0(SB), Y5, Y5
+	VCVTDQ2PS    Y5, Y5
+	VMOVDQU      constant28<>+0(SB), Y9
+	VFMADD213PS  constant29<>+0(SB), Y9, Y5
+	VMULPS       Y8, Y5, Y5
+	VPAND        constant27<>+0(SB), Y6, Y6
 	VCVTDQ2PS    Y6, Y6
-	VMULPS       Y10, Y8, Y8
-	VFMADD231PS  Y8, Y6, Y0
-	XORQ         $+64, R9
-	ADDQ         $+74, R8
-	ADDQ         $+32, DI
-	JMP          group
+	VMOVDQU      constant28<>+0(SB), Y9
+	VFMADD213PS  constant29<>+0(SB), Y9, Y6
+	VMULPS       Y8, Y6, Y6
+	VMOVDQU      (DX)(BX*1), Y8
+	VCVTDQ2PS    Y7, Y7
+	VMULPS       Y8, Y5, Y5
+	VFMADD231PS  Y5, Y7, Y0
+	VCVTDQ2PS    Y4, Y4
+	VMULPS       Y8, Y6, Y6
+	VFMADD231PS  Y6, Y4, Y0
+	XORQ         $+64, DI
+	ADDQ         $+74, SI
+	ADDQ         $+32, BX
+	CMPQ         BX, AX
+	JL           group
 
 rest:
-	VPERMILPS    $0x4e, Y0, Y6
-	VADDPS       Y0, Y6, Y6
-	VPERMILPS    $0xb1, Y6, Y0
-	VADDPS       Y0, Y6, Y6
-	VEXTRACTI128 $0x01, Y6, X0
-	VADDPS       X6, X0, X0
-	VMOVSS       X0, (AX)
-	ADDQ         $0x04, AX
-	ADDQ         stride+16(FP), CX
+	MOVQ         dst+0(FP), BX
+	VPERMILPS    $0x4e, Y0, Y4
+	VADDPS       Y0, Y4, Y4
+	VPERMILPS    $0xb1, Y4, Y0
+	VADDPS       Y0, Y4, Y4
+	VEXTRACTI128 $0x01, Y4, X0
+	VADDPS       X4, X0, X0
+	VMOVSS       X0, (BX)
+	ADDQ         $0x04, dst+0(FP)
+	MOVQ         stride+16(FP), BX
+	ADDQ         BX, w+8(FP)
 	DECQ         n+24(FP)
 	JG           row
 	VZEROUPPER
 	RET
 
 constants:
-	VMOVDQU constant29<>+0(SB), Y5
-	VMOVDQU constant19<>+0(SB), Y1
-	VMOVDQU constant24<>+0(SB), Y4
-	VMOVDQU constant22<>+0(SB), Y3
-	VMOVDQU constant21<>+0(SB), Y2
+	VMOVDQU constant24<>+0(SB), Y3
+	VMOVDQU constant22<>+0(SB), Y2
+	VMOVDQU constant21<>+0(SB), Y1
 	JMP     begin
 
 DATA constant17<>+0(SB)/8, $0x01ff01ff01ff01ff
@@ -1121,16 +1126,16 @@ DATA constant27<>+16(SB)/8, $0x0000000f0000000f
 DATA constant27<>+24(SB)/8, $0x0000000f0000000f
 GLOBL constant27<>(SB), RODATA|NOPTR, $32
 
-DATA constant28<>+0(SB)/8, $0x3e0000003e000000
-DATA constant28<>+8(SB)/8, $0x3e0000003e000000
-DATA constant28<>+16(SB)/8, $0x3e0000003e000000
-DATA constant28<>+24(SB)/8, $0x3e0000003e000000
+DATA constant28<>+0(SB)/8, $0x3e8000003e800000
+DATA constant28<>+8(SB)/8, $0x3e8000003e800000
+DATA constant28<>+16(SB)/8, $0x3e8000003e800000
+DATA constant28<>+24(SB)/8, $0x3e8000003e800000
 GLOBL constant28<>(SB), RODATA|NOPTR, $32
 
-DATA constant29<>+0(SB)/8, $0x3e8000003e800000
-DATA constant29<>+8(SB)/8, $0x3e8000003e800000
-DATA constant29<>+16(SB)/8, $0x3e8000003e800000
-DATA constant29<>+24(SB)/8, $0x3e8000003e800000
+DATA constant29<>+0(SB)/8, $0x3e0000003e000000
+DATA constant29<>+8(SB)/8, $0x3e0000003e000000
+DATA constant29<>+16(SB)/8, $0x3e0000003e000000
+DATA constant29<>+24(SB)/8, $0x3e0000003e000000
 GLOBL constant29<>(SB), RODATA|NOPTR, $32
 
 // func iq2_xsPackAVX2(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
@@ -1346,13 +1351,13 @@ tile:
 	VBROADCASTSS X2, Y2
 	VPAND        constant27<>+0(SB), Y0, Y0
 	VCVTDQ2PS    Y0, Y0
-	VMOVDQU      constant29<>+0(SB), Y3
-	VFMADD213PS  constant28<>+0(SB), Y3, Y0
+	VMOVDQU      constant28<>+0(SB), Y3
+	VFMADD213PS  constant29<>+0(SB), Y3, Y0
 	VMULPS       Y2, Y0, Y0
 	VPAND        constant27<>+0(SB), Y1, Y1
 	VCVTDQ2PS    Y1, Y1
-	VMOVDQU      constant29<>+0(SB), Y3
-	VFMADD213PS  constant28<>+0(SB), Y3, Y1
+	VMOVDQU      constant28<>+0(SB), Y3
+	VFMADD213PS  constant29<>+0(SB), Y3, Y1
 	VMULPS       Y2, Y1, Y1
 	VMOVDQU      Y0, (CX)(R9*2)
 	VMOVDQU      Y1, 64(CX)(R9*2)
@@ -1552,13 +1557,13 @@ tile:
 	VBROADCASTSS X2, Y2
 	VPAND        constant27<>+0(SB), Y0, Y0
 	VCVTDQ2PS    Y0, Y0
-	VMOVDQU      constant29<>+0(SB), Y3
-	VFMADD213PS  constant28<>+0(SB), Y3, Y0
+	VMOVDQU      constant28<>+0(SB), Y3
+	VFMADD213PS  constant29<>+0(SB), Y3, Y0
 	VMULPS       Y2, Y0, Y0
 	VPAND        constant27<>+0(SB), Y1, Y1
 	VCVTDQ2PS    Y1, Y1
-	VMOVDQU      constant29<>+0(SB), Y3
-	VFMADD213PS  constant28<>+0(SB), Y3, Y1
+	VMOVDQU      constant28<>+0(SB), Y3
+	VFMADD213PS  constant29<>+0(SB), Y3, Y1
 	VMULPS       Y2, Y1, Y1
 	VMOVDQU      Y0, 32(CX)(R9*2)
 	VMOVDQU      Y1, 96(CX)(R9*2)

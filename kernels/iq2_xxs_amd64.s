@@ -7,43 +7,42 @@
 // func iq2_xxsRowAVX512(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 // Requires: AVX, AVX512BW, AVX512F, AVX512VL, AVX512VNNI, F16C, MMX+
 TEXT ·iq2_xxsRowAVX512(SB), NOSPLIT, $296-72
-	MOVQ dst+0(FP), AX
-	MOVQ w+8(FP), CX
-	MOVQ blocks+64(FP), DX
-	MOVQ q+32(FP), BX
-	MOVQ d+40(FP), SI
-	MOVQ s+48(FP), DI
-	MOVQ half+56(FP), DI
+	MOVQ blocks+64(FP), AX
+	MOVQ q+32(FP), CX
+	MOVQ d+40(FP), DX
+	MOVQ s+48(FP), BX
+	MOVQ half+56(FP), BX
 	JMP  constants
 
 begin:
-	MOVQ          w+8(FP), DI
-	MOVQ          stride+16(FP), R8
-	IMULQ         n+24(FP), R8
-	ADDQ          R8, DI
-	SUBQ          $+132, DI
-	MOVQ          DI, (SP)
-	MOVQ          DX, R9
-	ANDQ          $+15, R9
-	LEAQ          constant0<>+0(SB), DI
-	SHLQ          $0x02, R9
-	SUBQ          R9, DI
-	VMOVDQU32     64(DI), Z0
-	SHRQ          $0x02, R9
+	MOVQ          w+8(FP), BX
+	MOVQ          stride+16(FP), SI
+	IMULQ         n+24(FP), SI
+	ADDQ          SI, BX
+	SUBQ          $+132, BX
+	MOVQ          BX, (SP)
+	MOVQ          AX, DI
+	ANDQ          $+15, DI
+	LEAQ          constant0<>+0(SB), BX
+	SHLQ          $0x02, DI
+	SUBQ          DI, BX
+	VMOVDQU32     64(BX), Z0
+	SHRQ          $0x02, DI
 	VMOVDQU32     constant1<>+0(SB), Y1
 	VMOVDQU32     Y1, 8(SP)
 	VMOVDQU32     Y1, 40(SP)
 	VMOVDQU32     Y1, 72(SP)
 	VMOVDQU32     Y1, 104(SP)
 	VMOVDQU32     Y1, 136(SP)
-	ANDQ          $-16, DX
-	SHLQ          $0x02, DX
-	XORQ          R10, R10
-	XORQ          $+64, R10
-	CMPQ          CX, (SP)
+	ANDQ          $-16, AX
+	SHLQ          $0x02, AX
+	XORQ          R8, R8
+	MOVQ          w+8(FP), SI
+	XORQ          $+64, R8
+	CMPQ          SI, (SP)
 	JHI           skip1
-	VMOVDQU32     2(CX), Z1
-	VMOVDQU32     68(CX), Z18
+	VMOVDQU32     2(SI), Z1
+	VMOVDQU32     68(SI), Z18
 	VPERMT2D      Z18, Z2, Z1
 	VPANDD        Z3, Z1, Z18
 	VPSLLD        $0x01, Z1, Z19
@@ -58,33 +57,31 @@ begin:
 	VPORD         Z1, Z18, Z1
 	VPSHUFB       Z9, Z1, Z1
 	VPERMD        Z1, Z10, Z1
-	VMOVDQU32     Y1, 168(SP)(R10*1)
-	VEXTRACTI64X4 $0x01, Z1, 200(SP)(R10*1)
+	VMOVDQU32     Y1, 168(SP)(R8*1)
+	VEXTRACTI64X4 $0x01, Z1, 200(SP)(R8*1)
 
 skip1:
-	XORQ $+64, R10
-	XORQ $+64, R10
+	XORQ $+64, R8
+	XORQ $+64, R8
 
 row:
 	VPXORD Z1, Z1, Z1
-	MOVQ   CX, R8
-	XORQ   DI, DI
+	MOVQ   w+8(FP), SI
+	XORQ   BX, BX
+	CMPQ   BX, AX
+	JGE    rest
 
 group:
-	CMPQ          DI, DX
-	JGE           rest
-	PREFETCHT1    8192(R8)
-	PREFETCHT0    3072(R8)
-	PREFETCHT1    8256(R8)
-	PREFETCHT0    3136(R8)
-	PREFETCHT1    8320(R8)
-	PREFETCHT0    3200(R8)
-	LEAQ          132(R8), R11
-	XORQ          $+64, R10
-	CMPQ          R11, (SP)
+	PREFETCHT1    8192(SI)
+	PREFETCHT0    3072(SI)
+	PREFETCHT1    8256(SI)
+	PREFETCHT0    3136(SI)
+	LEAQ          132(SI), R9
+	XORQ          $+64, R8
+	CMPQ          R9, (SP)
 	JHI           skip2
-	VMOVDQU32     2(R11), Z18
-	VMOVDQU32     68(R11), Z19
+	VMOVDQU32     2(R9), Z18
+	VMOVDQU32     68(R9), Z19
 	VPERMT2D      Z19, Z2, Z18
 	VPANDD        Z3, Z18, Z19
 	VPSLLD        $0x01, Z18, Z20
@@ -99,79 +96,79 @@ group:
 	VPORD         Z18, Z19, Z18
 	VPSHUFB       Z9, Z18, Z18
 	VPERMD        Z18, Z10, Z18
-	VMOVDQU32     Y18, 168(SP)(R10*1)
-	VEXTRACTI64X4 $0x01, Z18, 200(SP)(R10*1)
+	VMOVDQU32     Y18, 168(SP)(R8*1)
+	VEXTRACTI64X4 $0x01, Z18, 200(SP)(R8*1)
 
 skip2:
-	XORQ         $+64, R10
-	LEAQ         (BX)(DI*8), R11
-	LEAQ         ·iq2xxsBook+0(SB), R12
-	VMOVDQU32    2(R8), Z18
-	VMOVDQU32    68(R8), Z19
+	XORQ         $+64, R8
+	LEAQ         (CX)(BX*8), R9
+	LEAQ         ·iq2xxsBook+0(SB), R10
+	VMOVDQU32    2(SI), Z18
+	VMOVDQU32    68(SI), Z19
 	VPSHUFB      Z11, Z18, Z20
 	VPXORD       Z21, Z21, Z21
 	KXNORW       K1, K1, K1
-	VPGATHERQQ   (R12)(Z20*8), K1, Z21
-	VMOVDQU32    (R11), Z20
-	KMOVQ        168(SP)(R10*1), K1
+	VPGATHERQQ   (R10)(Z20*8), K1, Z21
+	VMOVDQU32    (R9), Z20
+	KMOVQ        168(SP)(R8*1), K1
 	VPSUBB       Z20, Z12, K1, Z20
 	VPXORD       Z22, Z22, Z22
 	VPDPBUSD     Z20, Z21, Z22
 	VPSHUFB      Z11, Z19, Z20
 	VPXORD       Z21, Z21, Z21
 	KXNORW       K1, K1, K1
-	VPGATHERQQ   (R12)(Z20*8), K1, Z21
-	VMOVDQU32    256(R11), Z20
-	KMOVQ        200(SP)(R10*1), K1
+	VPGATHERQQ   (R10)(Z20*8), K1, Z21
+	VMOVDQU32    256(R9), Z20
+	KMOVQ        200(SP)(R8*1), K1
 	VPSUBB       Z20, Z12, K1, Z20
 	VPXORD       Z23, Z23, Z23
 	VPDPBUSD     Z20, Z21, Z23
 	VPSHUFB      Z13, Z18, Z20
 	VPXORD       Z21, Z21, Z21
 	KXNORW       K1, K1, K1
-	VPGATHERQQ   (R12)(Z20*8), K1, Z21
-	VMOVDQU32    64(R11), Z20
-	KMOVQ        176(SP)(R10*1), K1
+	VPGATHERQQ   (R10)(Z20*8), K1, Z21
+	VMOVDQU32    64(R9), Z20
+	KMOVQ        176(SP)(R8*1), K1
 	VPSUBB       Z20, Z12, K1, Z20
 	VPDPBUSD     Z20, Z21, Z22
 	VPSHUFB      Z13, Z19, Z20
 	VPXORD       Z21, Z21, Z21
 	KXNORW       K1, K1, K1
-	VPGATHERQQ   (R12)(Z20*8), K1, Z21
-	VMOVDQU32    320(R11), Z20
-	KMOVQ        208(SP)(R10*1), K1
+	VPGATHERQQ   (R10)(Z20*8), K1, Z21
+	VMOVDQU32    320(R9), Z20
+	KMOVQ        208(SP)(R8*1), K1
 	VPSUBB       Z20, Z12, K1, Z20
 	VPDPBUSD     Z20, Z21, Z23
 	VPSHUFB      Z14, Z18, Z20
 	VPXORD       Z21, Z21, Z21
 	KXNORW       K1, K1, K1
-	VPGATHERQQ   (R12)(Z20*8), K1, Z21
-	VMOVDQU32    128(R11), Z20
-	KMOVQ        184(SP)(R10*1), K1
+	VPGATHERQQ   (R10)(Z20*8), K1, Z21
+	VMOVDQU32    128(R9), Z20
+	KMOVQ        184(SP)(R8*1), K1
 	VPSUBB       Z20, Z12, K1, Z20
 	VPDPBUSD     Z20, Z21, Z22
 	VPSHUFB      Z14, Z19, Z20
 	VPXORD       Z21, Z21, Z21
 	KXNORW       K1, K1, K1
-	VPGATHERQQ   (R12)(Z20*8), K1, Z21
-	VMOVDQU32    384(R11), Z20
-	KMOVQ        216(SP)(R10*1), K1
+	VPGATHERQQ   (R10)(Z20*8), K1, Z21
+	VMOVDQU32    384(R9), Z20
+	KMOVQ        216(SP)(R8*1), K1
 	VPSUBB       Z20, Z12, K1, Z20
 	VPDPBUSD     Z20, Z21, Z23
 	VPSHUFB      Z15, Z18, Z18
 	VPXORD       Z20, Z20, Z20
 	KXNORW       K1, K1, K1
-	VPGATHERQQ   (R12)(Z18*8), K1, Z20
-	VMOVDQU32    192(R11), Z18
-	KMOVQ        192(SP)(R10*1), K1
+	VPGATHERQQ   (R10)(Z18*8), K1, Z20
+	VMOVDQU32    192(R9), Z18
+	KMOVQ        192(SP)(R8*1), K1
 	VPSUBB       Z18, Z12, K1, Z18
 	VPDPBUSD     Z18, Z20, Z22
 	VPSHUFB      Z15, Z19, Z18
 	VPXORD       Z19, Z19, Z19
 	KXNORW       K1, K1, K1
-	VPGATHERQQ   (R12)(Z18*8), K1, Z19
-	VMOVDQU32    448(R11), Z18
-	KMOVQ        224(SP)(R10*1), K1
+	VPGATHERQQ   (R10)(Z18*8), K1, Z19
+	VMOVDQU32    448(R9), Z18
+	KMOVQ        224(SP)(R8*1), K1
 	VPSUBB       Z18, Z12, K1, Z18
 	VPDPBUSD     Z18, Z19, Z23
 	VMOVDQU32    Z22, Z18
@@ -179,53 +176,54 @@ skip2:
 	VMOVDQU32    Z22, Z19
 	VPERMT2D     Z23, Z2, Z19
 	VPADDD       Z18, Z19, Z19
-	VCVTPH2PS    (R8), X18
+	VCVTPH2PS    (SI), X18
 	VBROADCASTSS X18, Z18
-	VCVTPH2PS    66(R8), X20
+	VCVTPH2PS    66(SI), X20
 	VBROADCASTSS X20, K2, Z18
-	VMOVDQU32    2(R8), Z20
-	VMOVDQU32    68(R8), Z21
+	VMOVDQU32    2(SI), Z20
+	VMOVDQU32    68(SI), Z21
 	VPERMT2D     Z21, Z2, Z20
 	VPSRLD       $0x1c, Z20, Z20
 	VPERMD       Z17, Z20, Z20
 	VMULPS       Z18, Z20, Z20
-	VMOVDQU32    (SI)(DI*1), Z18
+	VMOVDQU32    (DX)(BX*1), Z18
 	VCVTDQ2PS    Z19, Z19
 	VMULPS       Z18, Z20, Z20
 	VFMADD231PS  Z20, Z19, Z1
-	XORQ         $+64, R10
-	ADDQ         $+132, R8
-	ADDQ         $+64, DI
-	JMP          group
+	XORQ         $+64, R8
+	ADDQ         $+132, SI
+	ADDQ         $+64, BX
+	CMPQ         BX, AX
+	JL           group
 
 rest:
-	CMPQ R9, $0x00
+	CMPQ DI, $0x00
 	JE   done
-	CMPQ R8, (SP)
+	CMPQ SI, (SP)
 	JLS  inPlace
-	MOVQ R9, R11
-	LEAQ 8(SP), R12
+	MOVQ DI, R9
+	LEAQ 8(SP), R10
 
 copy:
-	MOVWLZX   (R8), R13
-	MOVW      R13, (R12)
-	ADDQ      $+2, R8
-	ADDQ      $+2, R12
-	VMOVDQU32 (R8), Y18
-	VMOVDQU32 Y18, (R12)
-	ADDQ      $+32, R8
-	ADDQ      $+32, R12
-	VMOVDQU32 (R8), Y18
-	VMOVDQU32 Y18, (R12)
-	ADDQ      $+32, R8
-	ADDQ      $+32, R12
-	SUBQ      $+8, R11
+	MOVWLZX   (SI), R11
+	MOVW      R11, (R10)
+	ADDQ      $+2, SI
+	ADDQ      $+2, R10
+	VMOVDQU32 (SI), Y18
+	VMOVDQU32 Y18, (R10)
+	ADDQ      $+32, SI
+	ADDQ      $+32, R10
+	VMOVDQU32 (SI), Y18
+	VMOVDQU32 Y18, (R10)
+	ADDQ      $+32, SI
+	ADDQ      $+32, R10
+	SUBQ      $+8, R9
 	JG        copy
-	LEAQ      8(SP), R8
+	LEAQ      8(SP), SI
 
 inPlace:
-	VMOVDQU32     2(R8), Z18
-	VMOVDQU32     68(R8), Z19
+	VMOVDQU32     2(SI), Z18
+	VMOVDQU32     68(SI), Z19
 	VPERMT2D      Z19, Z2, Z18
 	VPANDD        Z3, Z18, Z19
 	VPSLLD        $0x01, Z18, Z20
@@ -240,15 +238,15 @@ inPlace:
 	VPORD         Z18, Z19, Z18
 	VPSHUFB       Z9, Z18, Z18
 	VPERMD        Z18, Z10, Z18
-	VMOVDQU32     Y18, 168(SP)(R10*1)
-	VEXTRACTI64X4 $0x01, Z18, 200(SP)(R10*1)
-	MOVQ          stride+16(FP), R11
-	ADDQ          CX, R11
-	XORQ          $+64, R10
-	CMPQ          R11, (SP)
+	VMOVDQU32     Y18, 168(SP)(R8*1)
+	VEXTRACTI64X4 $0x01, Z18, 200(SP)(R8*1)
+	MOVQ          stride+16(FP), R9
+	ADDQ          w+8(FP), R9
+	XORQ          $+64, R8
+	CMPQ          R9, (SP)
 	JHI           skip3
-	VMOVDQU32     2(R11), Z18
-	VMOVDQU32     68(R11), Z19
+	VMOVDQU32     2(R9), Z18
+	VMOVDQU32     68(R9), Z19
 	VPERMT2D      Z19, Z2, Z18
 	VPANDD        Z3, Z18, Z19
 	VPSLLD        $0x01, Z18, Z20
@@ -263,79 +261,79 @@ inPlace:
 	VPORD         Z18, Z19, Z18
 	VPSHUFB       Z9, Z18, Z18
 	VPERMD        Z18, Z10, Z18
-	VMOVDQU32     Y18, 168(SP)(R10*1)
-	VEXTRACTI64X4 $0x01, Z18, 200(SP)(R10*1)
+	VMOVDQU32     Y18, 168(SP)(R8*1)
+	VEXTRACTI64X4 $0x01, Z18, 200(SP)(R8*1)
 
 skip3:
-	XORQ         $+64, R10
-	LEAQ         (BX)(DI*8), R11
-	LEAQ         ·iq2xxsBook+0(SB), R12
-	VMOVDQU32    2(R8), Z18
-	VMOVDQU32    68(R8), Z19
+	XORQ         $+64, R8
+	LEAQ         (CX)(BX*8), R9
+	LEAQ         ·iq2xxsBook+0(SB), R10
+	VMOVDQU32    2(SI), Z18
+	VMOVDQU32    68(SI), Z19
 	VPSHUFB      Z11, Z18, Z20
 	VPXORD       Z21, Z21, Z21
 	KXNORW       K1, K1, K1
-	VPGATHERQQ   (R12)(Z20*8), K1, Z21
-	VMOVDQU32    (R11), Z20
-	KMOVQ        168(SP)(R10*1), K1
+	VPGATHERQQ   (R10)(Z20*8), K1, Z21
+	VMOVDQU32    (R9), Z20
+	KMOVQ        168(SP)(R8*1), K1
 	VPSUBB       Z20, Z12, K1, Z20
 	VPXORD       Z22, Z22, Z22
 	VPDPBUSD     Z20, Z21, Z22
 	VPSHUFB      Z11, Z19, Z20
 	VPXORD       Z21, Z21, Z21
 	KXNORW       K1, K1, K1
-	VPGATHERQQ   (R12)(Z20*8), K1, Z21
-	VMOVDQU32    256(R11), Z20
-	KMOVQ        200(SP)(R10*1), K1
+	VPGATHERQQ   (R10)(Z20*8), K1, Z21
+	VMOVDQU32    256(R9), Z20
+	KMOVQ        200(SP)(R8*1), K1
 	VPSUBB       Z20, Z12, K1, Z20
 	VPXORD       Z23, Z23, Z23
 	VPDPBUSD     Z20, Z21, Z23
 	VPSHUFB      Z13, Z18, Z20
 	VPXORD       Z21, Z21, Z21
 	KXNORW       K1, K1, K1
-	VPGATHERQQ   (R12)(Z20*8), K1, Z21
-	VMOVDQU32    64(R11), Z20
-	KMOVQ        176(SP)(R10*1), K1
+	VPGATHERQQ   (R10)(Z20*8), K1, Z21
+	VMOVDQU32    64(R9), Z20
+	KMOVQ        176(SP)(R8*1), K1
 	VPSUBB       Z20, Z12, K1, Z20
 	VPDPBUSD     Z20, Z21, Z22
 	VPSHUFB      Z13, Z19, Z20
 	VPXORD       Z21, Z21, Z21
 	KXNORW       K1, K1, K1
-	VPGATHERQQ   (R12)(Z20*8), K1, Z21
-	VMOVDQU32    320(R11), Z20
-	KMOVQ        208(SP)(R10*1), K1
+	VPGATHERQQ   (R10)(Z20*8), K1, Z21
+	VMOVDQU32    320(R9), Z20
+	KMOVQ        208(SP)(R8*1), K1
 	VPSUBB       Z20, Z12, K1, Z20
 	VPDPBUSD     Z20, Z21, Z23
 	VPSHUFB      Z14, Z18, Z20
 	VPXORD       Z21, Z21, Z21
 	KXNORW       K1, K1, K1
-	VPGATHERQQ   (R12)(Z20*8), K1, Z21
-	VMOVDQU32    128(R11), Z20
-	KMOVQ        184(SP)(R10*1), K1
+	VPGATHERQQ   (R10)(Z20*8), K1, Z21
+	VMOVDQU32    128(R9), Z20
+	KMOVQ        184(SP)(R8*1), K1
 	VPSUBB       Z20, Z12, K1, Z20
 	VPDPBUSD     Z20, Z21, Z22
 	VPSHUFB      Z14, Z19, Z20
 	VPXORD       Z21, Z21, Z21
 	KXNORW       K1, K1, K1
-	VPGATHERQQ   (R12)(Z20*8), K1, Z21
-	VMOVDQU32    384(R11), Z20
-	KMOVQ        216(SP)(R10*1), K1
+	VPGATHERQQ   (R10)(Z20*8), K1, Z21
+	VMOVDQU32    384(R9), Z20
+	KMOVQ        216(SP)(R8*1), K1
 	VPSUBB       Z20, Z12, K1, Z20
 	VPDPBUSD     Z20, Z21, Z23
 	VPSHUFB      Z15, Z18, Z18
 	VPXORD       Z20, Z20, Z20
 	KXNORW       K1, K1, K1
-	VPGATHERQQ   (R12)(Z18*8), K1, Z20
-	VMOVDQU32    192(R11), Z18
-	KMOVQ        192(SP)(R10*1), K1
+	VPGATHERQQ   (R10)(Z18*8), K1, Z20
+	VMOVDQU32    192(R9), Z18
+	KMOVQ        192(SP)(R8*1), K1
 	VPSUBB       Z18, Z12, K1, Z18
 	VPDPBUSD     Z18, Z20, Z22
 	VPSHUFB      Z15, Z19, Z18
 	VPXORD       Z19, Z19, Z19
 	KXNORW       K1, K1, K1
-	VPGATHERQQ   (R12)(Z18*8), K1, Z19
-	VMOVDQU32    448(R11), Z18
-	KMOVQ        224(SP)(R10*1), K1
+	VPGATHERQQ   (R10)(Z18*8), K1, Z19
+	VMOVDQU32    448(R9), Z18
+	KMOVQ        224(SP)(R8*1), K1
 	VPSUBB       Z18, Z12, K1, Z18
 	VPDPBUSD     Z18, Z19, Z23
 	VMOVDQU32    Z22, Z18
@@ -343,24 +341,25 @@ skip3:
 	VMOVDQU32    Z22, Z19
 	VPERMT2D     Z23, Z2, Z19
 	VPADDD       Z18, Z19, Z19
-	VCVTPH2PS    (R8), X18
+	VCVTPH2PS    (SI), X18
 	VBROADCASTSS X18, Z18
-	VCVTPH2PS    66(R8), X20
+	VCVTPH2PS    66(SI), X20
 	VBROADCASTSS X20, K2, Z18
-	VMOVDQU32    2(R8), Z20
-	VMOVDQU32    68(R8), Z21
+	VMOVDQU32    2(SI), Z20
+	VMOVDQU32    68(SI), Z21
 	VPERMT2D     Z21, Z2, Z20
 	VPSRLD       $0x1c, Z20, Z20
 	VPERMD       Z17, Z20, Z20
 	VMULPS       Z18, Z20, Z20
 	VPANDD       Z0, Z20, Z20
-	VMOVDQU32    (SI)(DI*1), Z18
+	VMOVDQU32    (DX)(BX*1), Z18
 	VCVTDQ2PS    Z19, Z19
 	VMULPS       Z18, Z20, Z20
 	VFMADD231PS  Z20, Z19, Z1
-	XORQ         $+64, R10
+	XORQ         $+64, R8
 
 done:
+	MOVQ          dst+0(FP), BX
 	VPERMILPS     $0x4e, Z1, Z18
 	VADDPS        Z1, Z18, Z18
 	VPERMILPS     $0xb1, Z18, Z1
@@ -369,9 +368,10 @@ done:
 	VADDPS        Z18, Z1, Z1
 	VEXTRACTI32X4 $0x02, Z1, X18
 	VADDPS        X1, X18, X18
-	VMOVSS        X18, (AX)
-	ADDQ          $0x04, AX
-	ADDQ          stride+16(FP), CX
+	VMOVSS        X18, (BX)
+	ADDQ          $0x04, dst+0(FP)
+	MOVQ          stride+16(FP), BX
+	ADDQ          BX, w+8(FP)
 	DECQ          n+24(FP)
 	JG            row
 	VZEROUPPER
@@ -394,8 +394,8 @@ constants:
 	VMOVDQU32 constant15<>+0(SB), Z15
 	VMOVDQU32 constant16<>+0(SB), Z7
 	VMOVDQU32 constant17<>+0(SB), Z3
-	MOVL      $0x0000ff00, DI
-	KMOVD     DI, K2
+	MOVL      $0x0000ff00, BX
+	KMOVD     BX, K2
 	JMP       begin
 
 DATA constant0<>+0(SB)/8, $0xffffffffffffffff
@@ -761,33 +761,29 @@ GLOBL constant18<>(SB), RODATA|NOPTR, $64
 // func iq2_xxsRowAVX2(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 // Requires: AVX, AVX2, F16C, FMA3, MMX+
 TEXT ·iq2_xxsRowAVX2(SB), NOSPLIT, $0-72
-	MOVQ dst+0(FP), AX
-	MOVQ w+8(FP), CX
-	MOVQ blocks+64(FP), DX
-	MOVQ q+32(FP), BX
-	MOVQ d+40(FP), SI
-	MOVQ s+48(FP), DI
-	MOVQ half+56(FP), DI
+	MOVQ blocks+64(FP), AX
+	MOVQ q+32(FP), CX
+	MOVQ d+40(FP), DX
+	MOVQ s+48(FP), BX
+	MOVQ half+56(FP), BX
 	JMP  constants
 
 begin:
-	ANDQ $-8, DX
-	SHLQ $0x02, DX
+	ANDQ $-8, AX
+	SHLQ $0x02, AX
 
 row:
 	VPXOR Y0, Y0, Y0
-	MOVQ  CX, R8
-	XORQ  DI, DI
+	MOVQ  w+8(FP), SI
+	XORQ  BX, BX
+	CMPQ  BX, AX
+	JGE   rest
 
 group:
-	CMPQ         DI, DX
-	JGE          rest
-	PREFETCHT1   8192(R8)
-	PREFETCHT0   3072(R8)
-	PREFETCHT1   8256(R8)
-	PREFETCHT0   3136(R8)
-	VMOVDQU      2(R8), Y1
-	VMOVDQU      34(R8), Y2
+	PREFETCHT1   8192(SI)
+	PREFETCHT0   3072(SI)
+	VMOVDQU      2(SI), Y1
+	VMOVDQU      34(SI), Y2
 	VPSHUFB      constant19<>+0(SB), Y1, Y1
 	VPMULHUW     constant20<>+0(SB), Y1, Y1
 	VPAND        constant21<>+0(SB), Y1, Y1
@@ -798,202 +794,225 @@ group:
 	VPSRLD       $0x04, Y1, Y2
 	VPXOR        Y1, Y2, Y2
 	VPAND        constant22<>+0(SB), Y2, Y2
-	VPSHUFB      Y2, Y3, Y2
+	VMOVDQU      constant23<>+0(SB), Y10
+	VPSHUFB      Y2, Y10, Y2
 	VPOR         Y2, Y1, Y1
 	VPADDB       Y1, Y1, Y2
-	VPUNPCKLBW   Y1, Y2, Y8
+	VPUNPCKLBW   Y1, Y2, Y10
 	VPUNPCKHBW   Y1, Y2, Y1
-	LEAQ         (BX)(DI*8), R9
-	LEAQ         ·iq2xxsBook+0(SB), R10
-	MOVBLZX      2(R8), R11
-	VPBROADCASTQ (R10)(R11*8), Y2
-	MOVBLZX      10(R8), R11
-	VPBROADCASTQ (R10)(R11*8), Y9
-	MOVBLZX      18(R8), R11
-	VPBROADCASTQ (R10)(R11*8), Y10
-	MOVBLZX      26(R8), R11
-	VPBROADCASTQ (R10)(R11*8), Y11
-	VPBLENDD     $0x0c, Y9, Y2, Y2
-	VPBLENDD     $0xc0, Y11, Y10, Y10
-	VPBLENDD     $0xf0, Y10, Y2, Y2
-	VMOVDQU      (R9), Y9
-	VPSHUFB      constant24<>+0(SB), Y8, Y10
+	LEAQ         (CX)(BX*8), DI
+	LEAQ         ·iq2xxsBook+0(SB), R8
+	MOVWLZX      2(SI), R10
+	MOVBLZX      R10, R9
+	VPBROADCASTQ (R8)(R9*8), Y2
+	MOVWLZX      10(SI), R11
+	MOVBLZX      R11, R9
+	VPBROADCASTQ (R8)(R9*8), Y11
+	MOVWLZX      18(SI), R12
+	MOVBLZX      R12, R9
+	VPBROADCASTQ (R8)(R9*8), Y12
+	MOVWLZX      26(SI), R13
+	MOVBLZX      R13, R9
+	VPBROADCASTQ (R8)(R9*8), Y13
+	VPBLENDD     $0x0c, Y11, Y2, Y2
+	VPBLENDD     $0xc0, Y13, Y12, Y12
+	VPBLENDD     $0xf0, Y12, Y2, Y2
+	VMOVDQU      (DI), Y11
+	VPSHUFB      Y3, Y10, Y12
+	VPAND        Y4, Y12, Y12
+	VPSUBB       Y12, Y5, Y12
+	VPSIGNB      Y12, Y11, Y11
+	VPMADDUBSW   Y11, Y2, Y2
+	SHRL         $0x08, R10
+	VPBROADCASTQ (R8)(R10*8), Y11
+	SHRL         $0x08, R11
+	VPBROADCASTQ (R8)(R11*8), Y12
+	SHRL         $0x08, R12
+	VPBROADCASTQ (R8)(R12*8), Y13
+	SHRL         $0x08, R13
+	VPBROADCASTQ (R8)(R13*8), Y14
+	VPBLENDD     $0x0c, Y12, Y11, Y11
+	VPBLENDD     $0xc0, Y14, Y13, Y13
+	VPBLENDD     $0xf0, Y13, Y11, Y11
+	VMOVDQU      64(DI), Y12
+	VPSHUFB      Y6, Y10, Y13
+	VPAND        Y4, Y13, Y13
+	VPSUBB       Y13, Y5, Y13
+	VPSIGNB      Y13, Y12, Y12
+	VPMADDUBSW   Y12, Y11, Y11
+	VPADDW       Y2, Y11, Y11
+	VPMADDWD     Y7, Y11, Y11
+	MOVWLZX      4(SI), R10
+	MOVBLZX      R10, R9
+	VPBROADCASTQ (R8)(R9*8), Y2
+	MOVWLZX      12(SI), R11
+	MOVBLZX      R11, R9
+	VPBROADCASTQ (R8)(R9*8), Y12
+	MOVWLZX      20(SI), R12
+	MOVBLZX      R12, R9
+	VPBROADCASTQ (R8)(R9*8), Y13
+	MOVWLZX      28(SI), R13
+	MOVBLZX      R13, R9
+	VPBROADCASTQ (R8)(R9*8), Y14
+	VPBLENDD     $0x0c, Y12, Y2, Y2
+	VPBLENDD     $0xc0, Y14, Y13, Y13
+	VPBLENDD     $0xf0, Y13, Y2, Y2
+	VMOVDQU      128(DI), Y12
+	VPSHUFB      Y8, Y10, Y13
+	VPAND        Y4, Y13, Y13
+	VPSUBB       Y13, Y5, Y13
+	VPSIGNB      Y13, Y12, Y12
+	VPMADDUBSW   Y12, Y2, Y2
+	SHRL         $0x08, R10
+	VPBROADCASTQ (R8)(R10*8), Y12
+	SHRL         $0x08, R11
+	VPBROADCASTQ (R8)(R11*8), Y13
+	SHRL         $0x08, R12
+	VPBROADCASTQ (R8)(R12*8), Y14
+	SHRL         $0x08, R13
+	VPBROADCASTQ (R8)(R13*8), Y15
+	VPBLENDD     $0x0c, Y13, Y12, Y12
+	VPBLENDD     $0xc0, Y15, Y14, Y14
+	VPBLENDD     $0xf0, Y14, Y12, Y12
+	VMOVDQU      192(DI), Y13
+	VPSHUFB      Y9, Y10, Y10
 	VPAND        Y4, Y10, Y10
 	VPSUBB       Y10, Y5, Y10
-	VPSIGNB      Y10, Y9, Y9
-	VPMADDUBSW   Y9, Y2, Y2
-	MOVBLZX      3(R8), R11
-	VPBROADCASTQ (R10)(R11*8), Y9
-	MOVBLZX      11(R8), R11
-	VPBROADCASTQ (R10)(R11*8), Y10
-	MOVBLZX      19(R8), R11
-	VPBROADCASTQ (R10)(R11*8), Y11
-	MOVBLZX      27(R8), R11
-	VPBROADCASTQ (R10)(R11*8), Y12
-	VPBLENDD     $0x0c, Y10, Y9, Y9
-	VPBLENDD     $0xc0, Y12, Y11, Y11
-	VPBLENDD     $0xf0, Y11, Y9, Y9
-	VMOVDQU      64(R9), Y10
-	VPSHUFB      constant27<>+0(SB), Y8, Y11
-	VPAND        Y4, Y11, Y11
-	VPSUBB       Y11, Y5, Y11
-	VPSIGNB      Y11, Y10, Y10
-	VPMADDUBSW   Y10, Y9, Y9
-	VPADDW       Y2, Y9, Y9
-	VPMADDWD     Y6, Y9, Y9
-	MOVBLZX      4(R8), R11
-	VPBROADCASTQ (R10)(R11*8), Y2
-	MOVBLZX      12(R8), R11
-	VPBROADCASTQ (R10)(R11*8), Y10
-	MOVBLZX      20(R8), R11
-	VPBROADCASTQ (R10)(R11*8), Y11
-	MOVBLZX      28(R8), R11
-	VPBROADCASTQ (R10)(R11*8), Y12
-	VPBLENDD     $0x0c, Y10, Y2, Y2
-	VPBLENDD     $0xc0, Y12, Y11, Y11
-	VPBLENDD     $0xf0, Y11, Y2, Y2
-	VMOVDQU      128(R9), Y10
-	VPSHUFB      constant29<>+0(SB), Y8, Y11
-	VPAND        Y4, Y11, Y11
-	VPSUBB       Y11, Y5, Y11
-	VPSIGNB      Y11, Y10, Y10
-	VPMADDUBSW   Y10, Y2, Y2
-	MOVBLZX      5(R8), R11
-	VPBROADCASTQ (R10)(R11*8), Y10
-	MOVBLZX      13(R8), R11
-	VPBROADCASTQ (R10)(R11*8), Y11
-	MOVBLZX      21(R8), R11
-	VPBROADCASTQ (R10)(R11*8), Y12
-	MOVBLZX      29(R8), R11
-	VPBROADCASTQ (R10)(R11*8), Y13
-	VPBLENDD     $0x0c, Y11, Y10, Y10
+	VPSIGNB      Y10, Y13, Y13
+	VPMADDUBSW   Y13, Y12, Y10
+	VPADDW       Y2, Y10, Y10
+	VPMADDWD     Y7, Y10, Y10
+	VPADDD       Y11, Y10, Y10
+	MOVWLZX      34(SI), R10
+	MOVBLZX      R10, R9
+	VPBROADCASTQ (R8)(R9*8), Y2
+	MOVWLZX      42(SI), R11
+	MOVBLZX      R11, R9
+	VPBROADCASTQ (R8)(R9*8), Y11
+	MOVWLZX      50(SI), R12
+	MOVBLZX      R12, R9
+	VPBROADCASTQ (R8)(R9*8), Y12
+	MOVWLZX      58(SI), R13
+	MOVBLZX      R13, R9
+	VPBROADCASTQ (R8)(R9*8), Y13
+	VPBLENDD     $0x0c, Y11, Y2, Y2
 	VPBLENDD     $0xc0, Y13, Y12, Y12
-	VPBLENDD     $0xf0, Y12, Y10, Y10
-	VMOVDQU      192(R9), Y11
-	VPSHUFB      constant30<>+0(SB), Y8, Y8
-	VPAND        Y4, Y8, Y8
-	VPSUBB       Y8, Y5, Y8
-	VPSIGNB      Y8, Y11, Y11
-	VPMADDUBSW   Y11, Y10, Y8
-	VPADDW       Y2, Y8, Y8
-	VPMADDWD     Y6, Y8, Y8
-	VPADDD       Y9, Y8, Y8
-	MOVBLZX      34(R8), R11
-	VPBROADCASTQ (R10)(R11*8), Y2
-	MOVBLZX      42(R8), R11
-	VPBROADCASTQ (R10)(R11*8), Y9
-	MOVBLZX      50(R8), R11
-	VPBROADCASTQ (R10)(R11*8), Y10
-	MOVBLZX      58(R8), R11
-	VPBROADCASTQ (R10)(R11*8), Y11
-	VPBLENDD     $0x0c, Y9, Y2, Y2
-	VPBLENDD     $0xc0, Y11, Y10, Y10
-	VPBLENDD     $0xf0, Y10, Y2, Y2
-	VMOVDQU      32(R9), Y9
-	VPSHUFB      constant24<>+0(SB), Y1, Y10
-	VPAND        Y4, Y10, Y10
-	VPSUBB       Y10, Y5, Y10
-	VPSIGNB      Y10, Y9, Y9
-	VPMADDUBSW   Y9, Y2, Y2
-	MOVBLZX      35(R8), R11
-	VPBROADCASTQ (R10)(R11*8), Y9
-	MOVBLZX      43(R8), R11
-	VPBROADCASTQ (R10)(R11*8), Y10
-	MOVBLZX      51(R8), R11
-	VPBROADCASTQ (R10)(R11*8), Y11
-	MOVBLZX      59(R8), R11
-	VPBROADCASTQ (R10)(R11*8), Y12
-	VPBLENDD     $0x0c, Y10, Y9, Y9
-	VPBLENDD     $0xc0, Y12, Y11, Y11
-	VPBLENDD     $0xf0, Y11, Y9, Y9
-	VMOVDQU      96(R9), Y10
-	VPSHUFB      constant27<>+0(SB), Y1, Y11
-	VPAND        Y4, Y11, Y11
-	VPSUBB       Y11, Y5, Y11
-	VPSIGNB      Y11, Y10, Y10
-	VPMADDUBSW   Y10, Y9, Y9
-	VPADDW       Y2, Y9, Y9
-	VPMADDWD     Y6, Y9, Y9
-	MOVBLZX      36(R8), R11
-	VPBROADCASTQ (R10)(R11*8), Y2
-	MOVBLZX      44(R8), R11
-	VPBROADCASTQ (R10)(R11*8), Y10
-	MOVBLZX      52(R8), R11
-	VPBROADCASTQ (R10)(R11*8), Y11
-	MOVBLZX      60(R8), R11
-	VPBROADCASTQ (R10)(R11*8), Y12
-	VPBLENDD     $0x0c, Y10, Y2, Y2
-	VPBLENDD     $0xc0, Y12, Y11, Y11
-	VPBLENDD     $0xf0, Y11, Y2, Y2
-	VMOVDQU      160(R9), Y10
-	VPSHUFB      constant29<>+0(SB), Y1, Y11
-	VPAND        Y4, Y11, Y11
-	VPSUBB       Y11, Y5, Y11
-	VPSIGNB      Y11, Y10, Y10
-	VPMADDUBSW   Y10, Y2, Y2
-	MOVBLZX      37(R8), R11
-	VPBROADCASTQ (R10)(R11*8), Y10
-	MOVBLZX      45(R8), R11
-	VPBROADCASTQ (R10)(R11*8), Y11
-	MOVBLZX      53(R8), R11
-	VPBROADCASTQ (R10)(R11*8), Y12
-	MOVBLZX      61(R8), R11
-	VPBROADCASTQ (R10)(R11*8), Y13
-	VPBLENDD     $0x0c, Y11, Y10, Y10
-	VPBLENDD     $0xc0, Y13, Y12, Y12
-	VPBLENDD     $0xf0, Y12, Y10, Y10
-	VMOVDQU      224(R9), Y11
-	VPSHUFB      constant30<>+0(SB), Y1, Y1
+	VPBLENDD     $0xf0, Y12, Y2, Y2
+	VMOVDQU      32(DI), Y11
+	VPSHUFB      Y3, Y1, Y12
+	VPAND        Y4, Y12, Y12
+	VPSUBB       Y12, Y5, Y12
+	VPSIGNB      Y12, Y11, Y11
+	VPMADDUBSW   Y11, Y2, Y2
+	SHRL         $0x08, R10
+	VPBROADCASTQ (R8)(R10*8), Y11
+	SHRL         $0x08, R11
+	VPBROADCASTQ (R8)(R11*8), Y12
+	SHRL         $0x08, R12
+	VPBROADCASTQ (R8)(R12*8), Y13
+	SHRL         $0x08, R13
+	VPBROADCASTQ (R8)(R13*8), Y14
+	VPBLENDD     $0x0c, Y12, Y11, Y11
+	VPBLENDD     $0xc0, Y14, Y13, Y13
+	VPBLENDD     $0xf0, Y13, Y11, Y11
+	VMOVDQU      96(DI), Y12
+	VPSHUFB      Y6, Y1, Y13
+	VPAND        Y4, Y13, Y13
+	VPSUBB       Y13, Y5, Y13
+	VPSIGNB      Y13, Y12, Y12
+	VPMADDUBSW   Y12, Y11, Y11
+	VPADDW       Y2, Y11, Y11
+	VPMADDWD     Y7, Y11, Y11
+	MOVWLZX      36(SI), R10
+	MOVBLZX      R10, R9
+	VPBROADCASTQ (R8)(R9*8), Y2
+	MOVWLZX      44(SI), R11
+	MOVBLZX      R11, R9
+	VPBROADCASTQ (R8)(R9*8), Y12
+	MOVWLZX      52(SI), R12
+	MOVBLZX      R12, R9
+	VPBROADCASTQ (R8)(R9*8), Y13
+	MOVWLZX      60(SI), R13
+	MOVBLZX      R13, R9
+	VPBROADCASTQ (R8)(R9*8), Y14
+	VPBLENDD     $0x0c, Y12, Y2, Y2
+	VPBLENDD     $0xc0, Y14, Y13, Y13
+	VPBLENDD     $0xf0, Y13, Y2, Y2
+	VMOVDQU      160(DI), Y12
+	VPSHUFB      Y8, Y1, Y13
+	VPAND        Y4, Y13, Y13
+	VPSUBB       Y13, Y5, Y13
+	VPSIGNB      Y13, Y12, Y12
+	VPMADDUBSW   Y12, Y2, Y2
+	SHRL         $0x08, R10
+	VPBROADCASTQ (R8)(R10*8), Y12
+	SHRL         $0x08, R11
+	VPBROADCASTQ (R8)(R11*8), Y13
+	SHRL         $0x08, R12
+	VPBROADCASTQ (R8)(R12*8), Y14
+	SHRL         $0x08, R13
+	VPBROADCASTQ (R8)(R13*8), Y15
+	VPBLENDD     $0x0c, Y13, Y12, Y12
+	VPBLENDD     $0xc0, Y15, Y14, Y14
+	VPBLENDD     $0xf0, Y14, Y12, Y12
+	VMOVDQU      224(DI), Y13
+	VPSHUFB      Y9, Y1, Y1
 	VPAND        Y4, Y1, Y1
 	VPSUBB       Y1, Y5, Y1
-	VPSIGNB      Y1, Y11, Y11
-	VPMADDUBSW   Y11, Y10, Y1
+	VPSIGNB      Y1, Y13, Y13
+	VPMADDUBSW   Y13, Y12, Y1
 	VPADDW       Y2, Y1, Y1
-	VPMADDWD     Y6, Y1, Y1
-	VPADDD       Y9, Y1, Y1
-	VSHUFPS      $0x88, Y1, Y8, Y2
-	VSHUFPS      $0xdd, Y1, Y8, Y1
+	VPMADDWD     Y7, Y1, Y1
+	VPADDD       Y11, Y1, Y1
+	VSHUFPS      $0x88, Y1, Y10, Y2
+	VSHUFPS      $0xdd, Y1, Y10, Y1
 	VPADDD       Y2, Y1, Y1
 	VPERMQ       $0xd8, Y1, Y1
-	VCVTPH2PS    (R8), X2
+	VCVTPH2PS    (SI), X2
 	VBROADCASTSS X2, Y2
-	VMOVDQU      2(R8), Y8
-	VSHUFPS      $0xdd, 34(R8), Y8, Y8
-	VPERMQ       $0xd8, Y8, Y8
-	VPSRLD       $0x1c, Y8, Y8
-	VPAND        constant31<>+0(SB), Y8, Y8
-	VCVTDQ2PS    Y8, Y8
-	VFMADD213PS  constant32<>+0(SB), Y7, Y8
-	VMULPS       Y2, Y8, Y8
-	VMOVDQU      (SI)(DI*1), Y2
+	VMOVDQU      2(SI), Y10
+	VSHUFPS      $0xdd, 34(SI), Y10, Y10
+	VPERMQ       $0xd8, Y10, Y10
+	VPSRLD       $0x1c, Y10, Y10
+	VPAND        constant31<>+0(SB), Y10, Y10
+	VCVTDQ2PS    Y10, Y10
+	VMOVDQU      constant32<>+0(SB), Y11
+	VFMADD213PS  constant33<>+0(SB), Y11, Y10
+	VMULPS       Y2, Y10, Y10
+	VMOVDQU      (DX)(BX*1), Y2
 	VCVTDQ2PS    Y1, Y1
-	VMULPS       Y2, Y8, Y8
-	VFMADD231PS  Y8, Y1, Y0
-	ADDQ         $+66, R8
-	ADDQ         $+32, DI
-	JMP          group
+	VMULPS       Y2, Y10, Y10
+	VFMADD231PS  Y10, Y1, Y0
+	ADDQ         $+66, SI
+	ADDQ         $+32, BX
+	CMPQ         BX, AX
+	JL           group
 
 rest:
+	MOVQ         dst+0(FP), BX
 	VPERMILPS    $0x4e, Y0, Y1
 	VADDPS       Y0, Y1, Y1
 	VPERMILPS    $0xb1, Y1, Y0
 	VADDPS       Y0, Y1, Y1
 	VEXTRACTI128 $0x01, Y1, X0
 	VADDPS       X1, X0, X0
-	VMOVSS       X0, (AX)
-	ADDQ         $0x04, AX
-	ADDQ         stride+16(FP), CX
+	VMOVSS       X0, (BX)
+	ADDQ         $0x04, dst+0(FP)
+	MOVQ         stride+16(FP), BX
+	ADDQ         BX, w+8(FP)
 	DECQ         n+24(FP)
 	JG           row
 	VZEROUPPER
 	RET
 
 constants:
-	VMOVDQU constant33<>+0(SB), Y7
-	VMOVDQU constant23<>+0(SB), Y3
-	VMOVDQU constant28<>+0(SB), Y6
+	VMOVDQU constant24<>+0(SB), Y3
+	VMOVDQU constant28<>+0(SB), Y7
 	VMOVDQU constant26<>+0(SB), Y5
 	VMOVDQU constant25<>+0(SB), Y4
+	VMOVDQU constant27<>+0(SB), Y6
+	VMOVDQU constant29<>+0(SB), Y8
+	VMOVDQU constant30<>+0(SB), Y9
 	JMP     begin
 
 DATA constant19<>+0(SB)/8, $0x0706060505040480
@@ -1074,21 +1093,21 @@ DATA constant31<>+16(SB)/8, $0x0000000f0000000f
 DATA constant31<>+24(SB)/8, $0x0000000f0000000f
 GLOBL constant31<>(SB), RODATA|NOPTR, $32
 
-DATA constant32<>+0(SB)/8, $0x3e0000003e000000
-DATA constant32<>+8(SB)/8, $0x3e0000003e000000
-DATA constant32<>+16(SB)/8, $0x3e0000003e000000
-DATA constant32<>+24(SB)/8, $0x3e0000003e000000
+DATA constant32<>+0(SB)/8, $0x3e8000003e800000
+DATA constant32<>+8(SB)/8, $0x3e8000003e800000
+DATA constant32<>+16(SB)/8, $0x3e8000003e800000
+DATA constant32<>+24(SB)/8, $0x3e8000003e800000
 GLOBL constant32<>(SB), RODATA|NOPTR, $32
 
-DATA constant33<>+0(SB)/8, $0x3e8000003e800000
-DATA constant33<>+8(SB)/8, $0x3e8000003e800000
-DATA constant33<>+16(SB)/8, $0x3e8000003e800000
-DATA constant33<>+24(SB)/8, $0x3e8000003e800000
+DATA constant33<>+0(SB)/8, $0x3e0000003e000000
+DATA constant33<>+8(SB)/8, $0x3e0000003e000000
+DATA constant33<>+16(SB)/8, $0x3e0000003e000000
+DATA constant33<>+24(SB)/8, $0x3e0000003e000000
 GLOBL constant33<>(SB), RODATA|NOPTR, $32
 
 // func iq2_xxsPackAVX2(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX2, F16C, FMA3
-TEXT ·iq2_xxsPackAVX2(SB), NOSPLIT, $0-56
+TEXT ·iq2_xxsPackAVX2(SB), NOSPLIT, $8-56
 	MOVQ t+0(FP), AX
 	MOVQ a+8(FP), CX
 	MOVQ w+24(FP), DX
@@ -1123,144 +1142,168 @@ tile:
 	VPUNPCKLBW   Y0, Y1, Y2
 	VPUNPCKHBW   Y0, Y1, Y0
 	LEAQ         ·iq2xxsBook+0(SB), R11
-	MOVBLZX      2(R10), R12
+	MOVWLZX      2(R10), R13
+	MOVBLZX      R13, R12
 	VPBROADCASTQ (R11)(R12*8), Y1
-	MOVBLZX      10(R10), R12
+	MOVWLZX      10(R10), R14
+	MOVBLZX      R14, R12
 	VPBROADCASTQ (R11)(R12*8), Y3
-	MOVBLZX      18(R10), R12
+	MOVWLZX      18(R10), R15
+	MOVBLZX      R15, R12
 	VPBROADCASTQ (R11)(R12*8), Y4
-	MOVBLZX      26(R10), R12
+	MOVWLZX      26(R10), BP
+	MOVBLZX      BP, R12
 	VPBROADCASTQ (R11)(R12*8), Y5
 	VPBLENDD     $0x0c, Y3, Y1, Y1
 	VPBLENDD     $0xc0, Y5, Y4, Y4
 	VPBLENDD     $0xf0, Y4, Y1, Y1
-	VPSHUFB      constant24<>+0(SB), Y2, Y3
+	VMOVDQU      constant24<>+0(SB), Y3
+	VPSHUFB      Y3, Y2, Y3
 	VMOVDQU      constant25<>+0(SB), Y4
 	VPAND        Y4, Y3, Y3
 	VMOVDQU      constant26<>+0(SB), Y4
 	VPSUBB       Y3, Y4, Y3
 	VPSIGNB      Y3, Y1, Y1
 	VPADDB       constant1<>+0(SB), Y1, Y1
-	MOVBLZX      3(R10), R12
-	VPBROADCASTQ (R11)(R12*8), Y3
-	MOVBLZX      11(R10), R12
-	VPBROADCASTQ (R11)(R12*8), Y4
-	MOVBLZX      19(R10), R12
-	VPBROADCASTQ (R11)(R12*8), Y5
-	MOVBLZX      27(R10), R12
-	VPBROADCASTQ (R11)(R12*8), Y6
+	SHRL         $0x08, R13
+	VPBROADCASTQ (R11)(R13*8), Y3
+	SHRL         $0x08, R14
+	VPBROADCASTQ (R11)(R14*8), Y4
+	SHRL         $0x08, R15
+	VPBROADCASTQ (R11)(R15*8), Y5
+	SHRL         $0x08, BP
+	VPBROADCASTQ (R11)(BP*8), Y6
 	VPBLENDD     $0x0c, Y4, Y3, Y3
 	VPBLENDD     $0xc0, Y6, Y5, Y5
 	VPBLENDD     $0xf0, Y5, Y3, Y3
-	VPSHUFB      constant27<>+0(SB), Y2, Y4
+	VMOVDQU      constant27<>+0(SB), Y4
+	VPSHUFB      Y4, Y2, Y4
 	VMOVDQU      constant25<>+0(SB), Y5
 	VPAND        Y5, Y4, Y4
 	VMOVDQU      constant26<>+0(SB), Y5
 	VPSUBB       Y4, Y5, Y4
 	VPSIGNB      Y4, Y3, Y3
 	VPADDB       constant1<>+0(SB), Y3, Y3
-	MOVBLZX      4(R10), R12
+	MOVWLZX      4(R10), R13
+	MOVBLZX      R13, R12
 	VPBROADCASTQ (R11)(R12*8), Y4
-	MOVBLZX      12(R10), R12
+	MOVWLZX      12(R10), R14
+	MOVBLZX      R14, R12
 	VPBROADCASTQ (R11)(R12*8), Y5
-	MOVBLZX      20(R10), R12
+	MOVWLZX      20(R10), R15
+	MOVBLZX      R15, R12
 	VPBROADCASTQ (R11)(R12*8), Y6
-	MOVBLZX      28(R10), R12
+	MOVWLZX      28(R10), BP
+	MOVBLZX      BP, R12
 	VPBROADCASTQ (R11)(R12*8), Y7
 	VPBLENDD     $0x0c, Y5, Y4, Y4
 	VPBLENDD     $0xc0, Y7, Y6, Y6
 	VPBLENDD     $0xf0, Y6, Y4, Y4
-	VPSHUFB      constant29<>+0(SB), Y2, Y5
+	VMOVDQU      constant29<>+0(SB), Y5
+	VPSHUFB      Y5, Y2, Y5
 	VMOVDQU      constant25<>+0(SB), Y6
 	VPAND        Y6, Y5, Y5
 	VMOVDQU      constant26<>+0(SB), Y6
 	VPSUBB       Y5, Y6, Y5
 	VPSIGNB      Y5, Y4, Y4
 	VPADDB       constant1<>+0(SB), Y4, Y4
-	MOVBLZX      5(R10), R12
-	VPBROADCASTQ (R11)(R12*8), Y5
-	MOVBLZX      13(R10), R12
-	VPBROADCASTQ (R11)(R12*8), Y6
-	MOVBLZX      21(R10), R12
-	VPBROADCASTQ (R11)(R12*8), Y7
-	MOVBLZX      29(R10), R12
-	VPBROADCASTQ (R11)(R12*8), Y8
+	SHRL         $0x08, R13
+	VPBROADCASTQ (R11)(R13*8), Y5
+	SHRL         $0x08, R14
+	VPBROADCASTQ (R11)(R14*8), Y6
+	SHRL         $0x08, R15
+	VPBROADCASTQ (R11)(R15*8), Y7
+	SHRL         $0x08, BP
+	VPBROADCASTQ (R11)(BP*8), Y8
 	VPBLENDD     $0x0c, Y6, Y5, Y5
 	VPBLENDD     $0xc0, Y8, Y7, Y7
 	VPBLENDD     $0xf0, Y7, Y5, Y5
-	VPSHUFB      constant30<>+0(SB), Y2, Y2
+	VMOVDQU      constant30<>+0(SB), Y6
+	VPSHUFB      Y6, Y2, Y2
 	VMOVDQU      constant25<>+0(SB), Y6
 	VPAND        Y6, Y2, Y2
 	VMOVDQU      constant26<>+0(SB), Y6
 	VPSUBB       Y2, Y6, Y2
 	VPSIGNB      Y2, Y5, Y5
 	VPADDB       constant1<>+0(SB), Y5, Y5
-	MOVBLZX      34(R10), R12
+	MOVWLZX      34(R10), R13
+	MOVBLZX      R13, R12
 	VPBROADCASTQ (R11)(R12*8), Y2
-	MOVBLZX      42(R10), R12
+	MOVWLZX      42(R10), R14
+	MOVBLZX      R14, R12
 	VPBROADCASTQ (R11)(R12*8), Y6
-	MOVBLZX      50(R10), R12
+	MOVWLZX      50(R10), R15
+	MOVBLZX      R15, R12
 	VPBROADCASTQ (R11)(R12*8), Y7
-	MOVBLZX      58(R10), R12
+	MOVWLZX      58(R10), BP
+	MOVBLZX      BP, R12
 	VPBROADCASTQ (R11)(R12*8), Y8
 	VPBLENDD     $0x0c, Y6, Y2, Y2
 	VPBLENDD     $0xc0, Y8, Y7, Y7
 	VPBLENDD     $0xf0, Y7, Y2, Y2
-	VPSHUFB      constant24<>+0(SB), Y0, Y6
+	VMOVDQU      constant24<>+0(SB), Y6
+	VPSHUFB      Y6, Y0, Y6
 	VMOVDQU      constant25<>+0(SB), Y7
 	VPAND        Y7, Y6, Y6
 	VMOVDQU      constant26<>+0(SB), Y7
 	VPSUBB       Y6, Y7, Y6
 	VPSIGNB      Y6, Y2, Y2
 	VPADDB       constant1<>+0(SB), Y2, Y2
-	MOVBLZX      35(R10), R12
-	VPBROADCASTQ (R11)(R12*8), Y6
-	MOVBLZX      43(R10), R12
-	VPBROADCASTQ (R11)(R12*8), Y7
-	MOVBLZX      51(R10), R12
-	VPBROADCASTQ (R11)(R12*8), Y8
-	MOVBLZX      59(R10), R12
-	VPBROADCASTQ (R11)(R12*8), Y9
+	SHRL         $0x08, R13
+	VPBROADCASTQ (R11)(R13*8), Y6
+	SHRL         $0x08, R14
+	VPBROADCASTQ (R11)(R14*8), Y7
+	SHRL         $0x08, R15
+	VPBROADCASTQ (R11)(R15*8), Y8
+	SHRL         $0x08, BP
+	VPBROADCASTQ (R11)(BP*8), Y9
 	VPBLENDD     $0x0c, Y7, Y6, Y6
 	VPBLENDD     $0xc0, Y9, Y8, Y8
 	VPBLENDD     $0xf0, Y8, Y6, Y6
-	VPSHUFB      constant27<>+0(SB), Y0, Y7
+	VMOVDQU      constant27<>+0(SB), Y7
+	VPSHUFB      Y7, Y0, Y7
 	VMOVDQU      constant25<>+0(SB), Y8
 	VPAND        Y8, Y7, Y7
 	VMOVDQU      constant26<>+0(SB), Y8
 	VPSUBB       Y7, Y8, Y7
 	VPSIGNB      Y7, Y6, Y6
 	VPADDB       constant1<>+0(SB), Y6, Y6
-	MOVBLZX      36(R10), R12
+	MOVWLZX      36(R10), R13
+	MOVBLZX      R13, R12
 	VPBROADCASTQ (R11)(R12*8), Y7
-	MOVBLZX      44(R10), R12
+	MOVWLZX      44(R10), R14
+	MOVBLZX      R14, R12
 	VPBROADCASTQ (R11)(R12*8), Y8
-	MOVBLZX      52(R10), R12
+	MOVWLZX      52(R10), R15
+	MOVBLZX      R15, R12
 	VPBROADCASTQ (R11)(R12*8), Y9
-	MOVBLZX      60(R10), R12
+	MOVWLZX      60(R10), BP
+	MOVBLZX      BP, R12
 	VPBROADCASTQ (R11)(R12*8), Y10
 	VPBLENDD     $0x0c, Y8, Y7, Y7
 	VPBLENDD     $0xc0, Y10, Y9, Y9
 	VPBLENDD     $0xf0, Y9, Y7, Y7
-	VPSHUFB      constant29<>+0(SB), Y0, Y8
+	VMOVDQU      constant29<>+0(SB), Y8
+	VPSHUFB      Y8, Y0, Y8
 	VMOVDQU      constant25<>+0(SB), Y9
 	VPAND        Y9, Y8, Y8
 	VMOVDQU      constant26<>+0(SB), Y9
 	VPSUBB       Y8, Y9, Y8
 	VPSIGNB      Y8, Y7, Y7
 	VPADDB       constant1<>+0(SB), Y7, Y7
-	MOVBLZX      37(R10), R12
-	VPBROADCASTQ (R11)(R12*8), Y8
-	MOVBLZX      45(R10), R12
-	VPBROADCASTQ (R11)(R12*8), Y9
-	MOVBLZX      53(R10), R12
-	VPBROADCASTQ (R11)(R12*8), Y10
-	MOVBLZX      61(R10), R12
-	VPBROADCASTQ (R11)(R12*8), Y11
+	SHRL         $0x08, R13
+	VPBROADCASTQ (R11)(R13*8), Y8
+	SHRL         $0x08, R14
+	VPBROADCASTQ (R11)(R14*8), Y9
+	SHRL         $0x08, R15
+	VPBROADCASTQ (R11)(R15*8), Y10
+	SHRL         $0x08, BP
+	VPBROADCASTQ (R11)(BP*8), Y11
 	VPBLENDD     $0x0c, Y9, Y8, Y8
 	VPBLENDD     $0xc0, Y11, Y10, Y10
 	VPBLENDD     $0xf0, Y10, Y8, Y8
-	VPSHUFB      constant30<>+0(SB), Y0, Y0
+	VMOVDQU      constant30<>+0(SB), Y9
+	VPSHUFB      Y9, Y0, Y0
 	VMOVDQU      constant25<>+0(SB), Y9
 	VPAND        Y9, Y0, Y0
 	VMOVDQU      constant26<>+0(SB), Y9
@@ -1299,8 +1342,8 @@ tile:
 	VPSRLD       $0x1c, Y1, Y1
 	VPAND        constant31<>+0(SB), Y1, Y1
 	VCVTDQ2PS    Y1, Y1
-	VMOVDQU      constant33<>+0(SB), Y2
-	VFMADD213PS  constant32<>+0(SB), Y2, Y1
+	VMOVDQU      constant32<>+0(SB), Y2
+	VFMADD213PS  constant33<>+0(SB), Y2, Y1
 	VMULPS       Y0, Y1, Y1
 	VMOVDQU      Y1, (CX)(R9*1)
 	ADDQ         $+66, R10
@@ -1323,144 +1366,168 @@ tile:
 	VPUNPCKLBW   Y0, Y1, Y2
 	VPUNPCKHBW   Y0, Y1, Y0
 	LEAQ         ·iq2xxsBook+0(SB), R11
-	MOVBLZX      2(R10), R12
+	MOVWLZX      2(R10), R13
+	MOVBLZX      R13, R12
 	VPBROADCASTQ (R11)(R12*8), Y1
-	MOVBLZX      10(R10), R12
+	MOVWLZX      10(R10), R14
+	MOVBLZX      R14, R12
 	VPBROADCASTQ (R11)(R12*8), Y3
-	MOVBLZX      18(R10), R12
+	MOVWLZX      18(R10), R15
+	MOVBLZX      R15, R12
 	VPBROADCASTQ (R11)(R12*8), Y4
-	MOVBLZX      26(R10), R12
+	MOVWLZX      26(R10), BP
+	MOVBLZX      BP, R12
 	VPBROADCASTQ (R11)(R12*8), Y5
 	VPBLENDD     $0x0c, Y3, Y1, Y1
 	VPBLENDD     $0xc0, Y5, Y4, Y4
 	VPBLENDD     $0xf0, Y4, Y1, Y1
-	VPSHUFB      constant24<>+0(SB), Y2, Y3
+	VMOVDQU      constant24<>+0(SB), Y3
+	VPSHUFB      Y3, Y2, Y3
 	VMOVDQU      constant25<>+0(SB), Y4
 	VPAND        Y4, Y3, Y3
 	VMOVDQU      constant26<>+0(SB), Y4
 	VPSUBB       Y3, Y4, Y3
 	VPSIGNB      Y3, Y1, Y1
 	VPADDB       constant1<>+0(SB), Y1, Y1
-	MOVBLZX      3(R10), R12
-	VPBROADCASTQ (R11)(R12*8), Y3
-	MOVBLZX      11(R10), R12
-	VPBROADCASTQ (R11)(R12*8), Y4
-	MOVBLZX      19(R10), R12
-	VPBROADCASTQ (R11)(R12*8), Y5
-	MOVBLZX      27(R10), R12
-	VPBROADCASTQ (R11)(R12*8), Y6
+	SHRL         $0x08, R13
+	VPBROADCASTQ (R11)(R13*8), Y3
+	SHRL         $0x08, R14
+	VPBROADCASTQ (R11)(R14*8), Y4
+	SHRL         $0x08, R15
+	VPBROADCASTQ (R11)(R15*8), Y5
+	SHRL         $0x08, BP
+	VPBROADCASTQ (R11)(BP*8), Y6
 	VPBLENDD     $0x0c, Y4, Y3, Y3
 	VPBLENDD     $0xc0, Y6, Y5, Y5
 	VPBLENDD     $0xf0, Y5, Y3, Y3
-	VPSHUFB      constant27<>+0(SB), Y2, Y4
+	VMOVDQU      constant27<>+0(SB), Y4
+	VPSHUFB      Y4, Y2, Y4
 	VMOVDQU      constant25<>+0(SB), Y5
 	VPAND        Y5, Y4, Y4
 	VMOVDQU      constant26<>+0(SB), Y5
 	VPSUBB       Y4, Y5, Y4
 	VPSIGNB      Y4, Y3, Y3
 	VPADDB       constant1<>+0(SB), Y3, Y3
-	MOVBLZX      4(R10), R12
+	MOVWLZX      4(R10), R13
+	MOVBLZX      R13, R12
 	VPBROADCASTQ (R11)(R12*8), Y4
-	MOVBLZX      12(R10), R12
+	MOVWLZX      12(R10), R14
+	MOVBLZX      R14, R12
 	VPBROADCASTQ (R11)(R12*8), Y5
-	MOVBLZX      20(R10), R12
+	MOVWLZX      20(R10), R15
+	MOVBLZX      R15, R12
 	VPBROADCASTQ (R11)(R12*8), Y6
-	MOVBLZX      28(R10), R12
+	MOVWLZX      28(R10), BP
+	MOVBLZX      BP, R12
 	VPBROADCASTQ (R11)(R12*8), Y7
 	VPBLENDD     $0x0c, Y5, Y4, Y4
 	VPBLENDD     $0xc0, Y7, Y6, Y6
 	VPBLENDD     $0xf0, Y6, Y4, Y4
-	VPSHUFB      constant29<>+0(SB), Y2, Y5
+	VMOVDQU      constant29<>+0(SB), Y5
+	VPSHUFB      Y5, Y2, Y5
 	VMOVDQU      constant25<>+0(SB), Y6
 	VPAND        Y6, Y5, Y5
 	VMOVDQU      constant26<>+0(SB), Y6
 	VPSUBB       Y5, Y6, Y5
 	VPSIGNB      Y5, Y4, Y4
 	VPADDB       constant1<>+0(SB), Y4, Y4
-	MOVBLZX      5(R10), R12
-	VPBROADCASTQ (R11)(R12*8), Y5
-	MOVBLZX      13(R10), R12
-	VPBROADCASTQ (R11)(R12*8), Y6
-	MOVBLZX      21(R10), R12
-	VPBROADCASTQ (R11)(R12*8), Y7
-	MOVBLZX      29(R10), R12
-	VPBROADCASTQ (R11)(R12*8), Y8
+	SHRL         $0x08, R13
+	VPBROADCASTQ (R11)(R13*8), Y5
+	SHRL         $0x08, R14
+	VPBROADCASTQ (R11)(R14*8), Y6
+	SHRL         $0x08, R15
+	VPBROADCASTQ (R11)(R15*8), Y7
+	SHRL         $0x08, BP
+	VPBROADCASTQ (R11)(BP*8), Y8
 	VPBLENDD     $0x0c, Y6, Y5, Y5
 	VPBLENDD     $0xc0, Y8, Y7, Y7
 	VPBLENDD     $0xf0, Y7, Y5, Y5
-	VPSHUFB      constant30<>+0(SB), Y2, Y2
+	VMOVDQU      constant30<>+0(SB), Y6
+	VPSHUFB      Y6, Y2, Y2
 	VMOVDQU      constant25<>+0(SB), Y6
 	VPAND        Y6, Y2, Y2
 	VMOVDQU      constant26<>+0(SB), Y6
 	VPSUBB       Y2, Y6, Y2
 	VPSIGNB      Y2, Y5, Y5
 	VPADDB       constant1<>+0(SB), Y5, Y5
-	MOVBLZX      34(R10), R12
+	MOVWLZX      34(R10), R13
+	MOVBLZX      R13, R12
 	VPBROADCASTQ (R11)(R12*8), Y2
-	MOVBLZX      42(R10), R12
+	MOVWLZX      42(R10), R14
+	MOVBLZX      R14, R12
 	VPBROADCASTQ (R11)(R12*8), Y6
-	MOVBLZX      50(R10), R12
+	MOVWLZX      50(R10), R15
+	MOVBLZX      R15, R12
 	VPBROADCASTQ (R11)(R12*8), Y7
-	MOVBLZX      58(R10), R12
+	MOVWLZX      58(R10), BP
+	MOVBLZX      BP, R12
 	VPBROADCASTQ (R11)(R12*8), Y8
 	VPBLENDD     $0x0c, Y6, Y2, Y2
 	VPBLENDD     $0xc0, Y8, Y7, Y7
 	VPBLENDD     $0xf0, Y7, Y2, Y2
-	VPSHUFB      constant24<>+0(SB), Y0, Y6
+	VMOVDQU      constant24<>+0(SB), Y6
+	VPSHUFB      Y6, Y0, Y6
 	VMOVDQU      constant25<>+0(SB), Y7
 	VPAND        Y7, Y6, Y6
 	VMOVDQU      constant26<>+0(SB), Y7
 	VPSUBB       Y6, Y7, Y6
 	VPSIGNB      Y6, Y2, Y2
 	VPADDB       constant1<>+0(SB), Y2, Y2
-	MOVBLZX      35(R10), R12
-	VPBROADCASTQ (R11)(R12*8), Y6
-	MOVBLZX      43(R10), R12
-	VPBROADCASTQ (R11)(R12*8), Y7
-	MOVBLZX      51(R10), R12
-	VPBROADCASTQ (R11)(R12*8), Y8
-	MOVBLZX      59(R10), R12
-	VPBROADCASTQ (R11)(R12*8), Y9
+	SHRL         $0x08, R13
+	VPBROADCASTQ (R11)(R13*8), Y6
+	SHRL         $0x08, R14
+	VPBROADCASTQ (R11)(R14*8), Y7
+	SHRL         $0x08, R15
+	VPBROADCASTQ (R11)(R15*8), Y8
+	SHRL         $0x08, BP
+	VPBROADCASTQ (R11)(BP*8), Y9
 	VPBLENDD     $0x0c, Y7, Y6, Y6
 	VPBLENDD     $0xc0, Y9, Y8, Y8
 	VPBLENDD     $0xf0, Y8, Y6, Y6
-	VPSHUFB      constant27<>+0(SB), Y0, Y7
+	VMOVDQU      constant27<>+0(SB), Y7
+	VPSHUFB      Y7, Y0, Y7
 	VMOVDQU      constant25<>+0(SB), Y8
 	VPAND        Y8, Y7, Y7
 	VMOVDQU      constant26<>+0(SB), Y8
 	VPSUBB       Y7, Y8, Y7
 	VPSIGNB      Y7, Y6, Y6
 	VPADDB       constant1<>+0(SB), Y6, Y6
-	MOVBLZX      36(R10), R12
+	MOVWLZX      36(R10), R13
+	MOVBLZX      R13, R12
 	VPBROADCASTQ (R11)(R12*8), Y7
-	MOVBLZX      44(R10), R12
+	MOVWLZX      44(R10), R14
+	MOVBLZX      R14, R12
 	VPBROADCASTQ (R11)(R12*8), Y8
-	MOVBLZX      52(R10), R12
+	MOVWLZX      52(R10), R15
+	MOVBLZX      R15, R12
 	VPBROADCASTQ (R11)(R12*8), Y9
-	MOVBLZX      60(R10), R12
+	MOVWLZX      60(R10), BP
+	MOVBLZX      BP, R12
 	VPBROADCASTQ (R11)(R12*8), Y10
 	VPBLENDD     $0x0c, Y8, Y7, Y7
 	VPBLENDD     $0xc0, Y10, Y9, Y9
 	VPBLENDD     $0xf0, Y9, Y7, Y7
-	VPSHUFB      constant29<>+0(SB), Y0, Y8
+	VMOVDQU      constant29<>+0(SB), Y8
+	VPSHUFB      Y8, Y0, Y8
 	VMOVDQU      constant25<>+0(SB), Y9
 	VPAND        Y9, Y8, Y8
 	VMOVDQU      constant26<>+0(SB), Y9
 	VPSUBB       Y8, Y9, Y8
 	VPSIGNB      Y8, Y7, Y7
 	VPADDB       constant1<>+0(SB), Y7, Y7
-	MOVBLZX      37(R10), R12
-	VPBROADCASTQ (R11)(R12*8), Y8
-	MOVBLZX      45(R10), R12
-	VPBROADCASTQ (R11)(R12*8), Y9
-	MOVBLZX      53(R10), R12
-	VPBROADCASTQ (R11)(R12*8), Y10
-	MOVBLZX      61(R10), R12
-	VPBROADCASTQ (R11)(R12*8), Y11
+	SHRL         $0x08, R13
+	VPBROADCASTQ (R11)(R13*8), Y8
+	SHRL         $0x08, R14
+	VPBROADCASTQ (R11)(R14*8), Y9
+	SHRL         $0x08, R15
+	VPBROADCASTQ (R11)(R15*8), Y10
+	SHRL         $0x08, BP
+	VPBROADCASTQ (R11)(BP*8), Y11
 	VPBLENDD     $0x0c, Y9, Y8, Y8
 	VPBLENDD     $0xc0, Y11, Y10, Y10
 	VPBLENDD     $0xf0, Y10, Y8, Y8
-	VPSHUFB      constant30<>+0(SB), Y0, Y0
+	VMOVDQU      constant30<>+0(SB), Y9
+	VPSHUFB      Y9, Y0, Y0
 	VMOVDQU      constant25<>+0(SB), Y9
 	VPAND        Y9, Y0, Y0
 	VMOVDQU      constant26<>+0(SB), Y9
@@ -1499,8 +1566,8 @@ tile:
 	VPSRLD       $0x1c, Y1, Y1
 	VPAND        constant31<>+0(SB), Y1, Y1
 	VCVTDQ2PS    Y1, Y1
-	VMOVDQU      constant33<>+0(SB), Y2
-	VFMADD213PS  constant32<>+0(SB), Y2, Y1
+	VMOVDQU      constant32<>+0(SB), Y2
+	VFMADD213PS  constant33<>+0(SB), Y2, Y1
 	VMULPS       Y0, Y1, Y1
 	VMOVDQU      Y1, 32(CX)(R9*1)
 	ADDQ         $+66, R10

@@ -7,29 +7,27 @@
 // func iq3_sRowAVX512(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 // Requires: AVX, AVX512BW, AVX512F, AVX512VL, AVX512VNNI, F16C, MMX+
 TEXT ·iq3_sRowAVX512(SB), NOSPLIT, $360-72
-	MOVQ dst+0(FP), AX
-	MOVQ w+8(FP), CX
-	MOVQ blocks+64(FP), DX
-	MOVQ q+32(FP), BX
-	MOVQ d+40(FP), SI
-	MOVQ s+48(FP), DI
-	MOVQ half+56(FP), DI
+	MOVQ blocks+64(FP), AX
+	MOVQ q+32(FP), CX
+	MOVQ d+40(FP), DX
+	MOVQ s+48(FP), BX
+	MOVQ half+56(FP), BX
 	JMP  constants
 
 begin:
-	MOVQ          w+8(FP), DI
-	MOVQ          stride+16(FP), R8
-	IMULQ         n+24(FP), R8
-	ADDQ          R8, DI
-	SUBQ          $+220, DI
-	MOVQ          DI, (SP)
-	MOVQ          DX, R9
-	ANDQ          $+15, R9
-	LEAQ          constant0<>+0(SB), DI
-	SHLQ          $0x02, R9
-	SUBQ          R9, DI
-	VMOVDQU32     64(DI), Z0
-	SHRQ          $0x02, R9
+	MOVQ          w+8(FP), BX
+	MOVQ          stride+16(FP), SI
+	IMULQ         n+24(FP), SI
+	ADDQ          SI, BX
+	SUBQ          $+220, BX
+	MOVQ          BX, (SP)
+	MOVQ          AX, DI
+	ANDQ          $+15, DI
+	LEAQ          constant0<>+0(SB), BX
+	SHLQ          $0x02, DI
+	SUBQ          DI, BX
+	VMOVDQU32     64(BX), Z0
+	SHRQ          $0x02, DI
 	VMOVDQU32     constant1<>+0(SB), Y1
 	VMOVDQU32     Y1, 8(SP)
 	VMOVDQU32     Y1, 40(SP)
@@ -38,68 +36,69 @@ begin:
 	VMOVDQU32     Y1, 136(SP)
 	VMOVDQU32     Y1, 168(SP)
 	VMOVDQU32     Y1, 200(SP)
-	ANDQ          $-16, DX
-	SHLQ          $0x02, DX
-	XORQ          R10, R10
-	XORQ          $+64, R10
-	CMPQ          CX, (SP)
+	ANDQ          $-16, AX
+	SHLQ          $0x02, AX
+	XORQ          R8, R8
+	MOVQ          w+8(FP), SI
+	XORQ          $+64, R8
+	CMPQ          SI, (SP)
 	JHI           skip1
-	VMOVDQU32     74(CX), Y1
-	VINSERTI64X4  $0x01, 184(CX), Z1, Z1
+	VMOVDQU32     74(SI), Y1
+	VINSERTI64X4  $0x01, 184(SI), Z1, Z1
 	VPSHUFB       Z2, Z1, Z1
 	VPERMD        Z1, Z3, Z1
-	VMOVDQU32     Y1, 232(SP)(R10*1)
-	VEXTRACTI64X4 $0x01, Z1, 264(SP)(R10*1)
+	VMOVDQU32     Y1, 232(SP)(R8*1)
+	VEXTRACTI64X4 $0x01, Z1, 264(SP)(R8*1)
 
 skip1:
-	XORQ $+64, R10
-	XORQ $+64, R10
+	XORQ $+64, R8
+	XORQ $+64, R8
 
 row:
 	VPXORD Z1, Z1, Z1
-	MOVQ   CX, R8
-	XORQ   DI, DI
+	MOVQ   w+8(FP), SI
+	XORQ   BX, BX
+	CMPQ   BX, AX
+	JGE    rest
 
 group:
-	CMPQ          DI, DX
-	JGE           rest
-	PREFETCHT1    8192(R8)
-	PREFETCHT0    3072(R8)
-	PREFETCHT1    8256(R8)
-	PREFETCHT0    3136(R8)
-	PREFETCHT1    8320(R8)
-	PREFETCHT0    3200(R8)
-	PREFETCHT1    8384(R8)
-	PREFETCHT0    3264(R8)
-	LEAQ          220(R8), R11
-	XORQ          $+64, R10
-	CMPQ          R11, (SP)
+	PREFETCHT1    8192(SI)
+	PREFETCHT0    3072(SI)
+	PREFETCHT1    8256(SI)
+	PREFETCHT0    3136(SI)
+	PREFETCHT1    8320(SI)
+	PREFETCHT0    3200(SI)
+	PREFETCHT1    8384(SI)
+	PREFETCHT0    3264(SI)
+	LEAQ          220(SI), R9
+	XORQ          $+64, R8
+	CMPQ          R9, (SP)
 	JHI           skip2
-	VMOVDQU32     74(R11), Y19
-	VINSERTI64X4  $0x01, 184(R11), Z19, Z19
+	VMOVDQU32     74(R9), Y19
+	VINSERTI64X4  $0x01, 184(R9), Z19, Z19
 	VPSHUFB       Z2, Z19, Z19
 	VPERMD        Z19, Z3, Z19
-	VMOVDQU32     Y19, 232(SP)(R10*1)
-	VEXTRACTI64X4 $0x01, Z19, 264(SP)(R10*1)
+	VMOVDQU32     Y19, 232(SP)(R8*1)
+	VEXTRACTI64X4 $0x01, Z19, 264(SP)(R8*1)
 
 skip2:
-	XORQ         $+64, R10
-	LEAQ         (BX)(DI*8), R11
-	LEAQ         ·iq3sBook+0(SB), R12
-	VMOVDQU32    2(R8), Z19
-	VPBROADCASTQ 66(R8), Z20
+	XORQ         $+64, R8
+	LEAQ         (CX)(BX*8), R9
+	LEAQ         ·iq3sBook+0(SB), R10
+	VMOVDQU32    2(SI), Z19
+	VPBROADCASTQ 66(SI), Z20
 	VPSHUFB      Z4, Z20, Z20
-	VMOVDQU32    112(R8), Z21
-	VPBROADCASTQ 176(R8), Z22
+	VMOVDQU32    112(SI), Z21
+	VPBROADCASTQ 176(SI), Z22
 	VPSHUFB      Z4, Z22, Z22
 	VPSHUFB      Z5, Z19, Z23
 	VPSRLVD      Z6, Z20, Z24
 	VPTERNLOGD   $0xf8, Z7, Z24, Z23
 	VPXORD       Z24, Z24, Z24
 	KXNORW       K1, K1, K1
-	VPGATHERDD   (R12)(Z23*4), K1, Z24
-	VMOVDQU32    (R11), Z23
-	KMOVQ        232(SP)(R10*1), K1
+	VPGATHERDD   (R10)(Z23*4), K1, Z24
+	VMOVDQU32    (R9), Z23
+	KMOVQ        232(SP)(R8*1), K1
 	VPSUBB       Z23, Z8, K1, Z23
 	VPXORD       Z25, Z25, Z25
 	VPDPBUSD     Z23, Z24, Z25
@@ -108,9 +107,9 @@ skip2:
 	VPTERNLOGD   $0xf8, Z7, Z24, Z23
 	VPXORD       Z24, Z24, Z24
 	KXNORW       K1, K1, K1
-	VPGATHERDD   (R12)(Z23*4), K1, Z24
-	VMOVDQU32    256(R11), Z23
-	KMOVQ        264(SP)(R10*1), K1
+	VPGATHERDD   (R10)(Z23*4), K1, Z24
+	VMOVDQU32    256(R9), Z23
+	KMOVQ        264(SP)(R8*1), K1
 	VPSUBB       Z23, Z8, K1, Z23
 	VPXORD       Z26, Z26, Z26
 	VPDPBUSD     Z23, Z24, Z26
@@ -119,9 +118,9 @@ skip2:
 	VPTERNLOGD   $0xf8, Z7, Z24, Z23
 	VPXORD       Z24, Z24, Z24
 	KXNORW       K1, K1, K1
-	VPGATHERDD   (R12)(Z23*4), K1, Z24
-	VMOVDQU32    64(R11), Z23
-	KMOVQ        240(SP)(R10*1), K1
+	VPGATHERDD   (R10)(Z23*4), K1, Z24
+	VMOVDQU32    64(R9), Z23
+	KMOVQ        240(SP)(R8*1), K1
 	VPSUBB       Z23, Z8, K1, Z23
 	VPDPBUSD     Z23, Z24, Z25
 	VPSHUFB      Z9, Z21, Z23
@@ -129,9 +128,9 @@ skip2:
 	VPTERNLOGD   $0xf8, Z7, Z24, Z23
 	VPXORD       Z24, Z24, Z24
 	KXNORW       K1, K1, K1
-	VPGATHERDD   (R12)(Z23*4), K1, Z24
-	VMOVDQU32    320(R11), Z23
-	KMOVQ        272(SP)(R10*1), K1
+	VPGATHERDD   (R10)(Z23*4), K1, Z24
+	VMOVDQU32    320(R9), Z23
+	KMOVQ        272(SP)(R8*1), K1
 	VPSUBB       Z23, Z8, K1, Z23
 	VPDPBUSD     Z23, Z24, Z26
 	VPSHUFB      Z11, Z19, Z23
@@ -139,9 +138,9 @@ skip2:
 	VPTERNLOGD   $0xf8, Z7, Z24, Z23
 	VPXORD       Z24, Z24, Z24
 	KXNORW       K1, K1, K1
-	VPGATHERDD   (R12)(Z23*4), K1, Z24
-	VMOVDQU32    128(R11), Z23
-	KMOVQ        248(SP)(R10*1), K1
+	VPGATHERDD   (R10)(Z23*4), K1, Z24
+	VMOVDQU32    128(R9), Z23
+	KMOVQ        248(SP)(R8*1), K1
 	VPSUBB       Z23, Z8, K1, Z23
 	VPDPBUSD     Z23, Z24, Z25
 	VPSHUFB      Z11, Z21, Z23
@@ -149,9 +148,9 @@ skip2:
 	VPTERNLOGD   $0xf8, Z7, Z24, Z23
 	VPXORD       Z24, Z24, Z24
 	KXNORW       K1, K1, K1
-	VPGATHERDD   (R12)(Z23*4), K1, Z24
-	VMOVDQU32    384(R11), Z23
-	KMOVQ        280(SP)(R10*1), K1
+	VPGATHERDD   (R10)(Z23*4), K1, Z24
+	VMOVDQU32    384(R9), Z23
+	KMOVQ        280(SP)(R8*1), K1
 	VPSUBB       Z23, Z8, K1, Z23
 	VPDPBUSD     Z23, Z24, Z26
 	VPSHUFB      Z13, Z19, Z19
@@ -159,9 +158,9 @@ skip2:
 	VPTERNLOGD   $0xf8, Z7, Z20, Z19
 	VPXORD       Z20, Z20, Z20
 	KXNORW       K1, K1, K1
-	VPGATHERDD   (R12)(Z19*4), K1, Z20
-	VMOVDQU32    192(R11), Z19
-	KMOVQ        256(SP)(R10*1), K1
+	VPGATHERDD   (R10)(Z19*4), K1, Z20
+	VMOVDQU32    192(R9), Z19
+	KMOVQ        256(SP)(R8*1), K1
 	VPSUBB       Z19, Z8, K1, Z19
 	VPDPBUSD     Z19, Z20, Z25
 	VPSHUFB      Z13, Z21, Z19
@@ -169,9 +168,9 @@ skip2:
 	VPTERNLOGD   $0xf8, Z7, Z20, Z19
 	VPXORD       Z20, Z20, Z20
 	KXNORW       K1, K1, K1
-	VPGATHERDD   (R12)(Z19*4), K1, Z20
-	VMOVDQU32    448(R11), Z19
-	KMOVQ        288(SP)(R10*1), K1
+	VPGATHERDD   (R10)(Z19*4), K1, Z20
+	VMOVDQU32    448(R9), Z19
+	KMOVQ        288(SP)(R8*1), K1
 	VPSUBB       Z19, Z8, K1, Z19
 	VPDPBUSD     Z19, Z20, Z26
 	VMOVDQU32    Z25, Z19
@@ -179,102 +178,103 @@ skip2:
 	VMOVDQU32    Z25, Z20
 	VPERMT2D     Z26, Z16, Z20
 	VPADDD       Z19, Z20, Z20
-	VPBROADCASTD 106(R8), Z19
-	VPBROADCASTD 216(R8), K2, Z19
+	VPBROADCASTD 106(SI), Z19
+	VPBROADCASTD 216(SI), K2, Z19
 	VPSRLVD      Z17, Z19, Z19
-	VCVTPH2PS    (R8), X21
+	VCVTPH2PS    (SI), X21
 	VBROADCASTSS X21, Z21
-	VCVTPH2PS    110(R8), X22
+	VCVTPH2PS    110(SI), X22
 	VBROADCASTSS X22, K2, Z21
 	VPERMD       Z18, Z19, Z19
 	VMULPS       Z21, Z19, Z19
-	VMOVDQU32    (SI)(DI*1), Z21
+	VMOVDQU32    (DX)(BX*1), Z21
 	VCVTDQ2PS    Z20, Z20
 	VMULPS       Z21, Z19, Z19
 	VFMADD231PS  Z19, Z20, Z1
-	XORQ         $+64, R10
-	ADDQ         $+220, R8
-	ADDQ         $+64, DI
-	JMP          group
+	XORQ         $+64, R8
+	ADDQ         $+220, SI
+	ADDQ         $+64, BX
+	CMPQ         BX, AX
+	JL           group
 
 rest:
-	CMPQ R9, $0x00
+	CMPQ DI, $0x00
 	JE   done
-	CMPQ R8, (SP)
+	CMPQ SI, (SP)
 	JLS  inPlace
-	MOVQ R9, R11
-	LEAQ 8(SP), R12
+	MOVQ DI, R9
+	LEAQ 8(SP), R10
 
 copy:
-	MOVWLZX   (R8), R13
-	MOVW      R13, (R12)
-	ADDQ      $+2, R8
-	ADDQ      $+2, R12
-	VMOVDQU32 (R8), Y19
-	VMOVDQU32 Y19, (R12)
-	ADDQ      $+32, R8
-	ADDQ      $+32, R12
-	VMOVDQU32 (R8), Y19
-	VMOVDQU32 Y19, (R12)
-	ADDQ      $+32, R8
-	ADDQ      $+32, R12
-	VMOVDQU32 (R8), Y19
-	VMOVDQU32 Y19, (R12)
-	ADDQ      $+32, R8
-	ADDQ      $+32, R12
-	MOVL      (R8), R13
-	MOVL      R13, (R12)
-	ADDQ      $+4, R8
-	ADDQ      $+4, R12
-	MOVL      (R8), R13
-	MOVL      R13, (R12)
-	ADDQ      $+4, R8
-	ADDQ      $+4, R12
-	MOVL      (R8), R13
-	MOVL      R13, (R12)
-	ADDQ      $+4, R8
-	ADDQ      $+4, R12
-	SUBQ      $+8, R11
+	MOVWLZX   (SI), R11
+	MOVW      R11, (R10)
+	ADDQ      $+2, SI
+	ADDQ      $+2, R10
+	VMOVDQU32 (SI), Y19
+	VMOVDQU32 Y19, (R10)
+	ADDQ      $+32, SI
+	ADDQ      $+32, R10
+	VMOVDQU32 (SI), Y19
+	VMOVDQU32 Y19, (R10)
+	ADDQ      $+32, SI
+	ADDQ      $+32, R10
+	VMOVDQU32 (SI), Y19
+	VMOVDQU32 Y19, (R10)
+	ADDQ      $+32, SI
+	ADDQ      $+32, R10
+	MOVL      (SI), R11
+	MOVL      R11, (R10)
+	ADDQ      $+4, SI
+	ADDQ      $+4, R10
+	MOVL      (SI), R11
+	MOVL      R11, (R10)
+	ADDQ      $+4, SI
+	ADDQ      $+4, R10
+	MOVL      (SI), R11
+	MOVL      R11, (R10)
+	ADDQ      $+4, SI
+	ADDQ      $+4, R10
+	SUBQ      $+8, R9
 	JG        copy
-	LEAQ      8(SP), R8
+	LEAQ      8(SP), SI
 
 inPlace:
-	VMOVDQU32     74(R8), Y19
-	VINSERTI64X4  $0x01, 184(R8), Z19, Z19
+	VMOVDQU32     74(SI), Y19
+	VINSERTI64X4  $0x01, 184(SI), Z19, Z19
 	VPSHUFB       Z2, Z19, Z19
 	VPERMD        Z19, Z3, Z19
-	VMOVDQU32     Y19, 232(SP)(R10*1)
-	VEXTRACTI64X4 $0x01, Z19, 264(SP)(R10*1)
-	MOVQ          stride+16(FP), R11
-	ADDQ          CX, R11
-	XORQ          $+64, R10
-	CMPQ          R11, (SP)
+	VMOVDQU32     Y19, 232(SP)(R8*1)
+	VEXTRACTI64X4 $0x01, Z19, 264(SP)(R8*1)
+	MOVQ          stride+16(FP), R9
+	ADDQ          w+8(FP), R9
+	XORQ          $+64, R8
+	CMPQ          R9, (SP)
 	JHI           skip3
-	VMOVDQU32     74(R11), Y19
-	VINSERTI64X4  $0x01, 184(R11), Z19, Z19
+	VMOVDQU32     74(R9), Y19
+	VINSERTI64X4  $0x01, 184(R9), Z19, Z19
 	VPSHUFB       Z2, Z19, Z19
 	VPERMD        Z19, Z3, Z19
-	VMOVDQU32     Y19, 232(SP)(R10*1)
-	VEXTRACTI64X4 $0x01, Z19, 264(SP)(R10*1)
+	VMOVDQU32     Y19, 232(SP)(R8*1)
+	VEXTRACTI64X4 $0x01, Z19, 264(SP)(R8*1)
 
 skip3:
-	XORQ         $+64, R10
-	LEAQ         (BX)(DI*8), R11
-	LEAQ         ·iq3sBook+0(SB), R12
-	VMOVDQU32    2(R8), Z19
-	VPBROADCASTQ 66(R8), Z20
+	XORQ         $+64, R8
+	LEAQ         (CX)(BX*8), R9
+	LEAQ         ·iq3sBook+0(SB), R10
+	VMOVDQU32    2(SI), Z19
+	VPBROADCASTQ 66(SI), Z20
 	VPSHUFB      Z4, Z20, Z20
-	VMOVDQU32    112(R8), Z21
-	VPBROADCASTQ 176(R8), Z22
+	VMOVDQU32    112(SI), Z21
+	VPBROADCASTQ 176(SI), Z22
 	VPSHUFB      Z4, Z22, Z22
 	VPSHUFB      Z5, Z19, Z23
 	VPSRLVD      Z6, Z20, Z24
 	VPTERNLOGD   $0xf8, Z7, Z24, Z23
 	VPXORD       Z24, Z24, Z24
 	KXNORW       K1, K1, K1
-	VPGATHERDD   (R12)(Z23*4), K1, Z24
-	VMOVDQU32    (R11), Z23
-	KMOVQ        232(SP)(R10*1), K1
+	VPGATHERDD   (R10)(Z23*4), K1, Z24
+	VMOVDQU32    (R9), Z23
+	KMOVQ        232(SP)(R8*1), K1
 	VPSUBB       Z23, Z8, K1, Z23
 	VPXORD       Z25, Z25, Z25
 	VPDPBUSD     Z23, Z24, Z25
@@ -283,9 +283,9 @@ skip3:
 	VPTERNLOGD   $0xf8, Z7, Z24, Z23
 	VPXORD       Z24, Z24, Z24
 	KXNORW       K1, K1, K1
-	VPGATHERDD   (R12)(Z23*4), K1, Z24
-	VMOVDQU32    256(R11), Z23
-	KMOVQ        264(SP)(R10*1), K1
+	VPGATHERDD   (R10)(Z23*4), K1, Z24
+	VMOVDQU32    256(R9), Z23
+	KMOVQ        264(SP)(R8*1), K1
 	VPSUBB       Z23, Z8, K1, Z23
 	VPXORD       Z26, Z26, Z26
 	VPDPBUSD     Z23, Z24, Z26
@@ -294,9 +294,9 @@ skip3:
 	VPTERNLOGD   $0xf8, Z7, Z24, Z23
 	VPXORD       Z24, Z24, Z24
 	KXNORW       K1, K1, K1
-	VPGATHERDD   (R12)(Z23*4), K1, Z24
-	VMOVDQU32    64(R11), Z23
-	KMOVQ        240(SP)(R10*1), K1
+	VPGATHERDD   (R10)(Z23*4), K1, Z24
+	VMOVDQU32    64(R9), Z23
+	KMOVQ        240(SP)(R8*1), K1
 	VPSUBB       Z23, Z8, K1, Z23
 	VPDPBUSD     Z23, Z24, Z25
 	VPSHUFB      Z9, Z21, Z23
@@ -304,9 +304,9 @@ skip3:
 	VPTERNLOGD   $0xf8, Z7, Z24, Z23
 	VPXORD       Z24, Z24, Z24
 	KXNORW       K1, K1, K1
-	VPGATHERDD   (R12)(Z23*4), K1, Z24
-	VMOVDQU32    320(R11), Z23
-	KMOVQ        272(SP)(R10*1), K1
+	VPGATHERDD   (R10)(Z23*4), K1, Z24
+	VMOVDQU32    320(R9), Z23
+	KMOVQ        272(SP)(R8*1), K1
 	VPSUBB       Z23, Z8, K1, Z23
 	VPDPBUSD     Z23, Z24, Z26
 	VPSHUFB      Z11, Z19, Z23
@@ -314,9 +314,9 @@ skip3:
 	VPTERNLOGD   $0xf8, Z7, Z24, Z23
 	VPXORD       Z24, Z24, Z24
 	KXNORW       K1, K1, K1
-	VPGATHERDD   (R12)(Z23*4), K1, Z24
-	VMOVDQU32    128(R11), Z23
-	KMOVQ        248(SP)(R10*1), K1
+	VPGATHERDD   (R10)(Z23*4), K1, Z24
+	VMOVDQU32    128(R9), Z23
+	KMOVQ        248(SP)(R8*1), K1
 	VPSUBB       Z23, Z8, K1, Z23
 	VPDPBUSD     Z23, Z24, Z25
 	VPSHUFB      Z11, Z21, Z23
@@ -324,9 +324,9 @@ skip3:
 	VPTERNLOGD   $0xf8, Z7, Z24, Z23
 	VPXORD       Z24, Z24, Z24
 	KXNORW       K1, K1, K1
-	VPGATHERDD   (R12)(Z23*4), K1, Z24
-	VMOVDQU32    384(R11), Z23
-	KMOVQ        280(SP)(R10*1), K1
+	VPGATHERDD   (R10)(Z23*4), K1, Z24
+	VMOVDQU32    384(R9), Z23
+	KMOVQ        280(SP)(R8*1), K1
 	VPSUBB       Z23, Z8, K1, Z23
 	VPDPBUSD     Z23, Z24, Z26
 	VPSHUFB      Z13, Z19, Z19
@@ -334,9 +334,9 @@ skip3:
 	VPTERNLOGD   $0xf8, Z7, Z20, Z19
 	VPXORD       Z20, Z20, Z20
 	KXNORW       K1, K1, K1
-	VPGATHERDD   (R12)(Z19*4), K1, Z20
-	VMOVDQU32    192(R11), Z19
-	KMOVQ        256(SP)(R10*1), K1
+	VPGATHERDD   (R10)(Z19*4), K1, Z20
+	VMOVDQU32    192(R9), Z19
+	KMOVQ        256(SP)(R8*1), K1
 	VPSUBB       Z19, Z8, K1, Z19
 	VPDPBUSD     Z19, Z20, Z25
 	VPSHUFB      Z13, Z21, Z19
@@ -344,9 +344,9 @@ skip3:
 	VPTERNLOGD   $0xf8, Z7, Z20, Z19
 	VPXORD       Z20, Z20, Z20
 	KXNORW       K1, K1, K1
-	VPGATHERDD   (R12)(Z19*4), K1, Z20
-	VMOVDQU32    448(R11), Z19
-	KMOVQ        288(SP)(R10*1), K1
+	VPGATHERDD   (R10)(Z19*4), K1, Z20
+	VMOVDQU32    448(R9), Z19
+	KMOVQ        288(SP)(R8*1), K1
 	VPSUBB       Z19, Z8, K1, Z19
 	VPDPBUSD     Z19, Z20, Z26
 	VMOVDQU32    Z25, Z19
@@ -354,23 +354,24 @@ skip3:
 	VMOVDQU32    Z25, Z20
 	VPERMT2D     Z26, Z16, Z20
 	VPADDD       Z19, Z20, Z20
-	VPBROADCASTD 106(R8), Z19
-	VPBROADCASTD 216(R8), K2, Z19
+	VPBROADCASTD 106(SI), Z19
+	VPBROADCASTD 216(SI), K2, Z19
 	VPSRLVD      Z17, Z19, Z19
-	VCVTPH2PS    (R8), X21
+	VCVTPH2PS    (SI), X21
 	VBROADCASTSS X21, Z21
-	VCVTPH2PS    110(R8), X22
+	VCVTPH2PS    110(SI), X22
 	VBROADCASTSS X22, K2, Z21
 	VPERMD       Z18, Z19, Z19
 	VMULPS       Z21, Z19, Z19
 	VPANDD       Z0, Z19, Z19
-	VMOVDQU32    (SI)(DI*1), Z21
+	VMOVDQU32    (DX)(BX*1), Z21
 	VCVTDQ2PS    Z20, Z20
 	VMULPS       Z21, Z19, Z19
 	VFMADD231PS  Z19, Z20, Z1
-	XORQ         $+64, R10
+	XORQ         $+64, R8
 
 done:
+	MOVQ          dst+0(FP), BX
 	VPERMILPS     $0x4e, Z1, Z19
 	VADDPS        Z1, Z19, Z19
 	VPERMILPS     $0xb1, Z19, Z1
@@ -379,9 +380,10 @@ done:
 	VADDPS        Z19, Z1, Z1
 	VEXTRACTI32X4 $0x02, Z1, X19
 	VADDPS        X1, X19, X19
-	VMOVSS        X19, (AX)
-	ADDQ          $0x04, AX
-	ADDQ          stride+16(FP), CX
+	VMOVSS        X19, (BX)
+	ADDQ          $0x04, dst+0(FP)
+	MOVQ          stride+16(FP), BX
+	ADDQ          BX, w+8(FP)
 	DECQ          n+24(FP)
 	JG            row
 	VZEROUPPER
@@ -405,8 +407,8 @@ constants:
 	VMOVDQU32 constant16<>+0(SB), Z14
 	VMOVDQU32 constant17<>+0(SB), Z13
 	VMOVDQU32 constant18<>+0(SB), Z4
-	MOVL      $0x0000ff00, DI
-	KMOVD     DI, K2
+	MOVL      $0x0000ff00, BX
+	KMOVD     BX, K2
 	JMP       begin
 
 DATA constant0<>+0(SB)/8, $0xffffffffffffffff
@@ -790,192 +792,193 @@ GLOBL constant19<>(SB), RODATA|NOPTR, $64
 // func iq3_sRowAVX2(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 // Requires: AVX, AVX2, F16C, FMA3, MMX+
 TEXT ·iq3_sRowAVX2(SB), NOSPLIT, $0-72
-	MOVQ dst+0(FP), AX
-	MOVQ w+8(FP), CX
-	MOVQ blocks+64(FP), DX
-	MOVQ q+32(FP), BX
-	MOVQ d+40(FP), SI
-	MOVQ s+48(FP), DI
-	MOVQ half+56(FP), DI
+	MOVQ blocks+64(FP), AX
+	MOVQ q+32(FP), CX
+	MOVQ d+40(FP), DX
+	MOVQ s+48(FP), BX
+	MOVQ half+56(FP), BX
 	JMP  constants
 
 begin:
-	ANDQ $-8, DX
-	SHLQ $0x02, DX
+	ANDQ $-8, AX
+	SHLQ $0x02, AX
 
 row:
 	VPXOR Y0, Y0, Y0
-	MOVQ  CX, R8
-	XORQ  DI, DI
+	MOVQ  w+8(FP), SI
+	XORQ  BX, BX
+	CMPQ  BX, AX
+	JGE   rest
 
 group:
-	CMPQ         DI, DX
-	JGE          rest
-	PREFETCHT1   8192(R8)
-	PREFETCHT0   3072(R8)
-	PREFETCHT1   8256(R8)
-	PREFETCHT0   3136(R8)
-	VPERMQ       $0xd8, 74(R8), Y1
+	PREFETCHT1   8192(SI)
+	PREFETCHT0   3072(SI)
+	PREFETCHT1   8256(SI)
+	PREFETCHT0   3136(SI)
+	VPERMQ       $0xd8, 74(SI), Y1
 	VPADDB       Y1, Y1, Y2
 	VPUNPCKLBW   Y1, Y2, Y3
 	VPUNPCKHBW   Y1, Y2, Y1
-	LEAQ         (BX)(DI*8), R9
-	LEAQ         ·iq3sBook+0(SB), R10
-	VMOVDQU      2(R8), Y2
-	VPBROADCASTQ 66(R8), Y8
-	VPSHUFB      constant20<>+0(SB), Y8, Y8
-	VPSHUFB      constant21<>+0(SB), Y2, Y9
-	VPSRLVD      constant22<>+0(SB), Y8, Y10
+	LEAQ         (CX)(BX*8), DI
+	LEAQ         ·iq3sBook+0(SB), R8
+	VMOVDQU      2(SI), Y2
+	VPBROADCASTQ 66(SI), Y7
+	VPSHUFB      constant20<>+0(SB), Y7, Y7
+	VPSHUFB      constant21<>+0(SB), Y2, Y8
+	VPSRLVD      constant22<>+0(SB), Y7, Y9
+	VPAND        constant23<>+0(SB), Y9, Y9
+	VPOR         Y9, Y8, Y8
+	VPXOR        Y9, Y9, Y9
+	VPCMPEQD     Y10, Y10, Y10
+	VPGATHERDD   Y10, (R8)(Y8*4), Y9
+	VMOVDQU      (DI), Y8
+	VPSHUFB      constant24<>+0(SB), Y3, Y10
+	VPAND        Y4, Y10, Y10
+	VPSUBB       Y10, Y5, Y10
+	VPSIGNB      Y10, Y8, Y8
+	VPMADDUBSW   Y8, Y9, Y8
+	VPSHUFB      constant27<>+0(SB), Y2, Y9
+	VPSRLVD      constant28<>+0(SB), Y7, Y10
 	VPAND        constant23<>+0(SB), Y10, Y10
 	VPOR         Y10, Y9, Y9
 	VPXOR        Y10, Y10, Y10
 	VPCMPEQD     Y11, Y11, Y11
-	VPGATHERDD   Y11, (R10)(Y9*4), Y10
-	VMOVDQU      (R9), Y9
-	VPSHUFB      constant24<>+0(SB), Y3, Y11
+	VPGATHERDD   Y11, (R8)(Y9*4), Y10
+	VMOVDQU      64(DI), Y9
+	VPSHUFB      constant29<>+0(SB), Y3, Y11
 	VPAND        Y4, Y11, Y11
 	VPSUBB       Y11, Y5, Y11
 	VPSIGNB      Y11, Y9, Y9
 	VPMADDUBSW   Y9, Y10, Y9
-	VPSHUFB      constant27<>+0(SB), Y2, Y10
-	VPSRLVD      constant28<>+0(SB), Y8, Y11
-	VPAND        constant23<>+0(SB), Y11, Y11
-	VPOR         Y11, Y10, Y10
-	VPXOR        Y11, Y11, Y11
-	VPCMPEQD     Y12, Y12, Y12
-	VPGATHERDD   Y12, (R10)(Y10*4), Y11
-	VMOVDQU      64(R9), Y10
-	VPSHUFB      constant29<>+0(SB), Y3, Y12
-	VPAND        Y4, Y12, Y12
-	VPSUBB       Y12, Y5, Y12
-	VPSIGNB      Y12, Y10, Y10
-	VPMADDUBSW   Y10, Y11, Y10
-	VPADDW       Y9, Y10, Y10
-	VPSHUFB      constant30<>+0(SB), Y2, Y9
-	VPSRLVD      constant31<>+0(SB), Y8, Y11
-	VPAND        constant23<>+0(SB), Y11, Y11
-	VPOR         Y11, Y9, Y9
-	VPXOR        Y11, Y11, Y11
-	VPCMPEQD     Y12, Y12, Y12
-	VPGATHERDD   Y12, (R10)(Y9*4), Y11
-	VMOVDQU      128(R9), Y9
-	VPSHUFB      constant32<>+0(SB), Y3, Y12
-	VPAND        Y4, Y12, Y12
-	VPSUBB       Y12, Y5, Y12
-	VPSIGNB      Y12, Y9, Y9
-	VPMADDUBSW   Y9, Y11, Y9
-	VPADDW       Y10, Y9, Y9
+	VPADDW       Y8, Y9, Y9
+	VPSHUFB      constant30<>+0(SB), Y2, Y8
+	VPSRLVD      constant31<>+0(SB), Y7, Y10
+	VPAND        constant23<>+0(SB), Y10, Y10
+	VPOR         Y10, Y8, Y8
+	VPXOR        Y10, Y10, Y10
+	VPCMPEQD     Y11, Y11, Y11
+	VPGATHERDD   Y11, (R8)(Y8*4), Y10
+	VMOVDQU      128(DI), Y8
+	VPSHUFB      constant32<>+0(SB), Y3, Y11
+	VPAND        Y4, Y11, Y11
+	VPSUBB       Y11, Y5, Y11
+	VPSIGNB      Y11, Y8, Y8
+	VPMADDUBSW   Y8, Y10, Y8
+	VPADDW       Y9, Y8, Y8
 	VPSHUFB      constant33<>+0(SB), Y2, Y2
-	VPSRLVD      constant34<>+0(SB), Y8, Y8
-	VPAND        constant23<>+0(SB), Y8, Y8
-	VPOR         Y8, Y2, Y2
-	VPXOR        Y8, Y8, Y8
-	VPCMPEQD     Y10, Y10, Y10
-	VPGATHERDD   Y10, (R10)(Y2*4), Y8
-	VMOVDQU      192(R9), Y2
+	VPSRLVD      constant34<>+0(SB), Y7, Y7
+	VPAND        constant23<>+0(SB), Y7, Y7
+	VPOR         Y7, Y2, Y2
+	VPXOR        Y7, Y7, Y7
+	VPCMPEQD     Y9, Y9, Y9
+	VPGATHERDD   Y9, (R8)(Y2*4), Y7
+	VMOVDQU      192(DI), Y2
 	VPSHUFB      constant35<>+0(SB), Y3, Y3
 	VPAND        Y4, Y3, Y3
 	VPSUBB       Y3, Y5, Y3
 	VPSIGNB      Y3, Y2, Y2
-	VPMADDUBSW   Y2, Y8, Y2
-	VPADDW       Y9, Y2, Y2
+	VPMADDUBSW   Y2, Y7, Y2
+	VPADDW       Y8, Y2, Y2
 	VPMADDWD     Y6, Y2, Y2
-	VMOVDQU      34(R8), Y3
-	VPBROADCASTQ 66(R8), Y8
-	VPSHUFB      constant37<>+0(SB), Y8, Y8
-	VPSHUFB      constant21<>+0(SB), Y3, Y9
-	VPSRLVD      constant22<>+0(SB), Y8, Y10
+	VMOVDQU      34(SI), Y3
+	VPBROADCASTQ 66(SI), Y7
+	VPSHUFB      constant37<>+0(SB), Y7, Y7
+	VPSHUFB      constant21<>+0(SB), Y3, Y8
+	VPSRLVD      constant22<>+0(SB), Y7, Y9
+	VPAND        constant23<>+0(SB), Y9, Y9
+	VPOR         Y9, Y8, Y8
+	VPXOR        Y9, Y9, Y9
+	VPCMPEQD     Y10, Y10, Y10
+	VPGATHERDD   Y10, (R8)(Y8*4), Y9
+	VMOVDQU      32(DI), Y8
+	VPSHUFB      constant24<>+0(SB), Y1, Y10
+	VPAND        Y4, Y10, Y10
+	VPSUBB       Y10, Y5, Y10
+	VPSIGNB      Y10, Y8, Y8
+	VPMADDUBSW   Y8, Y9, Y8
+	VPSHUFB      constant27<>+0(SB), Y3, Y9
+	VPSRLVD      constant28<>+0(SB), Y7, Y10
 	VPAND        constant23<>+0(SB), Y10, Y10
 	VPOR         Y10, Y9, Y9
 	VPXOR        Y10, Y10, Y10
 	VPCMPEQD     Y11, Y11, Y11
-	VPGATHERDD   Y11, (R10)(Y9*4), Y10
-	VMOVDQU      32(R9), Y9
-	VPSHUFB      constant24<>+0(SB), Y1, Y11
+	VPGATHERDD   Y11, (R8)(Y9*4), Y10
+	VMOVDQU      96(DI), Y9
+	VPSHUFB      constant29<>+0(SB), Y1, Y11
 	VPAND        Y4, Y11, Y11
 	VPSUBB       Y11, Y5, Y11
 	VPSIGNB      Y11, Y9, Y9
 	VPMADDUBSW   Y9, Y10, Y9
-	VPSHUFB      constant27<>+0(SB), Y3, Y10
-	VPSRLVD      constant28<>+0(SB), Y8, Y11
-	VPAND        constant23<>+0(SB), Y11, Y11
-	VPOR         Y11, Y10, Y10
-	VPXOR        Y11, Y11, Y11
-	VPCMPEQD     Y12, Y12, Y12
-	VPGATHERDD   Y12, (R10)(Y10*4), Y11
-	VMOVDQU      96(R9), Y10
-	VPSHUFB      constant29<>+0(SB), Y1, Y12
-	VPAND        Y4, Y12, Y12
-	VPSUBB       Y12, Y5, Y12
-	VPSIGNB      Y12, Y10, Y10
-	VPMADDUBSW   Y10, Y11, Y10
-	VPADDW       Y9, Y10, Y10
-	VPSHUFB      constant30<>+0(SB), Y3, Y9
-	VPSRLVD      constant31<>+0(SB), Y8, Y11
-	VPAND        constant23<>+0(SB), Y11, Y11
-	VPOR         Y11, Y9, Y9
-	VPXOR        Y11, Y11, Y11
-	VPCMPEQD     Y12, Y12, Y12
-	VPGATHERDD   Y12, (R10)(Y9*4), Y11
-	VMOVDQU      160(R9), Y9
-	VPSHUFB      constant32<>+0(SB), Y1, Y12
-	VPAND        Y4, Y12, Y12
-	VPSUBB       Y12, Y5, Y12
-	VPSIGNB      Y12, Y9, Y9
-	VPMADDUBSW   Y9, Y11, Y9
-	VPADDW       Y10, Y9, Y9
+	VPADDW       Y8, Y9, Y9
+	VPSHUFB      constant30<>+0(SB), Y3, Y8
+	VPSRLVD      constant31<>+0(SB), Y7, Y10
+	VPAND        constant23<>+0(SB), Y10, Y10
+	VPOR         Y10, Y8, Y8
+	VPXOR        Y10, Y10, Y10
+	VPCMPEQD     Y11, Y11, Y11
+	VPGATHERDD   Y11, (R8)(Y8*4), Y10
+	VMOVDQU      160(DI), Y8
+	VPSHUFB      constant32<>+0(SB), Y1, Y11
+	VPAND        Y4, Y11, Y11
+	VPSUBB       Y11, Y5, Y11
+	VPSIGNB      Y11, Y8, Y8
+	VPMADDUBSW   Y8, Y10, Y8
+	VPADDW       Y9, Y8, Y8
 	VPSHUFB      constant33<>+0(SB), Y3, Y3
-	VPSRLVD      constant34<>+0(SB), Y8, Y8
-	VPAND        constant23<>+0(SB), Y8, Y8
-	VPOR         Y8, Y3, Y3
-	VPXOR        Y8, Y8, Y8
-	VPCMPEQD     Y10, Y10, Y10
-	VPGATHERDD   Y10, (R10)(Y3*4), Y8
-	VMOVDQU      224(R9), Y3
+	VPSRLVD      constant34<>+0(SB), Y7, Y7
+	VPAND        constant23<>+0(SB), Y7, Y7
+	VPOR         Y7, Y3, Y3
+	VPXOR        Y7, Y7, Y7
+	VPCMPEQD     Y9, Y9, Y9
+	VPGATHERDD   Y9, (R8)(Y3*4), Y7
+	VMOVDQU      224(DI), Y3
 	VPSHUFB      constant35<>+0(SB), Y1, Y1
 	VPAND        Y4, Y1, Y1
 	VPSUBB       Y1, Y5, Y1
 	VPSIGNB      Y1, Y3, Y3
-	VPMADDUBSW   Y3, Y8, Y1
-	VPADDW       Y9, Y1, Y1
+	VPMADDUBSW   Y3, Y7, Y1
+	VPADDW       Y8, Y1, Y1
 	VPMADDWD     Y6, Y1, Y1
 	VSHUFPS      $0x88, Y1, Y2, Y3
 	VSHUFPS      $0xdd, Y1, Y2, Y1
 	VPADDD       Y3, Y1, Y1
 	VPERMQ       $0xd8, Y1, Y1
-	VPBROADCASTD 106(R8), Y2
+	VPBROADCASTD 106(SI), Y2
 	VPSRLVD      constant38<>+0(SB), Y2, Y2
-	VCVTPH2PS    (R8), X3
+	VCVTPH2PS    (SI), X3
 	VBROADCASTSS X3, Y3
 	VPAND        constant39<>+0(SB), Y2, Y2
 	VCVTDQ2PS    Y2, Y2
-	VFMADD213PS  constant40<>+0(SB), Y7, Y2
+	VMOVDQU      constant40<>+0(SB), Y7
+	VFMADD213PS  constant41<>+0(SB), Y7, Y2
 	VMULPS       Y3, Y2, Y2
-	VMOVDQU      (SI)(DI*1), Y3
+	VMOVDQU      (DX)(BX*1), Y3
 	VCVTDQ2PS    Y1, Y1
 	VMULPS       Y3, Y2, Y2
 	VFMADD231PS  Y2, Y1, Y0
-	ADDQ         $+110, R8
-	ADDQ         $+32, DI
-	JMP          group
+	ADDQ         $+110, SI
+	ADDQ         $+32, BX
+	CMPQ         BX, AX
+	JL           group
 
 rest:
+	MOVQ         dst+0(FP), BX
 	VPERMILPS    $0x4e, Y0, Y1
 	VADDPS       Y0, Y1, Y1
 	VPERMILPS    $0xb1, Y1, Y0
 	VADDPS       Y0, Y1, Y1
 	VEXTRACTI128 $0x01, Y1, X0
 	VADDPS       X1, X0, X0
-	VMOVSS       X0, (AX)
-	ADDQ         $0x04, AX
-	ADDQ         stride+16(FP), CX
+	VMOVSS       X0, (BX)
+	ADDQ         $0x04, dst+0(FP)
+	MOVQ         stride+16(FP), BX
+	ADDQ         BX, w+8(FP)
 	DECQ         n+24(FP)
 	JG           row
 	VZEROUPPER
 	RET
 
 constants:
-	VMOVDQU constant41<>+0(SB), Y7
 	VMOVDQU constant36<>+0(SB), Y6
 	VMOVDQU constant26<>+0(SB), Y5
 	VMOVDQU constant25<>+0(SB), Y4
@@ -1101,16 +1104,16 @@ DATA constant39<>+16(SB)/8, $0x0000000f0000000f
 DATA constant39<>+24(SB)/8, $0x0000000f0000000f
 GLOBL constant39<>(SB), RODATA|NOPTR, $32
 
-DATA constant40<>+0(SB)/8, $0x3f8000003f800000
-DATA constant40<>+8(SB)/8, $0x3f8000003f800000
-DATA constant40<>+16(SB)/8, $0x3f8000003f800000
-DATA constant40<>+24(SB)/8, $0x3f8000003f800000
+DATA constant40<>+0(SB)/8, $0x4000000040000000
+DATA constant40<>+8(SB)/8, $0x4000000040000000
+DATA constant40<>+16(SB)/8, $0x4000000040000000
+DATA constant40<>+24(SB)/8, $0x4000000040000000
 GLOBL constant40<>(SB), RODATA|NOPTR, $32
 
-DATA constant41<>+0(SB)/8, $0x4000000040000000
-DATA constant41<>+8(SB)/8, $0x4000000040000000
-DATA constant41<>+16(SB)/8, $0x4000000040000000
-DATA constant41<>+24(SB)/8, $0x4000000040000000
+DATA constant41<>+0(SB)/8, $0x3f8000003f800000
+DATA constant41<>+8(SB)/8, $0x3f8000003f800000
+DATA constant41<>+16(SB)/8, $0x3f8000003f800000
+DATA constant41<>+24(SB)/8, $0x3f8000003f800000
 GLOBL constant41<>(SB), RODATA|NOPTR, $32
 
 // func iq3_sPackAVX2(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
@@ -1284,8 +1287,8 @@ tile:
 	VBROADCASTSS X1, Y1
 	VPAND        constant39<>+0(SB), Y0, Y0
 	VCVTDQ2PS    Y0, Y0
-	VMOVDQU      constant41<>+0(SB), Y2
-	VFMADD213PS  constant40<>+0(SB), Y2, Y0
+	VMOVDQU      constant40<>+0(SB), Y2
+	VFMADD213PS  constant41<>+0(SB), Y2, Y0
 	VMULPS       Y1, Y0, Y0
 	VMOVDQU      Y0, (CX)(R9*1)
 	ADDQ         $+110, R10
@@ -1442,8 +1445,8 @@ tile:
 	VBROADCASTSS X1, Y1
 	VPAND        constant39<>+0(SB), Y0, Y0
 	VCVTDQ2PS    Y0, Y0
-	VMOVDQU      constant41<>+0(SB), Y2
-	VFMADD213PS  constant40<>+0(SB), Y2, Y0
+	VMOVDQU      constant40<>+0(SB), Y2
+	VFMADD213PS  constant41<>+0(SB), Y2, Y0
 	VMULPS       Y1, Y0, Y0
 	VMOVDQU      Y0, 32(CX)(R9*1)
 	ADDQ         $+110, R10

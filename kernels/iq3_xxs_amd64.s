@@ -7,29 +7,27 @@
 // func iq3_xxsRowAVX512(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 // Requires: AVX, AVX512BW, AVX512F, AVX512VL, AVX512VNNI, F16C, MMX+
 TEXT ·iq3_xxsRowAVX512(SB), NOSPLIT, $360-72
-	MOVQ dst+0(FP), AX
-	MOVQ w+8(FP), CX
-	MOVQ blocks+64(FP), DX
-	MOVQ q+32(FP), BX
-	MOVQ d+40(FP), SI
-	MOVQ s+48(FP), DI
-	MOVQ half+56(FP), DI
+	MOVQ blocks+64(FP), AX
+	MOVQ q+32(FP), CX
+	MOVQ d+40(FP), DX
+	MOVQ s+48(FP), BX
+	MOVQ half+56(FP), BX
 	JMP  constants
 
 begin:
-	MOVQ          w+8(FP), DI
-	MOVQ          stride+16(FP), R8
-	IMULQ         n+24(FP), R8
-	ADDQ          R8, DI
-	SUBQ          $+196, DI
-	MOVQ          DI, (SP)
-	MOVQ          DX, R9
-	ANDQ          $+15, R9
-	LEAQ          constant0<>+0(SB), DI
-	SHLQ          $0x02, R9
-	SUBQ          R9, DI
-	VMOVDQU32     64(DI), Z0
-	SHRQ          $0x02, R9
+	MOVQ          w+8(FP), BX
+	MOVQ          stride+16(FP), SI
+	IMULQ         n+24(FP), SI
+	ADDQ          SI, BX
+	SUBQ          $+196, BX
+	MOVQ          BX, (SP)
+	MOVQ          AX, DI
+	ANDQ          $+15, DI
+	LEAQ          constant0<>+0(SB), BX
+	SHLQ          $0x02, DI
+	SUBQ          DI, BX
+	VMOVDQU32     64(BX), Z0
+	SHRQ          $0x02, DI
 	VMOVDQU32     constant1<>+0(SB), Y1
 	VMOVDQU32     Y1, 8(SP)
 	VMOVDQU32     Y1, 40(SP)
@@ -38,14 +36,15 @@ begin:
 	VMOVDQU32     Y1, 136(SP)
 	VMOVDQU32     Y1, 168(SP)
 	VMOVDQU32     Y1, 200(SP)
-	ANDQ          $-16, DX
-	SHLQ          $0x02, DX
-	XORQ          R10, R10
-	XORQ          $+64, R10
-	CMPQ          CX, (SP)
+	ANDQ          $-16, AX
+	SHLQ          $0x02, AX
+	XORQ          R8, R8
+	MOVQ          w+8(FP), SI
+	XORQ          $+64, R8
+	CMPQ          SI, (SP)
 	JHI           skip1
-	VMOVDQU32     66(CX), Y1
-	VINSERTI64X4  $0x01, 164(CX), Z1, Z1
+	VMOVDQU32     66(SI), Y1
+	VINSERTI64X4  $0x01, 164(SI), Z1, Z1
 	VPANDD        Z2, Z1, Z18
 	VPSLLD        $0x01, Z1, Z19
 	VPTERNLOGD    $0xf8, Z3, Z19, Z18
@@ -59,35 +58,33 @@ begin:
 	VPORD         Z1, Z18, Z1
 	VPSHUFB       Z8, Z1, Z1
 	VPERMD        Z1, Z9, Z1
-	VMOVDQU32     Y1, 232(SP)(R10*1)
-	VEXTRACTI64X4 $0x01, Z1, 264(SP)(R10*1)
+	VMOVDQU32     Y1, 232(SP)(R8*1)
+	VEXTRACTI64X4 $0x01, Z1, 264(SP)(R8*1)
 
 skip1:
-	XORQ $+64, R10
-	XORQ $+64, R10
+	XORQ $+64, R8
+	XORQ $+64, R8
 
 row:
 	VPXORD Z1, Z1, Z1
-	MOVQ   CX, R8
-	XORQ   DI, DI
+	MOVQ   w+8(FP), SI
+	XORQ   BX, BX
+	CMPQ   BX, AX
+	JGE    rest
 
 group:
-	CMPQ          DI, DX
-	JGE           rest
-	PREFETCHT1    8192(R8)
-	PREFETCHT0    3072(R8)
-	PREFETCHT1    8256(R8)
-	PREFETCHT0    3136(R8)
-	PREFETCHT1    8320(R8)
-	PREFETCHT0    3200(R8)
-	PREFETCHT1    8384(R8)
-	PREFETCHT0    3264(R8)
-	LEAQ          196(R8), R11
-	XORQ          $+64, R10
-	CMPQ          R11, (SP)
+	PREFETCHT1    8192(SI)
+	PREFETCHT0    3072(SI)
+	PREFETCHT1    8256(SI)
+	PREFETCHT0    3136(SI)
+	PREFETCHT1    8320(SI)
+	PREFETCHT0    3200(SI)
+	LEAQ          196(SI), R9
+	XORQ          $+64, R8
+	CMPQ          R9, (SP)
 	JHI           skip2
-	VMOVDQU32     66(R11), Y18
-	VINSERTI64X4  $0x01, 164(R11), Z18, Z18
+	VMOVDQU32     66(R9), Y18
+	VINSERTI64X4  $0x01, 164(R9), Z18, Z18
 	VPANDD        Z2, Z18, Z19
 	VPSLLD        $0x01, Z18, Z20
 	VPTERNLOGD    $0xf8, Z3, Z20, Z19
@@ -101,79 +98,79 @@ group:
 	VPORD         Z18, Z19, Z18
 	VPSHUFB       Z8, Z18, Z18
 	VPERMD        Z18, Z9, Z18
-	VMOVDQU32     Y18, 232(SP)(R10*1)
-	VEXTRACTI64X4 $0x01, Z18, 264(SP)(R10*1)
+	VMOVDQU32     Y18, 232(SP)(R8*1)
+	VEXTRACTI64X4 $0x01, Z18, 264(SP)(R8*1)
 
 skip2:
-	XORQ         $+64, R10
-	LEAQ         (BX)(DI*8), R11
-	LEAQ         ·iq3xxsBook+0(SB), R12
-	VMOVDQU32    2(R8), Z18
-	VMOVDQU32    100(R8), Z19
+	XORQ         $+64, R8
+	LEAQ         (CX)(BX*8), R9
+	LEAQ         ·iq3xxsBook+0(SB), R10
+	VMOVDQU32    2(SI), Z18
+	VMOVDQU32    100(SI), Z19
 	VPSHUFB      Z10, Z18, Z20
 	VPXORD       Z21, Z21, Z21
 	KXNORW       K1, K1, K1
-	VPGATHERDD   (R12)(Z20*4), K1, Z21
-	VMOVDQU32    (R11), Z20
-	KMOVQ        232(SP)(R10*1), K1
+	VPGATHERDD   (R10)(Z20*4), K1, Z21
+	VMOVDQU32    (R9), Z20
+	KMOVQ        232(SP)(R8*1), K1
 	VPSUBB       Z20, Z11, K1, Z20
 	VPXORD       Z22, Z22, Z22
 	VPDPBUSD     Z20, Z21, Z22
 	VPSHUFB      Z10, Z19, Z20
 	VPXORD       Z21, Z21, Z21
 	KXNORW       K1, K1, K1
-	VPGATHERDD   (R12)(Z20*4), K1, Z21
-	VMOVDQU32    256(R11), Z20
-	KMOVQ        264(SP)(R10*1), K1
+	VPGATHERDD   (R10)(Z20*4), K1, Z21
+	VMOVDQU32    256(R9), Z20
+	KMOVQ        264(SP)(R8*1), K1
 	VPSUBB       Z20, Z11, K1, Z20
 	VPXORD       Z23, Z23, Z23
 	VPDPBUSD     Z20, Z21, Z23
 	VPSHUFB      Z12, Z18, Z20
 	VPXORD       Z21, Z21, Z21
 	KXNORW       K1, K1, K1
-	VPGATHERDD   (R12)(Z20*4), K1, Z21
-	VMOVDQU32    64(R11), Z20
-	KMOVQ        240(SP)(R10*1), K1
+	VPGATHERDD   (R10)(Z20*4), K1, Z21
+	VMOVDQU32    64(R9), Z20
+	KMOVQ        240(SP)(R8*1), K1
 	VPSUBB       Z20, Z11, K1, Z20
 	VPDPBUSD     Z20, Z21, Z22
 	VPSHUFB      Z12, Z19, Z20
 	VPXORD       Z21, Z21, Z21
 	KXNORW       K1, K1, K1
-	VPGATHERDD   (R12)(Z20*4), K1, Z21
-	VMOVDQU32    320(R11), Z20
-	KMOVQ        272(SP)(R10*1), K1
+	VPGATHERDD   (R10)(Z20*4), K1, Z21
+	VMOVDQU32    320(R9), Z20
+	KMOVQ        272(SP)(R8*1), K1
 	VPSUBB       Z20, Z11, K1, Z20
 	VPDPBUSD     Z20, Z21, Z23
 	VPSHUFB      Z13, Z18, Z20
 	VPXORD       Z21, Z21, Z21
 	KXNORW       K1, K1, K1
-	VPGATHERDD   (R12)(Z20*4), K1, Z21
-	VMOVDQU32    128(R11), Z20
-	KMOVQ        248(SP)(R10*1), K1
+	VPGATHERDD   (R10)(Z20*4), K1, Z21
+	VMOVDQU32    128(R9), Z20
+	KMOVQ        248(SP)(R8*1), K1
 	VPSUBB       Z20, Z11, K1, Z20
 	VPDPBUSD     Z20, Z21, Z22
 	VPSHUFB      Z13, Z19, Z20
 	VPXORD       Z21, Z21, Z21
 	KXNORW       K1, K1, K1
-	VPGATHERDD   (R12)(Z20*4), K1, Z21
-	VMOVDQU32    384(R11), Z20
-	KMOVQ        280(SP)(R10*1), K1
+	VPGATHERDD   (R10)(Z20*4), K1, Z21
+	VMOVDQU32    384(R9), Z20
+	KMOVQ        280(SP)(R8*1), K1
 	VPSUBB       Z20, Z11, K1, Z20
 	VPDPBUSD     Z20, Z21, Z23
 	VPSHUFB      Z14, Z18, Z18
 	VPXORD       Z20, Z20, Z20
 	KXNORW       K1, K1, K1
-	VPGATHERDD   (R12)(Z18*4), K1, Z20
-	VMOVDQU32    192(R11), Z18
-	KMOVQ        256(SP)(R10*1), K1
+	VPGATHERDD   (R10)(Z18*4), K1, Z20
+	VMOVDQU32    192(R9), Z18
+	KMOVQ        256(SP)(R8*1), K1
 	VPSUBB       Z18, Z11, K1, Z18
 	VPDPBUSD     Z18, Z20, Z22
 	VPSHUFB      Z14, Z19, Z18
 	VPXORD       Z19, Z19, Z19
 	KXNORW       K1, K1, K1
-	VPGATHERDD   (R12)(Z18*4), K1, Z19
-	VMOVDQU32    448(R11), Z18
-	KMOVQ        288(SP)(R10*1), K1
+	VPGATHERDD   (R10)(Z18*4), K1, Z19
+	VMOVDQU32    448(R9), Z18
+	KMOVQ        288(SP)(R8*1), K1
 	VPSUBB       Z18, Z11, K1, Z18
 	VPDPBUSD     Z18, Z19, Z23
 	VMOVDQU32    Z22, Z18
@@ -181,56 +178,57 @@ skip2:
 	VMOVDQU32    Z22, Z19
 	VPERMT2D     Z23, Z16, Z19
 	VPADDD       Z18, Z19, Z19
-	VCVTPH2PS    (R8), X18
+	VCVTPH2PS    (SI), X18
 	VBROADCASTSS X18, Z18
-	VCVTPH2PS    98(R8), X20
+	VCVTPH2PS    98(SI), X20
 	VBROADCASTSS X20, K2, Z18
-	VMOVDQU32    66(R8), Y20
-	VINSERTI64X4 $0x01, 164(R8), Z20, Z20
+	VMOVDQU32    66(SI), Y20
+	VINSERTI64X4 $0x01, 164(SI), Z20, Z20
 	VPSRLD       $0x1c, Z20, Z20
 	VPERMD       Z17, Z20, Z20
 	VMULPS       Z18, Z20, Z20
-	VMOVDQU32    (SI)(DI*1), Z18
+	VMOVDQU32    (DX)(BX*1), Z18
 	VCVTDQ2PS    Z19, Z19
 	VMULPS       Z18, Z20, Z20
 	VFMADD231PS  Z20, Z19, Z1
-	XORQ         $+64, R10
-	ADDQ         $+196, R8
-	ADDQ         $+64, DI
-	JMP          group
+	XORQ         $+64, R8
+	ADDQ         $+196, SI
+	ADDQ         $+64, BX
+	CMPQ         BX, AX
+	JL           group
 
 rest:
-	CMPQ R9, $0x00
+	CMPQ DI, $0x00
 	JE   done
-	CMPQ R8, (SP)
+	CMPQ SI, (SP)
 	JLS  inPlace
-	MOVQ R9, R11
-	LEAQ 8(SP), R12
+	MOVQ DI, R9
+	LEAQ 8(SP), R10
 
 copy:
-	MOVWLZX   (R8), R13
-	MOVW      R13, (R12)
-	ADDQ      $+2, R8
-	ADDQ      $+2, R12
-	VMOVDQU32 (R8), Y18
-	VMOVDQU32 Y18, (R12)
-	ADDQ      $+32, R8
-	ADDQ      $+32, R12
-	VMOVDQU32 (R8), Y18
-	VMOVDQU32 Y18, (R12)
-	ADDQ      $+32, R8
-	ADDQ      $+32, R12
-	VMOVDQU32 (R8), Y18
-	VMOVDQU32 Y18, (R12)
-	ADDQ      $+32, R8
-	ADDQ      $+32, R12
-	SUBQ      $+8, R11
+	MOVWLZX   (SI), R11
+	MOVW      R11, (R10)
+	ADDQ      $+2, SI
+	ADDQ      $+2, R10
+	VMOVDQU32 (SI), Y18
+	VMOVDQU32 Y18, (R10)
+	ADDQ      $+32, SI
+	ADDQ      $+32, R10
+	VMOVDQU32 (SI), Y18
+	VMOVDQU32 Y18, (R10)
+	ADDQ      $+32, SI
+	ADDQ      $+32, R10
+	VMOVDQU32 (SI), Y18
+	VMOVDQU32 Y18, (R10)
+	ADDQ      $+32, SI
+	ADDQ      $+32, R10
+	SUBQ      $+8, R9
 	JG        copy
-	LEAQ      8(SP), R8
+	LEAQ      8(SP), SI
 
 inPlace:
-	VMOVDQU32     66(R8), Y18
-	VINSERTI64X4  $0x01, 164(R8), Z18, Z18
+	VMOVDQU32     66(SI), Y18
+	VINSERTI64X4  $0x01, 164(SI), Z18, Z18
 	VPANDD        Z2, Z18, Z19
 	VPSLLD        $0x01, Z18, Z20
 	VPTERNLOGD    $0xf8, Z3, Z20, Z19
@@ -244,15 +242,15 @@ inPlace:
 	VPORD         Z18, Z19, Z18
 	VPSHUFB       Z8, Z18, Z18
 	VPERMD        Z18, Z9, Z18
-	VMOVDQU32     Y18, 232(SP)(R10*1)
-	VEXTRACTI64X4 $0x01, Z18, 264(SP)(R10*1)
-	MOVQ          stride+16(FP), R11
-	ADDQ          CX, R11
-	XORQ          $+64, R10
-	CMPQ          R11, (SP)
+	VMOVDQU32     Y18, 232(SP)(R8*1)
+	VEXTRACTI64X4 $0x01, Z18, 264(SP)(R8*1)
+	MOVQ          stride+16(FP), R9
+	ADDQ          w+8(FP), R9
+	XORQ          $+64, R8
+	CMPQ          R9, (SP)
 	JHI           skip3
-	VMOVDQU32     66(R11), Y18
-	VINSERTI64X4  $0x01, 164(R11), Z18, Z18
+	VMOVDQU32     66(R9), Y18
+	VINSERTI64X4  $0x01, 164(R9), Z18, Z18
 	VPANDD        Z2, Z18, Z19
 	VPSLLD        $0x01, Z18, Z20
 	VPTERNLOGD    $0xf8, Z3, Z20, Z19
@@ -266,79 +264,79 @@ inPlace:
 	VPORD         Z18, Z19, Z18
 	VPSHUFB       Z8, Z18, Z18
 	VPERMD        Z18, Z9, Z18
-	VMOVDQU32     Y18, 232(SP)(R10*1)
-	VEXTRACTI64X4 $0x01, Z18, 264(SP)(R10*1)
+	VMOVDQU32     Y18, 232(SP)(R8*1)
+	VEXTRACTI64X4 $0x01, Z18, 264(SP)(R8*1)
 
 skip3:
-	XORQ         $+64, R10
-	LEAQ         (BX)(DI*8), R11
-	LEAQ         ·iq3xxsBook+0(SB), R12
-	VMOVDQU32    2(R8), Z18
-	VMOVDQU32    100(R8), Z19
+	XORQ         $+64, R8
+	LEAQ         (CX)(BX*8), R9
+	LEAQ         ·iq3xxsBook+0(SB), R10
+	VMOVDQU32    2(SI), Z18
+	VMOVDQU32    100(SI), Z19
 	VPSHUFB      Z10, Z18, Z20
 	VPXORD       Z21, Z21, Z21
 	KXNORW       K1, K1, K1
-	VPGATHERDD   (R12)(Z20*4), K1, Z21
-	VMOVDQU32    (R11), Z20
-	KMOVQ        232(SP)(R10*1), K1
+	VPGATHERDD   (R10)(Z20*4), K1, Z21
+	VMOVDQU32    (R9), Z20
+	KMOVQ        232(SP)(R8*1), K1
 	VPSUBB       Z20, Z11, K1, Z20
 	VPXORD       Z22, Z22, Z22
 	VPDPBUSD     Z20, Z21, Z22
 	VPSHUFB      Z10, Z19, Z20
 	VPXORD       Z21, Z21, Z21
 	KXNORW       K1, K1, K1
-	VPGATHERDD   (R12)(Z20*4), K1, Z21
-	VMOVDQU32    256(R11), Z20
-	KMOVQ        264(SP)(R10*1), K1
+	VPGATHERDD   (R10)(Z20*4), K1, Z21
+	VMOVDQU32    256(R9), Z20
+	KMOVQ        264(SP)(R8*1), K1
 	VPSUBB       Z20, Z11, K1, Z20
 	VPXORD       Z23, Z23, Z23
 	VPDPBUSD     Z20, Z21, Z23
 	VPSHUFB      Z12, Z18, Z20
 	VPXORD       Z21, Z21, Z21
 	KXNORW       K1, K1, K1
-	VPGATHERDD   (R12)(Z20*4), K1, Z21
-	VMOVDQU32    64(R11), Z20
-	KMOVQ        240(SP)(R10*1), K1
+	VPGATHERDD   (R10)(Z20*4), K1, Z21
+	VMOVDQU32    64(R9), Z20
+	KMOVQ        240(SP)(R8*1), K1
 	VPSUBB       Z20, Z11, K1, Z20
 	VPDPBUSD     Z20, Z21, Z22
 	VPSHUFB      Z12, Z19, Z20
 	VPXORD       Z21, Z21, Z21
 	KXNORW       K1, K1, K1
-	VPGATHERDD   (R12)(Z20*4), K1, Z21
-	VMOVDQU32    320(R11), Z20
-	KMOVQ        272(SP)(R10*1), K1
+	VPGATHERDD   (R10)(Z20*4), K1, Z21
+	VMOVDQU32    320(R9), Z20
+	KMOVQ        272(SP)(R8*1), K1
 	VPSUBB       Z20, Z11, K1, Z20
 	VPDPBUSD     Z20, Z21, Z23
 	VPSHUFB      Z13, Z18, Z20
 	VPXORD       Z21, Z21, Z21
 	KXNORW       K1, K1, K1
-	VPGATHERDD   (R12)(Z20*4), K1, Z21
-	VMOVDQU32    128(R11), Z20
-	KMOVQ        248(SP)(R10*1), K1
+	VPGATHERDD   (R10)(Z20*4), K1, Z21
+	VMOVDQU32    128(R9), Z20
+	KMOVQ        248(SP)(R8*1), K1
 	VPSUBB       Z20, Z11, K1, Z20
 	VPDPBUSD     Z20, Z21, Z22
 	VPSHUFB      Z13, Z19, Z20
 	VPXORD       Z21, Z21, Z21
 	KXNORW       K1, K1, K1
-	VPGATHERDD   (R12)(Z20*4), K1, Z21
-	VMOVDQU32    384(R11), Z20
-	KMOVQ        280(SP)(R10*1), K1
+	VPGATHERDD   (R10)(Z20*4), K1, Z21
+	VMOVDQU32    384(R9), Z20
+	KMOVQ        280(SP)(R8*1), K1
 	VPSUBB       Z20, Z11, K1, Z20
 	VPDPBUSD     Z20, Z21, Z23
 	VPSHUFB      Z14, Z18, Z18
 	VPXORD       Z20, Z20, Z20
 	KXNORW       K1, K1, K1
-	VPGATHERDD   (R12)(Z18*4), K1, Z20
-	VMOVDQU32    192(R11), Z18
-	KMOVQ        256(SP)(R10*1), K1
+	VPGATHERDD   (R10)(Z18*4), K1, Z20
+	VMOVDQU32    192(R9), Z18
+	KMOVQ        256(SP)(R8*1), K1
 	VPSUBB       Z18, Z11, K1, Z18
 	VPDPBUSD     Z18, Z20, Z22
 	VPSHUFB      Z14, Z19, Z18
 	VPXORD       Z19, Z19, Z19
 	KXNORW       K1, K1, K1
-	VPGATHERDD   (R12)(Z18*4), K1, Z19
-	VMOVDQU32    448(R11), Z18
-	KMOVQ        288(SP)(R10*1), K1
+	VPGATHERDD   (R10)(Z18*4), K1, Z19
+	VMOVDQU32    448(R9), Z18
+	KMOVQ        288(SP)(R8*1), K1
 	VPSUBB       Z18, Z11, K1, Z18
 	VPDPBUSD     Z18, Z19, Z23
 	VMOVDQU32    Z22, Z18
@@ -346,23 +344,24 @@ skip3:
 	VMOVDQU32    Z22, Z19
 	VPERMT2D     Z23, Z16, Z19
 	VPADDD       Z18, Z19, Z19
-	VCVTPH2PS    (R8), X18
+	VCVTPH2PS    (SI), X18
 	VBROADCASTSS X18, Z18
-	VCVTPH2PS    98(R8), X20
+	VCVTPH2PS    98(SI), X20
 	VBROADCASTSS X20, K2, Z18
-	VMOVDQU32    66(R8), Y20
-	VINSERTI64X4 $0x01, 164(R8), Z20, Z20
+	VMOVDQU32    66(SI), Y20
+	VINSERTI64X4 $0x01, 164(SI), Z20, Z20
 	VPSRLD       $0x1c, Z20, Z20
 	VPERMD       Z17, Z20, Z20
 	VMULPS       Z18, Z20, Z20
 	VPANDD       Z0, Z20, Z20
-	VMOVDQU32    (SI)(DI*1), Z18
+	VMOVDQU32    (DX)(BX*1), Z18
 	VCVTDQ2PS    Z19, Z19
 	VMULPS       Z18, Z20, Z20
 	VFMADD231PS  Z20, Z19, Z1
-	XORQ         $+64, R10
+	XORQ         $+64, R8
 
 done:
+	MOVQ          dst+0(FP), BX
 	VPERMILPS     $0x4e, Z1, Z18
 	VADDPS        Z1, Z18, Z18
 	VPERMILPS     $0xb1, Z18, Z1
@@ -371,9 +370,10 @@ done:
 	VADDPS        Z18, Z1, Z1
 	VEXTRACTI32X4 $0x02, Z1, X18
 	VADDPS        X1, X18, X18
-	VMOVSS        X18, (AX)
-	ADDQ          $0x04, AX
-	ADDQ          stride+16(FP), CX
+	VMOVSS        X18, (BX)
+	ADDQ          $0x04, dst+0(FP)
+	MOVQ          stride+16(FP), BX
+	ADDQ          BX, w+8(FP)
 	DECQ          n+24(FP)
 	JG            row
 	VZEROUPPER
@@ -396,8 +396,8 @@ constants:
 	VMOVDQU32 constant15<>+0(SB), Z14
 	VMOVDQU32 constant16<>+0(SB), Z6
 	VMOVDQU32 constant17<>+0(SB), Z2
-	MOVL      $0x0000ff00, DI
-	KMOVD     DI, K2
+	MOVL      $0x0000ff00, BX
+	KMOVD     BX, K2
 	JMP       begin
 
 DATA constant0<>+0(SB)/8, $0xffffffffffffffff
@@ -761,32 +761,30 @@ GLOBL constant18<>(SB), RODATA|NOPTR, $64
 // func iq3_xxsRowAVX2(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 // Requires: AVX, AVX2, F16C, FMA3, MMX+
 TEXT ·iq3_xxsRowAVX2(SB), NOSPLIT, $0-72
-	MOVQ dst+0(FP), AX
-	MOVQ w+8(FP), CX
-	MOVQ blocks+64(FP), DX
-	MOVQ q+32(FP), BX
-	MOVQ d+40(FP), SI
-	MOVQ s+48(FP), DI
-	MOVQ half+56(FP), DI
+	MOVQ blocks+64(FP), AX
+	MOVQ q+32(FP), CX
+	MOVQ d+40(FP), DX
+	MOVQ s+48(FP), BX
+	MOVQ half+56(FP), BX
 	JMP  constants
 
 begin:
-	ANDQ $-8, DX
-	SHLQ $0x02, DX
+	ANDQ $-8, AX
+	SHLQ $0x02, AX
 
 row:
 	VPXOR Y0, Y0, Y0
-	MOVQ  CX, R8
-	XORQ  DI, DI
+	MOVQ  w+8(FP), SI
+	XORQ  BX, BX
+	CMPQ  BX, AX
+	JGE   rest
 
 group:
-	CMPQ         DI, DX
-	JGE          rest
-	PREFETCHT1   8192(R8)
-	PREFETCHT0   3072(R8)
-	PREFETCHT1   8256(R8)
-	PREFETCHT0   3136(R8)
-	VPERMQ       $0xd8, 66(R8), Y1
+	PREFETCHT1   8192(SI)
+	PREFETCHT0   3072(SI)
+	PREFETCHT1   8256(SI)
+	PREFETCHT0   3136(SI)
+	VPERMQ       $0xd8, 66(SI), Y1
 	VPSHUFB      constant19<>+0(SB), Y1, Y2
 	VPMULHUW     constant20<>+0(SB), Y2, Y2
 	VPAND        constant21<>+0(SB), Y2, Y2
@@ -797,146 +795,149 @@ group:
 	VPSRLD       $0x04, Y2, Y1
 	VPXOR        Y2, Y1, Y1
 	VPAND        constant23<>+0(SB), Y1, Y1
-	VPSHUFB      Y1, Y3, Y1
+	VMOVDQU      constant24<>+0(SB), Y6
+	VPSHUFB      Y1, Y6, Y1
 	VPOR         Y1, Y2, Y1
 	VPADDB       Y1, Y1, Y2
-	VPUNPCKLBW   Y1, Y2, Y8
+	VPUNPCKLBW   Y1, Y2, Y6
 	VPUNPCKHBW   Y1, Y2, Y1
-	LEAQ         (BX)(DI*8), R9
-	LEAQ         ·iq3xxsBook+0(SB), R10
-	VMOVDQU      2(R8), Y2
-	VPSHUFB      constant25<>+0(SB), Y2, Y9
-	VPXOR        Y10, Y10, Y10
-	VPCMPEQD     Y11, Y11, Y11
-	VPGATHERDD   Y11, (R10)(Y9*4), Y10
-	VMOVDQU      (R9), Y9
-	VPSHUFB      constant26<>+0(SB), Y8, Y11
-	VPAND        Y4, Y11, Y11
-	VPSUBB       Y11, Y5, Y11
-	VPSIGNB      Y11, Y9, Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPSHUFB      constant29<>+0(SB), Y2, Y10
-	VPXOR        Y11, Y11, Y11
-	VPCMPEQD     Y12, Y12, Y12
-	VPGATHERDD   Y12, (R10)(Y10*4), Y11
-	VMOVDQU      64(R9), Y10
-	VPSHUFB      constant30<>+0(SB), Y8, Y12
-	VPAND        Y4, Y12, Y12
-	VPSUBB       Y12, Y5, Y12
-	VPSIGNB      Y12, Y10, Y10
-	VPMADDUBSW   Y10, Y11, Y10
-	VPADDW       Y9, Y10, Y10
-	VPMADDWD     Y6, Y10, Y10
-	VPSHUFB      constant32<>+0(SB), Y2, Y9
-	VPXOR        Y11, Y11, Y11
-	VPCMPEQD     Y12, Y12, Y12
-	VPGATHERDD   Y12, (R10)(Y9*4), Y11
-	VMOVDQU      128(R9), Y9
-	VPSHUFB      constant33<>+0(SB), Y8, Y12
-	VPAND        Y4, Y12, Y12
-	VPSUBB       Y12, Y5, Y12
-	VPSIGNB      Y12, Y9, Y9
-	VPMADDUBSW   Y9, Y11, Y9
+	LEAQ         (CX)(BX*8), DI
+	LEAQ         ·iq3xxsBook+0(SB), R8
+	VMOVDQU      2(SI), Y2
+	VPSHUFB      constant25<>+0(SB), Y2, Y7
+	VPXOR        Y8, Y8, Y8
+	VPCMPEQD     Y9, Y9, Y9
+	VPGATHERDD   Y9, (R8)(Y7*4), Y8
+	VMOVDQU      (DI), Y7
+	VPSHUFB      constant26<>+0(SB), Y6, Y9
+	VPAND        Y3, Y9, Y9
+	VPSUBB       Y9, Y4, Y9
+	VPSIGNB      Y9, Y7, Y7
+	VPMADDUBSW   Y7, Y8, Y7
+	VPSHUFB      constant29<>+0(SB), Y2, Y8
+	VPXOR        Y9, Y9, Y9
+	VPCMPEQD     Y10, Y10, Y10
+	VPGATHERDD   Y10, (R8)(Y8*4), Y9
+	VMOVDQU      64(DI), Y8
+	VPSHUFB      constant30<>+0(SB), Y6, Y10
+	VPAND        Y3, Y10, Y10
+	VPSUBB       Y10, Y4, Y10
+	VPSIGNB      Y10, Y8, Y8
+	VPMADDUBSW   Y8, Y9, Y8
+	VPADDW       Y7, Y8, Y8
+	VPMADDWD     Y5, Y8, Y8
+	VPSHUFB      constant32<>+0(SB), Y2, Y7
+	VPXOR        Y9, Y9, Y9
+	VPCMPEQD     Y10, Y10, Y10
+	VPGATHERDD   Y10, (R8)(Y7*4), Y9
+	VMOVDQU      128(DI), Y7
+	VPSHUFB      constant33<>+0(SB), Y6, Y10
+	VPAND        Y3, Y10, Y10
+	VPSUBB       Y10, Y4, Y10
+	VPSIGNB      Y10, Y7, Y7
+	VPMADDUBSW   Y7, Y9, Y7
 	VPSHUFB      constant34<>+0(SB), Y2, Y2
-	VPXOR        Y11, Y11, Y11
-	VPCMPEQD     Y12, Y12, Y12
-	VPGATHERDD   Y12, (R10)(Y2*4), Y11
-	VMOVDQU      192(R9), Y2
-	VPSHUFB      constant35<>+0(SB), Y8, Y8
-	VPAND        Y4, Y8, Y8
-	VPSUBB       Y8, Y5, Y8
-	VPSIGNB      Y8, Y2, Y2
-	VPMADDUBSW   Y2, Y11, Y2
-	VPADDW       Y9, Y2, Y2
-	VPMADDWD     Y6, Y2, Y2
-	VPADDD       Y10, Y2, Y2
-	VMOVDQU      34(R8), Y8
-	VPSHUFB      constant25<>+0(SB), Y8, Y9
-	VPXOR        Y10, Y10, Y10
-	VPCMPEQD     Y11, Y11, Y11
-	VPGATHERDD   Y11, (R10)(Y9*4), Y10
-	VMOVDQU      32(R9), Y9
-	VPSHUFB      constant26<>+0(SB), Y1, Y11
-	VPAND        Y4, Y11, Y11
-	VPSUBB       Y11, Y5, Y11
-	VPSIGNB      Y11, Y9, Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPSHUFB      constant29<>+0(SB), Y8, Y10
-	VPXOR        Y11, Y11, Y11
-	VPCMPEQD     Y12, Y12, Y12
-	VPGATHERDD   Y12, (R10)(Y10*4), Y11
-	VMOVDQU      96(R9), Y10
-	VPSHUFB      constant30<>+0(SB), Y1, Y12
-	VPAND        Y4, Y12, Y12
-	VPSUBB       Y12, Y5, Y12
-	VPSIGNB      Y12, Y10, Y10
-	VPMADDUBSW   Y10, Y11, Y10
-	VPADDW       Y9, Y10, Y10
-	VPMADDWD     Y6, Y10, Y10
-	VPSHUFB      constant32<>+0(SB), Y8, Y9
-	VPXOR        Y11, Y11, Y11
-	VPCMPEQD     Y12, Y12, Y12
-	VPGATHERDD   Y12, (R10)(Y9*4), Y11
-	VMOVDQU      160(R9), Y9
-	VPSHUFB      constant33<>+0(SB), Y1, Y12
-	VPAND        Y4, Y12, Y12
-	VPSUBB       Y12, Y5, Y12
-	VPSIGNB      Y12, Y9, Y9
-	VPMADDUBSW   Y9, Y11, Y9
-	VPSHUFB      constant34<>+0(SB), Y8, Y8
-	VPXOR        Y11, Y11, Y11
-	VPCMPEQD     Y12, Y12, Y12
-	VPGATHERDD   Y12, (R10)(Y8*4), Y11
-	VMOVDQU      224(R9), Y8
+	VPXOR        Y9, Y9, Y9
+	VPCMPEQD     Y10, Y10, Y10
+	VPGATHERDD   Y10, (R8)(Y2*4), Y9
+	VMOVDQU      192(DI), Y2
+	VPSHUFB      constant35<>+0(SB), Y6, Y6
+	VPAND        Y3, Y6, Y6
+	VPSUBB       Y6, Y4, Y6
+	VPSIGNB      Y6, Y2, Y2
+	VPMADDUBSW   Y2, Y9, Y2
+	VPADDW       Y7, Y2, Y2
+	VPMADDWD     Y5, Y2, Y2
+	VPADDD       Y8, Y2, Y2
+	VMOVDQU      34(SI), Y6
+	VPSHUFB      constant25<>+0(SB), Y6, Y7
+	VPXOR        Y8, Y8, Y8
+	VPCMPEQD     Y9, Y9, Y9
+	VPGATHERDD   Y9, (R8)(Y7*4), Y8
+	VMOVDQU      32(DI), Y7
+	VPSHUFB      constant26<>+0(SB), Y1, Y9
+	VPAND        Y3, Y9, Y9
+	VPSUBB       Y9, Y4, Y9
+	VPSIGNB      Y9, Y7, Y7
+	VPMADDUBSW   Y7, Y8, Y7
+	VPSHUFB      constant29<>+0(SB), Y6, Y8
+	VPXOR        Y9, Y9, Y9
+	VPCMPEQD     Y10, Y10, Y10
+	VPGATHERDD   Y10, (R8)(Y8*4), Y9
+	VMOVDQU      96(DI), Y8
+	VPSHUFB      constant30<>+0(SB), Y1, Y10
+	VPAND        Y3, Y10, Y10
+	VPSUBB       Y10, Y4, Y10
+	VPSIGNB      Y10, Y8, Y8
+	VPMADDUBSW   Y8, Y9, Y8
+	VPADDW       Y7, Y8, Y8
+	VPMADDWD     Y5, Y8, Y8
+	VPSHUFB      constant32<>+0(SB), Y6, Y7
+	VPXOR        Y9, Y9, Y9
+	VPCMPEQD     Y10, Y10, Y10
+	VPGATHERDD   Y10, (R8)(Y7*4), Y9
+	VMOVDQU      160(DI), Y7
+	VPSHUFB      constant33<>+0(SB), Y1, Y10
+	VPAND        Y3, Y10, Y10
+	VPSUBB       Y10, Y4, Y10
+	VPSIGNB      Y10, Y7, Y7
+	VPMADDUBSW   Y7, Y9, Y7
+	VPSHUFB      constant34<>+0(SB), Y6, Y6
+	VPXOR        Y9, Y9, Y9
+	VPCMPEQD     Y10, Y10, Y10
+	VPGATHERDD   Y10, (R8)(Y6*4), Y9
+	VMOVDQU      224(DI), Y6
 	VPSHUFB      constant35<>+0(SB), Y1, Y1
-	VPAND        Y4, Y1, Y1
-	VPSUBB       Y1, Y5, Y1
-	VPSIGNB      Y1, Y8, Y8
-	VPMADDUBSW   Y8, Y11, Y1
-	VPADDW       Y9, Y1, Y1
-	VPMADDWD     Y6, Y1, Y1
-	VPADDD       Y10, Y1, Y1
-	VSHUFPS      $0x88, Y1, Y2, Y8
-	VSHUFPS      $0xdd, Y1, Y2, Y1
+	VPAND        Y3, Y1, Y1
+	VPSUBB       Y1, Y4, Y1
+	VPSIGNB      Y1, Y6, Y6
+	VPMADDUBSW   Y6, Y9, Y1
+	VPADDW       Y7, Y1, Y1
+	VPMADDWD     Y5, Y1, Y1
 	VPADDD       Y8, Y1, Y1
+	VSHUFPS      $0x88, Y1, Y2, Y6
+	VSHUFPS      $0xdd, Y1, Y2, Y1
+	VPADDD       Y6, Y1, Y1
 	VPERMQ       $0xd8, Y1, Y1
-	VCVTPH2PS    (R8), X2
+	VCVTPH2PS    (SI), X2
 	VBROADCASTSS X2, Y2
-	VMOVDQU      66(R8), Y8
-	VPSRLD       $0x1c, Y8, Y8
-	VPAND        constant36<>+0(SB), Y8, Y8
-	VCVTDQ2PS    Y8, Y8
-	VFMADD213PS  constant37<>+0(SB), Y7, Y8
-	VMULPS       Y2, Y8, Y8
-	VMOVDQU      (SI)(DI*1), Y2
+	VMOVDQU      66(SI), Y6
+	VPSRLD       $0x1c, Y6, Y6
+	VPAND        constant36<>+0(SB), Y6, Y6
+	VCVTDQ2PS    Y6, Y6
+	VMOVDQU      constant37<>+0(SB), Y7
+	VFMADD213PS  constant38<>+0(SB), Y7, Y6
+	VMULPS       Y2, Y6, Y6
+	VMOVDQU      (DX)(BX*1), Y2
 	VCVTDQ2PS    Y1, Y1
-	VMULPS       Y2, Y8, Y8
-	VFMADD231PS  Y8, Y1, Y0
-	ADDQ         $+98, R8
-	ADDQ         $+32, DI
-	JMP          group
+	VMULPS       Y2, Y6, Y6
+	VFMADD231PS  Y6, Y1, Y0
+	ADDQ         $+98, SI
+	ADDQ         $+32, BX
+	CMPQ         BX, AX
+	JL           group
 
 rest:
+	MOVQ         dst+0(FP), BX
 	VPERMILPS    $0x4e, Y0, Y1
 	VADDPS       Y0, Y1, Y1
 	VPERMILPS    $0xb1, Y1, Y0
 	VADDPS       Y0, Y1, Y1
 	VEXTRACTI128 $0x01, Y1, X0
 	VADDPS       X1, X0, X0
-	VMOVSS       X0, (AX)
-	ADDQ         $0x04, AX
-	ADDQ         stride+16(FP), CX
+	VMOVSS       X0, (BX)
+	ADDQ         $0x04, dst+0(FP)
+	MOVQ         stride+16(FP), BX
+	ADDQ         BX, w+8(FP)
 	DECQ         n+24(FP)
 	JG           row
 	VZEROUPPER
 	RET
 
 constants:
-	VMOVDQU constant38<>+0(SB), Y7
-	VMOVDQU constant24<>+0(SB), Y3
-	VMOVDQU constant31<>+0(SB), Y6
-	VMOVDQU constant28<>+0(SB), Y5
-	VMOVDQU constant27<>+0(SB), Y4
+	VMOVDQU constant31<>+0(SB), Y5
+	VMOVDQU constant28<>+0(SB), Y4
+	VMOVDQU constant27<>+0(SB), Y3
 	JMP     begin
 
 DATA constant19<>+0(SB)/8, $0x0302020101000080
@@ -1047,16 +1048,16 @@ DATA constant36<>+16(SB)/8, $0x0000000f0000000f
 DATA constant36<>+24(SB)/8, $0x0000000f0000000f
 GLOBL constant36<>(SB), RODATA|NOPTR, $32
 
-DATA constant37<>+0(SB)/8, $0x3e8000003e800000
-DATA constant37<>+8(SB)/8, $0x3e8000003e800000
-DATA constant37<>+16(SB)/8, $0x3e8000003e800000
-DATA constant37<>+24(SB)/8, $0x3e8000003e800000
+DATA constant37<>+0(SB)/8, $0x3f0000003f000000
+DATA constant37<>+8(SB)/8, $0x3f0000003f000000
+DATA constant37<>+16(SB)/8, $0x3f0000003f000000
+DATA constant37<>+24(SB)/8, $0x3f0000003f000000
 GLOBL constant37<>(SB), RODATA|NOPTR, $32
 
-DATA constant38<>+0(SB)/8, $0x3f0000003f000000
-DATA constant38<>+8(SB)/8, $0x3f0000003f000000
-DATA constant38<>+16(SB)/8, $0x3f0000003f000000
-DATA constant38<>+24(SB)/8, $0x3f0000003f000000
+DATA constant38<>+0(SB)/8, $0x3e8000003e800000
+DATA constant38<>+8(SB)/8, $0x3e8000003e800000
+DATA constant38<>+16(SB)/8, $0x3e8000003e800000
+DATA constant38<>+24(SB)/8, $0x3e8000003e800000
 GLOBL constant38<>(SB), RODATA|NOPTR, $32
 
 // func iq3_xxsPackAVX2(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
@@ -1215,8 +1216,8 @@ tile:
 	VPSRLD       $0x1c, Y1, Y1
 	VPAND        constant36<>+0(SB), Y1, Y1
 	VCVTDQ2PS    Y1, Y1
-	VMOVDQU      constant38<>+0(SB), Y2
-	VFMADD213PS  constant37<>+0(SB), Y2, Y1
+	VMOVDQU      constant37<>+0(SB), Y2
+	VFMADD213PS  constant38<>+0(SB), Y2, Y1
 	VMULPS       Y0, Y1, Y1
 	VMOVDQU      Y1, (CX)(R9*1)
 	ADDQ         $+98, R10
@@ -1358,8 +1359,8 @@ tile:
 	VPSRLD       $0x1c, Y1, Y1
 	VPAND        constant36<>+0(SB), Y1, Y1
 	VCVTDQ2PS    Y1, Y1
-	VMOVDQU      constant38<>+0(SB), Y2
-	VFMADD213PS  constant37<>+0(SB), Y2, Y1
+	VMOVDQU      constant37<>+0(SB), Y2
+	VFMADD213PS  constant38<>+0(SB), Y2, Y1
 	VMULPS       Y0, Y1, Y1
 	VMOVDQU      Y1, 32(CX)(R9*1)
 	ADDQ         $+98, R10

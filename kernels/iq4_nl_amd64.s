@@ -7,29 +7,27 @@
 // func iq4_nlRowAVX512(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 // Requires: AVX, AVX512BW, AVX512F, AVX512VL, AVX512VNNI, MMX+
 TEXT ·iq4_nlRowAVX512(SB), NOSPLIT, $296-72
-	MOVQ dst+0(FP), AX
-	MOVQ w+8(FP), CX
-	MOVQ blocks+64(FP), DX
-	MOVQ q+32(FP), BX
-	MOVQ d+40(FP), SI
-	MOVQ s+48(FP), DI
-	MOVQ half+56(FP), R8
+	MOVQ blocks+64(FP), AX
+	MOVQ q+32(FP), CX
+	MOVQ d+40(FP), DX
+	MOVQ s+48(FP), BX
+	MOVQ half+56(FP), SI
 	JMP  constants
 
 begin:
-	MOVQ      w+8(FP), R8
-	MOVQ      stride+16(FP), R9
-	IMULQ     n+24(FP), R9
-	ADDQ      R9, R8
-	SUBQ      $+288, R8
-	MOVQ      R8, (SP)
-	MOVQ      DX, R10
-	ANDQ      $+15, R10
-	LEAQ      constant0<>+0(SB), R8
-	SHLQ      $0x02, R10
-	SUBQ      R10, R8
-	VMOVDQU32 64(R8), Z0
-	SHRQ      $0x02, R10
+	MOVQ      w+8(FP), SI
+	MOVQ      stride+16(FP), DI
+	IMULQ     n+24(FP), DI
+	ADDQ      DI, SI
+	SUBQ      $+288, SI
+	MOVQ      SI, (SP)
+	MOVQ      AX, R8
+	ANDQ      $+15, R8
+	LEAQ      constant0<>+0(SB), SI
+	SHLQ      $0x02, R8
+	SUBQ      R8, SI
+	VMOVDQU32 64(SI), Z0
+	SHRQ      $0x02, R8
 	VMOVDQU32 constant1<>+0(SB), Y1
 	VMOVDQU32 Y1, 8(SP)
 	VMOVDQU32 Y1, 40(SP)
@@ -40,96 +38,96 @@ begin:
 	VMOVDQU32 Y1, 200(SP)
 	VMOVDQU32 Y1, 232(SP)
 	VMOVDQU32 Y1, 264(SP)
-	ANDQ      $-16, DX
-	SHLQ      $0x02, DX
+	ANDQ      $-16, AX
+	SHLQ      $0x02, AX
 
 row:
 	VPXORD Z1, Z1, Z1
-	MOVQ   CX, R9
-	XORQ   R8, R8
+	MOVQ   w+8(FP), DI
+	XORQ   SI, SI
+	CMPQ   SI, AX
+	JGE    rest
 
 group:
-	CMPQ            R8, DX
-	JGE             rest
-	PREFETCHT1      8192(R9)
-	PREFETCHT0      3072(R9)
-	PREFETCHT1      8256(R9)
-	PREFETCHT0      3136(R9)
-	PREFETCHT1      8320(R9)
-	PREFETCHT0      3200(R9)
-	PREFETCHT1      8384(R9)
-	PREFETCHT0      3264(R9)
-	PREFETCHT1      8448(R9)
-	PREFETCHT0      3328(R9)
-	LEAQ            (BX)(R8*8), R11
-	VBROADCASTI32X4 2(R9), Z8
-	VBROADCASTI32X4 20(R9), K1, Z8
+	PREFETCHT1      8192(DI)
+	PREFETCHT0      3072(DI)
+	PREFETCHT1      8256(DI)
+	PREFETCHT0      3136(DI)
+	PREFETCHT1      8320(DI)
+	PREFETCHT0      3200(DI)
+	PREFETCHT1      8384(DI)
+	PREFETCHT0      3264(DI)
+	PREFETCHT1      8448(DI)
+	PREFETCHT0      3328(DI)
+	LEAQ            (CX)(SI*8), R9
+	VBROADCASTI32X4 2(DI), Z8
+	VBROADCASTI32X4 20(DI), K1, Z8
 	VPSRLVD         Z2, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPSHUFB         Z8, Z4, Z8
 	VPXORD          Z9, Z9, Z9
-	VPDPBUSD        (R11), Z8, Z9
-	VBROADCASTI32X4 38(R9), Z8
-	VBROADCASTI32X4 56(R9), K1, Z8
+	VPDPBUSD        (R9), Z8, Z9
+	VBROADCASTI32X4 38(DI), Z8
+	VBROADCASTI32X4 56(DI), K1, Z8
 	VPSRLVD         Z2, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPSHUFB         Z8, Z4, Z8
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        64(R11), Z8, Z10
+	VPDPBUSD        64(R9), Z8, Z10
 	VPUNPCKLDQ      Z10, Z9, Z8
 	VPUNPCKHDQ      Z10, Z9, Z9
 	VPADDD          Z8, Z9, Z9
-	VBROADCASTI32X4 74(R9), Z8
-	VBROADCASTI32X4 92(R9), K1, Z8
+	VBROADCASTI32X4 74(DI), Z8
+	VBROADCASTI32X4 92(DI), K1, Z8
 	VPSRLVD         Z2, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPSHUFB         Z8, Z4, Z8
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        128(R11), Z8, Z10
-	VBROADCASTI32X4 110(R9), Z8
-	VBROADCASTI32X4 128(R9), K1, Z8
+	VPDPBUSD        128(R9), Z8, Z10
+	VBROADCASTI32X4 110(DI), Z8
+	VBROADCASTI32X4 128(DI), K1, Z8
 	VPSRLVD         Z2, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPSHUFB         Z8, Z4, Z8
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        192(R11), Z8, Z11
+	VPDPBUSD        192(R9), Z8, Z11
 	VPUNPCKLDQ      Z11, Z10, Z8
 	VPUNPCKHDQ      Z11, Z10, Z10
 	VPADDD          Z8, Z10, Z10
 	VPUNPCKLQDQ     Z10, Z9, Z8
 	VPUNPCKHQDQ     Z10, Z9, Z9
 	VPADDD          Z8, Z9, Z9
-	VBROADCASTI32X4 146(R9), Z8
-	VBROADCASTI32X4 164(R9), K1, Z8
+	VBROADCASTI32X4 146(DI), Z8
+	VBROADCASTI32X4 164(DI), K1, Z8
 	VPSRLVD         Z2, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPSHUFB         Z8, Z4, Z8
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        256(R11), Z8, Z10
-	VBROADCASTI32X4 182(R9), Z8
-	VBROADCASTI32X4 200(R9), K1, Z8
+	VPDPBUSD        256(R9), Z8, Z10
+	VBROADCASTI32X4 182(DI), Z8
+	VBROADCASTI32X4 200(DI), K1, Z8
 	VPSRLVD         Z2, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPSHUFB         Z8, Z4, Z8
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        320(R11), Z8, Z11
+	VPDPBUSD        320(R9), Z8, Z11
 	VPUNPCKLDQ      Z11, Z10, Z8
 	VPUNPCKHDQ      Z11, Z10, Z10
 	VPADDD          Z8, Z10, Z10
-	VBROADCASTI32X4 218(R9), Z8
-	VBROADCASTI32X4 236(R9), K1, Z8
+	VBROADCASTI32X4 218(DI), Z8
+	VBROADCASTI32X4 236(DI), K1, Z8
 	VPSRLVD         Z2, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPSHUFB         Z8, Z4, Z8
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        384(R11), Z8, Z11
-	VBROADCASTI32X4 254(R9), Z8
-	VBROADCASTI32X4 272(R9), K1, Z8
+	VPDPBUSD        384(R9), Z8, Z11
+	VBROADCASTI32X4 254(DI), Z8
+	VBROADCASTI32X4 272(DI), K1, Z8
 	VPSRLVD         Z2, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPSHUFB         Z8, Z4, Z8
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        448(R11), Z8, Z12
+	VPDPBUSD        448(R9), Z8, Z12
 	VPUNPCKLDQ      Z12, Z11, Z8
 	VPUNPCKHDQ      Z12, Z11, Z11
 	VPADDD          Z8, Z11, Z11
@@ -140,113 +138,114 @@ group:
 	VPERMT2D        Z10, Z5, Z8
 	VPERMT2D        Z10, Z6, Z9
 	VPADDD          Z9, Z8, Z8
-	VMOVDQU32       (DI)(R8*1), Z9
+	VMOVDQU32       (BX)(SI*1), Z9
 	VPSLLD          $0x07, Z9, Z9
 	VPSUBD          Z9, Z8, Z8
-	VPERMW          (R9), Z7, Z9
-	VPERMW          72(R9), Z7, K2, Z9
-	VPERMW          144(R9), Z7, K3, Z9
-	VPERMW          216(R9), Z7, K4, Z9
+	VPERMW          (DI), Z7, Z9
+	VPERMW          72(DI), Z7, K2, Z9
+	VPERMW          144(DI), Z7, K3, Z9
+	VPERMW          216(DI), Z7, K4, Z9
 	VCVTPH2PS       Y9, Z9
-	VMOVDQU32       (SI)(R8*1), Z10
+	VMOVDQU32       (DX)(SI*1), Z10
 	VCVTDQ2PS       Z8, Z8
 	VMULPS          Z10, Z9, Z9
 	VFMADD231PS     Z9, Z8, Z1
-	ADDQ            $+288, R9
-	ADDQ            $+64, R8
-	JMP             group
+	ADDQ            $+288, DI
+	ADDQ            $+64, SI
+	CMPQ            SI, AX
+	JL              group
 
 rest:
-	CMPQ R10, $0x00
+	CMPQ R8, $0x00
 	JE   done
-	CMPQ R9, (SP)
+	CMPQ DI, (SP)
 	JLS  inPlace
-	MOVQ R10, R11
-	LEAQ 8(SP), R12
+	MOVQ R8, R9
+	LEAQ 8(SP), R10
 
 copy:
-	MOVWLZX   (R9), R13
-	MOVW      R13, (R12)
-	ADDQ      $+2, R9
-	ADDQ      $+2, R12
-	VMOVDQU32 (R9), X8
-	VMOVDQU32 X8, (R12)
-	ADDQ      $+16, R9
-	ADDQ      $+16, R12
-	SUBQ      $+1, R11
+	MOVWLZX   (DI), R11
+	MOVW      R11, (R10)
+	ADDQ      $+2, DI
+	ADDQ      $+2, R10
+	VMOVDQU32 (DI), X8
+	VMOVDQU32 X8, (R10)
+	ADDQ      $+16, DI
+	ADDQ      $+16, R10
+	SUBQ      $+1, R9
 	JG        copy
-	LEAQ      8(SP), R9
+	LEAQ      8(SP), DI
 
 inPlace:
-	LEAQ            (BX)(R8*8), R11
-	VBROADCASTI32X4 2(R9), Z8
-	VBROADCASTI32X4 20(R9), K1, Z8
+	LEAQ            (CX)(SI*8), R9
+	VBROADCASTI32X4 2(DI), Z8
+	VBROADCASTI32X4 20(DI), K1, Z8
 	VPSRLVD         Z2, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPSHUFB         Z8, Z4, Z8
 	VPXORD          Z9, Z9, Z9
-	VPDPBUSD        (R11), Z8, Z9
-	VBROADCASTI32X4 38(R9), Z8
-	VBROADCASTI32X4 56(R9), K1, Z8
+	VPDPBUSD        (R9), Z8, Z9
+	VBROADCASTI32X4 38(DI), Z8
+	VBROADCASTI32X4 56(DI), K1, Z8
 	VPSRLVD         Z2, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPSHUFB         Z8, Z4, Z8
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        64(R11), Z8, Z10
+	VPDPBUSD        64(R9), Z8, Z10
 	VPUNPCKLDQ      Z10, Z9, Z8
 	VPUNPCKHDQ      Z10, Z9, Z9
 	VPADDD          Z8, Z9, Z9
-	VBROADCASTI32X4 74(R9), Z8
-	VBROADCASTI32X4 92(R9), K1, Z8
+	VBROADCASTI32X4 74(DI), Z8
+	VBROADCASTI32X4 92(DI), K1, Z8
 	VPSRLVD         Z2, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPSHUFB         Z8, Z4, Z8
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        128(R11), Z8, Z10
-	VBROADCASTI32X4 110(R9), Z8
-	VBROADCASTI32X4 128(R9), K1, Z8
+	VPDPBUSD        128(R9), Z8, Z10
+	VBROADCASTI32X4 110(DI), Z8
+	VBROADCASTI32X4 128(DI), K1, Z8
 	VPSRLVD         Z2, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPSHUFB         Z8, Z4, Z8
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        192(R11), Z8, Z11
+	VPDPBUSD        192(R9), Z8, Z11
 	VPUNPCKLDQ      Z11, Z10, Z8
 	VPUNPCKHDQ      Z11, Z10, Z10
 	VPADDD          Z8, Z10, Z10
 	VPUNPCKLQDQ     Z10, Z9, Z8
 	VPUNPCKHQDQ     Z10, Z9, Z9
 	VPADDD          Z8, Z9, Z9
-	VBROADCASTI32X4 146(R9), Z8
-	VBROADCASTI32X4 164(R9), K1, Z8
+	VBROADCASTI32X4 146(DI), Z8
+	VBROADCASTI32X4 164(DI), K1, Z8
 	VPSRLVD         Z2, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPSHUFB         Z8, Z4, Z8
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        256(R11), Z8, Z10
-	VBROADCASTI32X4 182(R9), Z8
-	VBROADCASTI32X4 200(R9), K1, Z8
+	VPDPBUSD        256(R9), Z8, Z10
+	VBROADCASTI32X4 182(DI), Z8
+	VBROADCASTI32X4 200(DI), K1, Z8
 	VPSRLVD         Z2, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPSHUFB         Z8, Z4, Z8
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        320(R11), Z8, Z11
+	VPDPBUSD        320(R9), Z8, Z11
 	VPUNPCKLDQ      Z11, Z10, Z8
 	VPUNPCKHDQ      Z11, Z10, Z10
 	VPADDD          Z8, Z10, Z10
-	VBROADCASTI32X4 218(R9), Z8
-	VBROADCASTI32X4 236(R9), K1, Z8
+	VBROADCASTI32X4 218(DI), Z8
+	VBROADCASTI32X4 236(DI), K1, Z8
 	VPSRLVD         Z2, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPSHUFB         Z8, Z4, Z8
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        384(R11), Z8, Z11
-	VBROADCASTI32X4 254(R9), Z8
-	VBROADCASTI32X4 272(R9), K1, Z8
+	VPDPBUSD        384(R9), Z8, Z11
+	VBROADCASTI32X4 254(DI), Z8
+	VBROADCASTI32X4 272(DI), K1, Z8
 	VPSRLVD         Z2, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPSHUFB         Z8, Z4, Z8
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        448(R11), Z8, Z12
+	VPDPBUSD        448(R9), Z8, Z12
 	VPUNPCKLDQ      Z12, Z11, Z8
 	VPUNPCKHDQ      Z12, Z11, Z11
 	VPADDD          Z8, Z11, Z11
@@ -257,21 +256,22 @@ inPlace:
 	VPERMT2D        Z10, Z5, Z8
 	VPERMT2D        Z10, Z6, Z9
 	VPADDD          Z9, Z8, Z8
-	VMOVDQU32       (DI)(R8*1), Z9
+	VMOVDQU32       (BX)(SI*1), Z9
 	VPSLLD          $0x07, Z9, Z9
 	VPSUBD          Z9, Z8, Z8
-	VPERMW          (R9), Z7, Z9
-	VPERMW          72(R9), Z7, K2, Z9
-	VPERMW          144(R9), Z7, K3, Z9
-	VPERMW          216(R9), Z7, K4, Z9
+	VPERMW          (DI), Z7, Z9
+	VPERMW          72(DI), Z7, K2, Z9
+	VPERMW          144(DI), Z7, K3, Z9
+	VPERMW          216(DI), Z7, K4, Z9
 	VCVTPH2PS       Y9, Z9
 	VPANDD          Z0, Z9, Z9
-	VMOVDQU32       (SI)(R8*1), Z10
+	VMOVDQU32       (DX)(SI*1), Z10
 	VCVTDQ2PS       Z8, Z8
 	VMULPS          Z10, Z9, Z9
 	VFMADD231PS     Z9, Z8, Z1
 
 done:
+	MOVQ          dst+0(FP), SI
 	VPERMILPS     $0x4e, Z1, Z8
 	VADDPS        Z1, Z8, Z8
 	VPERMILPS     $0xb1, Z8, Z1
@@ -280,9 +280,10 @@ done:
 	VADDPS        Z8, Z1, Z1
 	VEXTRACTI32X4 $0x02, Z1, X8
 	VADDPS        X1, X8, X8
-	VMOVSS        X8, (AX)
-	ADDQ          $0x04, AX
-	ADDQ          stride+16(FP), CX
+	VMOVSS        X8, (SI)
+	ADDQ          $0x04, dst+0(FP)
+	MOVQ          stride+16(FP), SI
+	ADDQ          SI, w+8(FP)
 	DECQ          n+24(FP)
 	JG            row
 	VZEROUPPER
@@ -295,14 +296,14 @@ constants:
 	VMOVDQU32 constant5<>+0(SB), Z4
 	VMOVDQU32 constant6<>+0(SB), Z6
 	VMOVDQU32 constant7<>+0(SB), Z3
-	MOVL      $0x000000f0, R8
-	KMOVD     R8, K2
-	MOVL      $0x00000f00, R8
-	KMOVD     R8, K3
-	MOVL      $0x0000f000, R8
-	KMOVD     R8, K4
-	MOVL      $0x0000ff00, R8
-	KMOVD     R8, K1
+	MOVL      $0x000000f0, SI
+	KMOVD     SI, K2
+	MOVL      $0x00000f00, SI
+	KMOVD     SI, K3
+	MOVL      $0x0000f000, SI
+	KMOVD     SI, K4
+	MOVL      $0x0000ff00, SI
+	KMOVD     SI, K1
 	JMP       begin
 
 DATA constant0<>+0(SB)/8, $0xffffffffffffffff
@@ -495,90 +496,88 @@ constants:
 // func iq4_nlRowAVX2(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 // Requires: AVX, AVX2, F16C, FMA3, MMX+
 TEXT ·iq4_nlRowAVX2(SB), NOSPLIT, $168-72
-	MOVQ    dst+0(FP), AX
-	MOVQ    w+8(FP), CX
-	MOVQ    blocks+64(FP), DX
-	MOVQ    q+32(FP), BX
-	MOVQ    d+40(FP), SI
-	MOVQ    s+48(FP), DI
-	MOVQ    half+56(FP), DI
-	MOVQ    w+8(FP), DI
-	MOVQ    stride+16(FP), R8
-	IMULQ   n+24(FP), R8
-	ADDQ    R8, DI
-	SUBQ    $+144, DI
-	MOVQ    DI, (SP)
-	MOVQ    DX, R9
-	ANDQ    $+7, R9
-	LEAQ    constant8<>+0(SB), DI
-	SHLQ    $0x02, R9
-	SUBQ    R9, DI
-	VMOVDQU 32(DI), Y0
-	SHRQ    $0x02, R9
+	MOVQ    blocks+64(FP), AX
+	MOVQ    q+32(FP), CX
+	MOVQ    d+40(FP), DX
+	MOVQ    s+48(FP), BX
+	MOVQ    half+56(FP), BX
+	MOVQ    w+8(FP), BX
+	MOVQ    stride+16(FP), SI
+	IMULQ   n+24(FP), SI
+	ADDQ    SI, BX
+	SUBQ    $+144, BX
+	MOVQ    BX, (SP)
+	MOVQ    AX, DI
+	ANDQ    $+7, DI
+	LEAQ    constant8<>+0(SB), BX
+	SHLQ    $0x02, DI
+	SUBQ    DI, BX
+	VMOVDQU 32(BX), Y0
+	SHRQ    $0x02, DI
 	VMOVDQU constant1<>+0(SB), Y1
 	VMOVDQU Y1, 8(SP)
 	VMOVDQU Y1, 40(SP)
 	VMOVDQU Y1, 72(SP)
 	VMOVDQU Y1, 104(SP)
 	VMOVDQU Y1, 136(SP)
-	ANDQ    $-8, DX
-	SHLQ    $0x02, DX
+	ANDQ    $-8, AX
+	SHLQ    $0x02, AX
 
 row:
 	VPXOR Y1, Y1, Y1
-	MOVQ  CX, R8
-	XORQ  DI, DI
+	MOVQ  w+8(FP), SI
+	XORQ  BX, BX
+	CMPQ  BX, AX
+	JGE   rest
 
 group:
-	CMPQ           DI, DX
-	JGE            rest
-	PREFETCHT1     8192(R8)
-	PREFETCHT0     3072(R8)
-	PREFETCHT1     8256(R8)
-	PREFETCHT0     3136(R8)
-	PREFETCHT1     8320(R8)
-	PREFETCHT0     3200(R8)
-	LEAQ           (BX)(DI*8), R10
-	VBROADCASTI128 2(R8), Y2
+	PREFETCHT1     8192(SI)
+	PREFETCHT0     3072(SI)
+	PREFETCHT1     8256(SI)
+	PREFETCHT0     3136(SI)
+	PREFETCHT1     8320(SI)
+	PREFETCHT0     3200(SI)
+	LEAQ           (CX)(BX*8), R8
+	VBROADCASTI128 2(SI), Y2
 	VPSRLVD        constant9<>+0(SB), Y2, Y2
 	VPAND          constant10<>+0(SB), Y2, Y2
 	VMOVDQU        constant11<>+0(SB), Y3
 	VPSHUFB        Y2, Y3, Y2
 	VPABSB         Y2, Y4
-	VMOVDQU        (R10), Y3
+	VMOVDQU        (R8), Y3
 	VPSIGNB        Y2, Y3, Y3
 	VPMADDUBSW     Y3, Y4, Y3
 	VPMADDWD       constant12<>+0(SB), Y3, Y3
-	VBROADCASTI128 20(R8), Y2
+	VBROADCASTI128 20(SI), Y2
 	VPSRLVD        constant9<>+0(SB), Y2, Y2
 	VPAND          constant10<>+0(SB), Y2, Y2
 	VMOVDQU        constant11<>+0(SB), Y4
 	VPSHUFB        Y2, Y4, Y2
 	VPABSB         Y2, Y5
-	VMOVDQU        32(R10), Y4
+	VMOVDQU        32(R8), Y4
 	VPSIGNB        Y2, Y4, Y4
 	VPMADDUBSW     Y4, Y5, Y4
 	VPMADDWD       constant12<>+0(SB), Y4, Y4
 	VPUNPCKLDQ     Y4, Y3, Y2
 	VPUNPCKHDQ     Y4, Y3, Y3
 	VPADDD         Y2, Y3, Y3
-	VBROADCASTI128 38(R8), Y2
+	VBROADCASTI128 38(SI), Y2
 	VPSRLVD        constant9<>+0(SB), Y2, Y2
 	VPAND          constant10<>+0(SB), Y2, Y2
 	VMOVDQU        constant11<>+0(SB), Y4
 	VPSHUFB        Y2, Y4, Y2
 	VPABSB         Y2, Y5
-	VMOVDQU        64(R10), Y4
+	VMOVDQU        64(R8), Y4
 	VPSIGNB        Y2, Y4, Y4
 	VPMADDUBSW     Y4, Y5, Y4
 	VPMADDWD       constant12<>+0(SB), Y4, Y4
-	VBROADCASTI128 56(R8), Y2
+	VBROADCASTI128 56(SI), Y2
 	VPSRLVD        constant9<>+0(SB), Y2, Y2
 	VPAND          constant10<>+0(SB), Y2, Y2
 	VMOVDQU        constant11<>+0(SB), Y5
 	VPSHUFB        Y2, Y5, Y2
 	VPABSB         Y2, Y6
-	VMOVDQU        96(R10), Y5
+	VMOVDQU        96(R8), Y5
 	VPSIGNB        Y2, Y5, Y5
 	VPMADDUBSW     Y5, Y6, Y5
 	VPMADDWD       constant12<>+0(SB), Y5, Y5
@@ -588,46 +587,46 @@ group:
 	VPUNPCKLQDQ    Y4, Y3, Y2
 	VPUNPCKHQDQ    Y4, Y3, Y3
 	VPADDD         Y2, Y3, Y3
-	VBROADCASTI128 74(R8), Y2
+	VBROADCASTI128 74(SI), Y2
 	VPSRLVD        constant9<>+0(SB), Y2, Y2
 	VPAND          constant10<>+0(SB), Y2, Y2
 	VMOVDQU        constant11<>+0(SB), Y4
 	VPSHUFB        Y2, Y4, Y2
 	VPABSB         Y2, Y5
-	VMOVDQU        128(R10), Y4
+	VMOVDQU        128(R8), Y4
 	VPSIGNB        Y2, Y4, Y4
 	VPMADDUBSW     Y4, Y5, Y4
 	VPMADDWD       constant12<>+0(SB), Y4, Y4
-	VBROADCASTI128 92(R8), Y2
+	VBROADCASTI128 92(SI), Y2
 	VPSRLVD        constant9<>+0(SB), Y2, Y2
 	VPAND          constant10<>+0(SB), Y2, Y2
 	VMOVDQU        constant11<>+0(SB), Y5
 	VPSHUFB        Y2, Y5, Y2
 	VPABSB         Y2, Y6
-	VMOVDQU        160(R10), Y5
+	VMOVDQU        160(R8), Y5
 	VPSIGNB        Y2, Y5, Y5
 	VPMADDUBSW     Y5, Y6, Y5
 	VPMADDWD       constant12<>+0(SB), Y5, Y5
 	VPUNPCKLDQ     Y5, Y4, Y2
 	VPUNPCKHDQ     Y5, Y4, Y4
 	VPADDD         Y2, Y4, Y4
-	VBROADCASTI128 110(R8), Y2
+	VBROADCASTI128 110(SI), Y2
 	VPSRLVD        constant9<>+0(SB), Y2, Y2
 	VPAND          constant10<>+0(SB), Y2, Y2
 	VMOVDQU        constant11<>+0(SB), Y5
 	VPSHUFB        Y2, Y5, Y2
 	VPABSB         Y2, Y6
-	VMOVDQU        192(R10), Y5
+	VMOVDQU        192(R8), Y5
 	VPSIGNB        Y2, Y5, Y5
 	VPMADDUBSW     Y5, Y6, Y5
 	VPMADDWD       constant12<>+0(SB), Y5, Y5
-	VBROADCASTI128 128(R8), Y2
+	VBROADCASTI128 128(SI), Y2
 	VPSRLVD        constant9<>+0(SB), Y2, Y2
 	VPAND          constant10<>+0(SB), Y2, Y2
 	VMOVDQU        constant11<>+0(SB), Y6
 	VPSHUFB        Y2, Y6, Y2
 	VPABSB         Y2, Y7
-	VMOVDQU        224(R10), Y6
+	VMOVDQU        224(R8), Y6
 	VPSIGNB        Y2, Y6, Y6
 	VPMADDUBSW     Y6, Y7, Y6
 	VPMADDWD       constant12<>+0(SB), Y6, Y6
@@ -641,86 +640,87 @@ group:
 	VPERM2I128     $0x31, Y4, Y3, Y3
 	VPADDD         Y3, Y2, Y2
 	VPXOR          X3, X3, X3
-	VPINSRW        $0x00, (R8), X3, X3
-	VPINSRW        $0x01, 18(R8), X3, X3
-	VPINSRW        $0x02, 36(R8), X3, X3
-	VPINSRW        $0x03, 54(R8), X3, X3
-	VPINSRW        $0x04, 72(R8), X3, X3
-	VPINSRW        $0x05, 90(R8), X3, X3
-	VPINSRW        $0x06, 108(R8), X3, X3
-	VPINSRW        $0x07, 126(R8), X3, X3
+	VPINSRW        $0x00, (SI), X3, X3
+	VPINSRW        $0x01, 18(SI), X3, X3
+	VPINSRW        $0x02, 36(SI), X3, X3
+	VPINSRW        $0x03, 54(SI), X3, X3
+	VPINSRW        $0x04, 72(SI), X3, X3
+	VPINSRW        $0x05, 90(SI), X3, X3
+	VPINSRW        $0x06, 108(SI), X3, X3
+	VPINSRW        $0x07, 126(SI), X3, X3
 	VCVTPH2PS      X3, Y3
-	VMOVDQU        (SI)(DI*1), Y4
+	VMOVDQU        (DX)(BX*1), Y4
 	VCVTDQ2PS      Y2, Y2
 	VMULPS         Y4, Y3, Y3
 	VFMADD231PS    Y3, Y2, Y1
-	ADDQ           $+144, R8
-	ADDQ           $+32, DI
-	JMP            group
+	ADDQ           $+144, SI
+	ADDQ           $+32, BX
+	CMPQ           BX, AX
+	JL             group
 
 rest:
-	CMPQ R9, $0x00
+	CMPQ DI, $0x00
 	JE   done
-	CMPQ R8, (SP)
+	CMPQ SI, (SP)
 	JLS  inPlace
-	MOVQ R9, R10
-	LEAQ 8(SP), R11
+	MOVQ DI, R8
+	LEAQ 8(SP), R9
 
 copy:
-	MOVWLZX (R8), R12
-	MOVW    R12, (R11)
-	ADDQ    $+2, R8
-	ADDQ    $+2, R11
-	VMOVDQU (R8), X2
-	VMOVDQU X2, (R11)
-	ADDQ    $+16, R8
-	ADDQ    $+16, R11
-	SUBQ    $+1, R10
+	MOVWLZX (SI), R10
+	MOVW    R10, (R9)
+	ADDQ    $+2, SI
+	ADDQ    $+2, R9
+	VMOVDQU (SI), X2
+	VMOVDQU X2, (R9)
+	ADDQ    $+16, SI
+	ADDQ    $+16, R9
+	SUBQ    $+1, R8
 	JG      copy
-	LEAQ    8(SP), R8
+	LEAQ    8(SP), SI
 
 inPlace:
-	LEAQ           (BX)(DI*8), R10
-	VBROADCASTI128 2(R8), Y2
+	LEAQ           (CX)(BX*8), R8
+	VBROADCASTI128 2(SI), Y2
 	VPSRLVD        constant9<>+0(SB), Y2, Y2
 	VPAND          constant10<>+0(SB), Y2, Y2
 	VMOVDQU        constant11<>+0(SB), Y3
 	VPSHUFB        Y2, Y3, Y2
 	VPABSB         Y2, Y4
-	VMOVDQU        (R10), Y3
+	VMOVDQU        (R8), Y3
 	VPSIGNB        Y2, Y3, Y3
 	VPMADDUBSW     Y3, Y4, Y3
 	VPMADDWD       constant12<>+0(SB), Y3, Y3
-	VBROADCASTI128 20(R8), Y2
+	VBROADCASTI128 20(SI), Y2
 	VPSRLVD        constant9<>+0(SB), Y2, Y2
 	VPAND          constant10<>+0(SB), Y2, Y2
 	VMOVDQU        constant11<>+0(SB), Y4
 	VPSHUFB        Y2, Y4, Y2
 	VPABSB         Y2, Y5
-	VMOVDQU        32(R10), Y4
+	VMOVDQU        32(R8), Y4
 	VPSIGNB        Y2, Y4, Y4
 	VPMADDUBSW     Y4, Y5, Y4
 	VPMADDWD       constant12<>+0(SB), Y4, Y4
 	VPUNPCKLDQ     Y4, Y3, Y2
 	VPUNPCKHDQ     Y4, Y3, Y3
 	VPADDD         Y2, Y3, Y3
-	VBROADCASTI128 38(R8), Y2
+	VBROADCASTI128 38(SI), Y2
 	VPSRLVD        constant9<>+0(SB), Y2, Y2
 	VPAND          constant10<>+0(SB), Y2, Y2
 	VMOVDQU        constant11<>+0(SB), Y4
 	VPSHUFB        Y2, Y4, Y2
 	VPABSB         Y2, Y5
-	VMOVDQU        64(R10), Y4
+	VMOVDQU        64(R8), Y4
 	VPSIGNB        Y2, Y4, Y4
 	VPMADDUBSW     Y4, Y5, Y4
 	VPMADDWD       constant12<>+0(SB), Y4, Y4
-	VBROADCASTI128 56(R8), Y2
+	VBROADCASTI128 56(SI), Y2
 	VPSRLVD        constant9<>+0(SB), Y2, Y2
 	VPAND          constant10<>+0(SB), Y2, Y2
 	VMOVDQU        constant11<>+0(SB), Y5
 	VPSHUFB        Y2, Y5, Y2
 	VPABSB         Y2, Y6
-	VMOVDQU        96(R10), Y5
+	VMOVDQU        96(R8), Y5
 	VPSIGNB        Y2, Y5, Y5
 	VPMADDUBSW     Y5, Y6, Y5
 	VPMADDWD       constant12<>+0(SB), Y5, Y5
@@ -730,46 +730,46 @@ inPlace:
 	VPUNPCKLQDQ    Y4, Y3, Y2
 	VPUNPCKHQDQ    Y4, Y3, Y3
 	VPADDD         Y2, Y3, Y3
-	VBROADCASTI128 74(R8), Y2
+	VBROADCASTI128 74(SI), Y2
 	VPSRLVD        constant9<>+0(SB), Y2, Y2
 	VPAND          constant10<>+0(SB), Y2, Y2
 	VMOVDQU        constant11<>+0(SB), Y4
 	VPSHUFB        Y2, Y4, Y2
 	VPABSB         Y2, Y5
-	VMOVDQU        128(R10), Y4
+	VMOVDQU        128(R8), Y4
 	VPSIGNB        Y2, Y4, Y4
 	VPMADDUBSW     Y4, Y5, Y4
 	VPMADDWD       constant12<>+0(SB), Y4, Y4
-	VBROADCASTI128 92(R8), Y2
+	VBROADCASTI128 92(SI), Y2
 	VPSRLVD        constant9<>+0(SB), Y2, Y2
 	VPAND          constant10<>+0(SB), Y2, Y2
 	VMOVDQU        constant11<>+0(SB), Y5
 	VPSHUFB        Y2, Y5, Y2
 	VPABSB         Y2, Y6
-	VMOVDQU        160(R10), Y5
+	VMOVDQU        160(R8), Y5
 	VPSIGNB        Y2, Y5, Y5
 	VPMADDUBSW     Y5, Y6, Y5
 	VPMADDWD       constant12<>+0(SB), Y5, Y5
 	VPUNPCKLDQ     Y5, Y4, Y2
 	VPUNPCKHDQ     Y5, Y4, Y4
 	VPADDD         Y2, Y4, Y4
-	VBROADCASTI128 110(R8), Y2
+	VBROADCASTI128 110(SI), Y2
 	VPSRLVD        constant9<>+0(SB), Y2, Y2
 	VPAND          constant10<>+0(SB), Y2, Y2
 	VMOVDQU        constant11<>+0(SB), Y5
 	VPSHUFB        Y2, Y5, Y2
 	VPABSB         Y2, Y6
-	VMOVDQU        192(R10), Y5
+	VMOVDQU        192(R8), Y5
 	VPSIGNB        Y2, Y5, Y5
 	VPMADDUBSW     Y5, Y6, Y5
 	VPMADDWD       constant12<>+0(SB), Y5, Y5
-	VBROADCASTI128 128(R8), Y2
+	VBROADCASTI128 128(SI), Y2
 	VPSRLVD        constant9<>+0(SB), Y2, Y2
 	VPAND          constant10<>+0(SB), Y2, Y2
 	VMOVDQU        constant11<>+0(SB), Y6
 	VPSHUFB        Y2, Y6, Y2
 	VPABSB         Y2, Y7
-	VMOVDQU        224(R10), Y6
+	VMOVDQU        224(R8), Y6
 	VPSIGNB        Y2, Y6, Y6
 	VPMADDUBSW     Y6, Y7, Y6
 	VPMADDWD       constant12<>+0(SB), Y6, Y6
@@ -783,31 +783,33 @@ inPlace:
 	VPERM2I128     $0x31, Y4, Y3, Y3
 	VPADDD         Y3, Y2, Y2
 	VPXOR          X3, X3, X3
-	VPINSRW        $0x00, (R8), X3, X3
-	VPINSRW        $0x01, 18(R8), X3, X3
-	VPINSRW        $0x02, 36(R8), X3, X3
-	VPINSRW        $0x03, 54(R8), X3, X3
-	VPINSRW        $0x04, 72(R8), X3, X3
-	VPINSRW        $0x05, 90(R8), X3, X3
-	VPINSRW        $0x06, 108(R8), X3, X3
-	VPINSRW        $0x07, 126(R8), X3, X3
+	VPINSRW        $0x00, (SI), X3, X3
+	VPINSRW        $0x01, 18(SI), X3, X3
+	VPINSRW        $0x02, 36(SI), X3, X3
+	VPINSRW        $0x03, 54(SI), X3, X3
+	VPINSRW        $0x04, 72(SI), X3, X3
+	VPINSRW        $0x05, 90(SI), X3, X3
+	VPINSRW        $0x06, 108(SI), X3, X3
+	VPINSRW        $0x07, 126(SI), X3, X3
 	VCVTPH2PS      X3, Y3
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        (SI)(DI*1), Y4
+	VMOVDQU        (DX)(BX*1), Y4
 	VCVTDQ2PS      Y2, Y2
 	VMULPS         Y4, Y3, Y3
 	VFMADD231PS    Y3, Y2, Y1
 
 done:
+	MOVQ         dst+0(FP), BX
 	VPERMILPS    $0x4e, Y1, Y2
 	VADDPS       Y1, Y2, Y2
 	VPERMILPS    $0xb1, Y2, Y1
 	VADDPS       Y1, Y2, Y2
 	VEXTRACTI128 $0x01, Y2, X1
 	VADDPS       X2, X1, X1
-	VMOVSS       X1, (AX)
-	ADDQ         $0x04, AX
-	ADDQ         stride+16(FP), CX
+	VMOVSS       X1, (BX)
+	ADDQ         $0x04, dst+0(FP)
+	MOVQ         stride+16(FP), BX
+	ADDQ         BX, w+8(FP)
 	DECQ         n+24(FP)
 	JG           row
 	VZEROUPPER

@@ -7,29 +7,27 @@
 // func iq4_xsRowAVX512(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 // Requires: AVX, AVX512BW, AVX512F, AVX512VL, AVX512VNNI, F16C, MMX+
 TEXT ·iq4_xsRowAVX512(SB), NOSPLIT, $296-72
-	MOVQ dst+0(FP), AX
-	MOVQ w+8(FP), CX
-	MOVQ blocks+64(FP), DX
-	MOVQ q+32(FP), BX
-	MOVQ d+40(FP), SI
-	MOVQ s+48(FP), DI
-	MOVQ half+56(FP), R8
+	MOVQ blocks+64(FP), AX
+	MOVQ q+32(FP), CX
+	MOVQ d+40(FP), DX
+	MOVQ s+48(FP), BX
+	MOVQ half+56(FP), SI
 	JMP  constants
 
 begin:
-	MOVQ      w+8(FP), R8
-	MOVQ      stride+16(FP), R9
-	IMULQ     n+24(FP), R9
-	ADDQ      R9, R8
-	SUBQ      $+272, R8
-	MOVQ      R8, (SP)
-	MOVQ      DX, R10
-	ANDQ      $+15, R10
-	LEAQ      constant0<>+0(SB), R8
-	SHLQ      $0x02, R10
-	SUBQ      R10, R8
-	VMOVDQU32 64(R8), Z0
-	SHRQ      $0x02, R10
+	MOVQ      w+8(FP), SI
+	MOVQ      stride+16(FP), DI
+	IMULQ     n+24(FP), DI
+	ADDQ      DI, SI
+	SUBQ      $+272, SI
+	MOVQ      SI, (SP)
+	MOVQ      AX, R8
+	ANDQ      $+15, R8
+	LEAQ      constant0<>+0(SB), SI
+	SHLQ      $0x02, R8
+	SUBQ      R8, SI
+	VMOVDQU32 64(SI), Z0
+	SHRQ      $0x02, R8
 	VMOVDQU32 constant1<>+0(SB), Y1
 	VMOVDQU32 Y1, 8(SP)
 	VMOVDQU32 Y1, 40(SP)
@@ -40,96 +38,96 @@ begin:
 	VMOVDQU32 Y1, 200(SP)
 	VMOVDQU32 Y1, 232(SP)
 	VMOVDQU32 Y1, 264(SP)
-	ANDQ      $-16, DX
-	SHLQ      $0x02, DX
+	ANDQ      $-16, AX
+	SHLQ      $0x02, AX
 
 row:
 	VPXORD Z1, Z1, Z1
-	MOVQ   CX, R9
-	XORQ   R8, R8
+	MOVQ   w+8(FP), DI
+	XORQ   SI, SI
+	CMPQ   SI, AX
+	JGE    rest
 
 group:
-	CMPQ            R8, DX
-	JGE             rest
-	PREFETCHT1      8192(R9)
-	PREFETCHT0      3072(R9)
-	PREFETCHT1      8256(R9)
-	PREFETCHT0      3136(R9)
-	PREFETCHT1      8320(R9)
-	PREFETCHT0      3200(R9)
-	PREFETCHT1      8384(R9)
-	PREFETCHT0      3264(R9)
-	PREFETCHT1      8448(R9)
-	PREFETCHT0      3328(R9)
-	LEAQ            (BX)(R8*8), R11
-	VBROADCASTI32X4 8(R9), Z12
-	VBROADCASTI32X4 24(R9), K1, Z12
+	PREFETCHT1      8192(DI)
+	PREFETCHT0      3072(DI)
+	PREFETCHT1      8256(DI)
+	PREFETCHT0      3136(DI)
+	PREFETCHT1      8320(DI)
+	PREFETCHT0      3200(DI)
+	PREFETCHT1      8384(DI)
+	PREFETCHT0      3264(DI)
+	PREFETCHT1      8448(DI)
+	PREFETCHT0      3328(DI)
+	LEAQ            (CX)(SI*8), R9
+	VBROADCASTI32X4 8(DI), Z12
+	VBROADCASTI32X4 24(DI), K1, Z12
 	VPSRLVD         Z2, Z12, Z12
 	VPANDD          Z3, Z12, Z12
 	VPSHUFB         Z12, Z4, Z12
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        (R11), Z12, Z13
-	VBROADCASTI32X4 40(R9), Z12
-	VBROADCASTI32X4 56(R9), K1, Z12
+	VPDPBUSD        (R9), Z12, Z13
+	VBROADCASTI32X4 40(DI), Z12
+	VBROADCASTI32X4 56(DI), K1, Z12
 	VPSRLVD         Z2, Z12, Z12
 	VPANDD          Z3, Z12, Z12
 	VPSHUFB         Z12, Z4, Z12
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        64(R11), Z12, Z14
+	VPDPBUSD        64(R9), Z12, Z14
 	VPUNPCKLDQ      Z14, Z13, Z12
 	VPUNPCKHDQ      Z14, Z13, Z13
 	VPADDD          Z12, Z13, Z13
-	VBROADCASTI32X4 72(R9), Z12
-	VBROADCASTI32X4 88(R9), K1, Z12
+	VBROADCASTI32X4 72(DI), Z12
+	VBROADCASTI32X4 88(DI), K1, Z12
 	VPSRLVD         Z2, Z12, Z12
 	VPANDD          Z3, Z12, Z12
 	VPSHUFB         Z12, Z4, Z12
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        128(R11), Z12, Z14
-	VBROADCASTI32X4 104(R9), Z12
-	VBROADCASTI32X4 120(R9), K1, Z12
+	VPDPBUSD        128(R9), Z12, Z14
+	VBROADCASTI32X4 104(DI), Z12
+	VBROADCASTI32X4 120(DI), K1, Z12
 	VPSRLVD         Z2, Z12, Z12
 	VPANDD          Z3, Z12, Z12
 	VPSHUFB         Z12, Z4, Z12
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        192(R11), Z12, Z15
+	VPDPBUSD        192(R9), Z12, Z15
 	VPUNPCKLDQ      Z15, Z14, Z12
 	VPUNPCKHDQ      Z15, Z14, Z14
 	VPADDD          Z12, Z14, Z14
 	VPUNPCKLQDQ     Z14, Z13, Z12
 	VPUNPCKHQDQ     Z14, Z13, Z13
 	VPADDD          Z12, Z13, Z13
-	VBROADCASTI32X4 144(R9), Z12
-	VBROADCASTI32X4 160(R9), K1, Z12
+	VBROADCASTI32X4 144(DI), Z12
+	VBROADCASTI32X4 160(DI), K1, Z12
 	VPSRLVD         Z2, Z12, Z12
 	VPANDD          Z3, Z12, Z12
 	VPSHUFB         Z12, Z4, Z12
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        256(R11), Z12, Z14
-	VBROADCASTI32X4 176(R9), Z12
-	VBROADCASTI32X4 192(R9), K1, Z12
+	VPDPBUSD        256(R9), Z12, Z14
+	VBROADCASTI32X4 176(DI), Z12
+	VBROADCASTI32X4 192(DI), K1, Z12
 	VPSRLVD         Z2, Z12, Z12
 	VPANDD          Z3, Z12, Z12
 	VPSHUFB         Z12, Z4, Z12
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        320(R11), Z12, Z15
+	VPDPBUSD        320(R9), Z12, Z15
 	VPUNPCKLDQ      Z15, Z14, Z12
 	VPUNPCKHDQ      Z15, Z14, Z14
 	VPADDD          Z12, Z14, Z14
-	VBROADCASTI32X4 208(R9), Z12
-	VBROADCASTI32X4 224(R9), K1, Z12
+	VBROADCASTI32X4 208(DI), Z12
+	VBROADCASTI32X4 224(DI), K1, Z12
 	VPSRLVD         Z2, Z12, Z12
 	VPANDD          Z3, Z12, Z12
 	VPSHUFB         Z12, Z4, Z12
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        384(R11), Z12, Z15
-	VBROADCASTI32X4 240(R9), Z12
-	VBROADCASTI32X4 256(R9), K1, Z12
+	VPDPBUSD        384(R9), Z12, Z15
+	VBROADCASTI32X4 240(DI), Z12
+	VBROADCASTI32X4 256(DI), K1, Z12
 	VPSRLVD         Z2, Z12, Z12
 	VPANDD          Z3, Z12, Z12
 	VPSHUFB         Z12, Z4, Z12
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        448(R11), Z12, Z16
+	VPDPBUSD        448(R9), Z12, Z16
 	VPUNPCKLDQ      Z16, Z15, Z12
 	VPUNPCKHDQ      Z16, Z15, Z15
 	VPADDD          Z12, Z15, Z15
@@ -140,13 +138,13 @@ group:
 	VPERMT2D        Z14, Z5, Z12
 	VPERMT2D        Z14, Z6, Z13
 	VPADDD          Z13, Z12, Z12
-	VMOVDQU32       (DI)(R8*1), Z13
+	VMOVDQU32       (BX)(SI*1), Z13
 	VPSLLD          $0x07, Z13, Z13
 	VPSUBD          Z13, Z12, Z12
-	VPBROADCASTD    (R9), Z13
-	VPBROADCASTD    4(R9), Z14
-	VPBROADCASTD    136(R9), K1, Z13
-	VPBROADCASTD    140(R9), K1, Z14
+	VPBROADCASTD    (DI), Z13
+	VPBROADCASTD    4(DI), Z14
+	VPBROADCASTD    136(DI), K1, Z13
+	VPBROADCASTD    140(DI), K1, Z14
 	VPSRLVD         Z7, Z14, Z14
 	VPSRLVD         Z8, Z13, Z13
 	VPANDD          Z9, Z14, Z14
@@ -154,126 +152,127 @@ group:
 	VPORD           Z14, Z13, Z13
 	VPSUBD          Z11, Z13, Z13
 	VCVTDQ2PS       Z13, Z13
-	VCVTPH2PS       (R9), X14
+	VCVTPH2PS       (DI), X14
 	VBROADCASTSS    X14, Z14
-	VCVTPH2PS       136(R9), X15
+	VCVTPH2PS       136(DI), X15
 	VBROADCASTSS    X15, K1, Z14
 	VMULPS          Z14, Z13, Z13
-	VMOVDQU32       (SI)(R8*1), Z14
+	VMOVDQU32       (DX)(SI*1), Z14
 	VCVTDQ2PS       Z12, Z12
 	VMULPS          Z14, Z13, Z13
 	VFMADD231PS     Z13, Z12, Z1
-	ADDQ            $+272, R9
-	ADDQ            $+64, R8
-	JMP             group
+	ADDQ            $+272, DI
+	ADDQ            $+64, SI
+	CMPQ            SI, AX
+	JL              group
 
 rest:
-	CMPQ R10, $0x00
+	CMPQ R8, $0x00
 	JE   done
-	CMPQ R9, (SP)
+	CMPQ DI, (SP)
 	JLS  inPlace
-	MOVQ R10, R11
-	LEAQ 8(SP), R12
+	MOVQ R8, R9
+	LEAQ 8(SP), R10
 
 copy:
-	MOVL      (R9), R13
-	MOVL      R13, (R12)
-	ADDQ      $+4, R9
-	ADDQ      $+4, R12
-	MOVL      (R9), R13
-	MOVL      R13, (R12)
-	ADDQ      $+4, R9
-	ADDQ      $+4, R12
-	VMOVDQU32 (R9), Y12
-	VMOVDQU32 Y12, (R12)
-	ADDQ      $+32, R9
-	ADDQ      $+32, R12
-	VMOVDQU32 (R9), Y12
-	VMOVDQU32 Y12, (R12)
-	ADDQ      $+32, R9
-	ADDQ      $+32, R12
-	VMOVDQU32 (R9), Y12
-	VMOVDQU32 Y12, (R12)
-	ADDQ      $+32, R9
-	ADDQ      $+32, R12
-	VMOVDQU32 (R9), Y12
-	VMOVDQU32 Y12, (R12)
-	ADDQ      $+32, R9
-	ADDQ      $+32, R12
-	SUBQ      $+8, R11
+	MOVL      (DI), R11
+	MOVL      R11, (R10)
+	ADDQ      $+4, DI
+	ADDQ      $+4, R10
+	MOVL      (DI), R11
+	MOVL      R11, (R10)
+	ADDQ      $+4, DI
+	ADDQ      $+4, R10
+	VMOVDQU32 (DI), Y12
+	VMOVDQU32 Y12, (R10)
+	ADDQ      $+32, DI
+	ADDQ      $+32, R10
+	VMOVDQU32 (DI), Y12
+	VMOVDQU32 Y12, (R10)
+	ADDQ      $+32, DI
+	ADDQ      $+32, R10
+	VMOVDQU32 (DI), Y12
+	VMOVDQU32 Y12, (R10)
+	ADDQ      $+32, DI
+	ADDQ      $+32, R10
+	VMOVDQU32 (DI), Y12
+	VMOVDQU32 Y12, (R10)
+	ADDQ      $+32, DI
+	ADDQ      $+32, R10
+	SUBQ      $+8, R9
 	JG        copy
-	LEAQ      8(SP), R9
+	LEAQ      8(SP), DI
 
 inPlace:
-	LEAQ            (BX)(R8*8), R11
-	VBROADCASTI32X4 8(R9), Z12
-	VBROADCASTI32X4 24(R9), K1, Z12
+	LEAQ            (CX)(SI*8), R9
+	VBROADCASTI32X4 8(DI), Z12
+	VBROADCASTI32X4 24(DI), K1, Z12
 	VPSRLVD         Z2, Z12, Z12
 	VPANDD          Z3, Z12, Z12
 	VPSHUFB         Z12, Z4, Z12
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        (R11), Z12, Z13
-	VBROADCASTI32X4 40(R9), Z12
-	VBROADCASTI32X4 56(R9), K1, Z12
+	VPDPBUSD        (R9), Z12, Z13
+	VBROADCASTI32X4 40(DI), Z12
+	VBROADCASTI32X4 56(DI), K1, Z12
 	VPSRLVD         Z2, Z12, Z12
 	VPANDD          Z3, Z12, Z12
 	VPSHUFB         Z12, Z4, Z12
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        64(R11), Z12, Z14
+	VPDPBUSD        64(R9), Z12, Z14
 	VPUNPCKLDQ      Z14, Z13, Z12
 	VPUNPCKHDQ      Z14, Z13, Z13
 	VPADDD          Z12, Z13, Z13
-	VBROADCASTI32X4 72(R9), Z12
-	VBROADCASTI32X4 88(R9), K1, Z12
+	VBROADCASTI32X4 72(DI), Z12
+	VBROADCASTI32X4 88(DI), K1, Z12
 	VPSRLVD         Z2, Z12, Z12
 	VPANDD          Z3, Z12, Z12
 	VPSHUFB         Z12, Z4, Z12
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        128(R11), Z12, Z14
-	VBROADCASTI32X4 104(R9), Z12
-	VBROADCASTI32X4 120(R9), K1, Z12
+	VPDPBUSD        128(R9), Z12, Z14
+	VBROADCASTI32X4 104(DI), Z12
+	VBROADCASTI32X4 120(DI), K1, Z12
 	VPSRLVD         Z2, Z12, Z12
 	VPANDD          Z3, Z12, Z12
 	VPSHUFB         Z12, Z4, Z12
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        192(R11), Z12, Z15
+	VPDPBUSD        192(R9), Z12, Z15
 	VPUNPCKLDQ      Z15, Z14, Z12
 	VPUNPCKHDQ      Z15, Z14, Z14
 	VPADDD          Z12, Z14, Z14
 	VPUNPCKLQDQ     Z14, Z13, Z12
 	VPUNPCKHQDQ     Z14, Z13, Z13
 	VPADDD          Z12, Z13, Z13
-	VBROADCASTI32X4 144(R9), Z12
-	VBROADCASTI32X4 160(R9), K1, Z12
+	VBROADCASTI32X4 144(DI), Z12
+	VBROADCASTI32X4 160(DI), K1, Z12
 	VPSRLVD         Z2, Z12, Z12
 	VPANDD          Z3, Z12, Z12
 	VPSHUFB         Z12, Z4, Z12
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        256(R11), Z12, Z14
-	VBROADCASTI32X4 176(R9), Z12
-	VBROADCASTI32X4 192(R9), K1, Z12
+	VPDPBUSD        256(R9), Z12, Z14
+	VBROADCASTI32X4 176(DI), Z12
+	VBROADCASTI32X4 192(DI), K1, Z12
 	VPSRLVD         Z2, Z12, Z12
 	VPANDD          Z3, Z12, Z12
 	VPSHUFB         Z12, Z4, Z12
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        320(R11), Z12, Z15
+	VPDPBUSD        320(R9), Z12, Z15
 	VPUNPCKLDQ      Z15, Z14, Z12
 	VPUNPCKHDQ      Z15, Z14, Z14
 	VPADDD          Z12, Z14, Z14
-	VBROADCASTI32X4 208(R9), Z12
-	VBROADCASTI32X4 224(R9), K1, Z12
+	VBROADCASTI32X4 208(DI), Z12
+	VBROADCASTI32X4 224(DI), K1, Z12
 	VPSRLVD         Z2, Z12, Z12
 	VPANDD          Z3, Z12, Z12
 	VPSHUFB         Z12, Z4, Z12
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        384(R11), Z12, Z15
-	VBROADCASTI32X4 240(R9), Z12
-	VBROADCASTI32X4 256(R9), K1, Z12
+	VPDPBUSD        384(R9), Z12, Z15
+	VBROADCASTI32X4 240(DI), Z12
+	VBROADCASTI32X4 256(DI), K1, Z12
 	VPSRLVD         Z2, Z12, Z12
 	VPANDD          Z3, Z12, Z12
 	VPSHUFB         Z12, Z4, Z12
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        448(R11), Z12, Z16
+	VPDPBUSD        448(R9), Z12, Z16
 	VPUNPCKLDQ      Z16, Z15, Z12
 	VPUNPCKHDQ      Z16, Z15, Z15
 	VPADDD          Z12, Z15, Z15
@@ -284,13 +283,13 @@ inPlace:
 	VPERMT2D        Z14, Z5, Z12
 	VPERMT2D        Z14, Z6, Z13
 	VPADDD          Z13, Z12, Z12
-	VMOVDQU32       (DI)(R8*1), Z13
+	VMOVDQU32       (BX)(SI*1), Z13
 	VPSLLD          $0x07, Z13, Z13
 	VPSUBD          Z13, Z12, Z12
-	VPBROADCASTD    (R9), Z13
-	VPBROADCASTD    4(R9), Z14
-	VPBROADCASTD    136(R9), K1, Z13
-	VPBROADCASTD    140(R9), K1, Z14
+	VPBROADCASTD    (DI), Z13
+	VPBROADCASTD    4(DI), Z14
+	VPBROADCASTD    136(DI), K1, Z13
+	VPBROADCASTD    140(DI), K1, Z14
 	VPSRLVD         Z7, Z14, Z14
 	VPSRLVD         Z8, Z13, Z13
 	VPANDD          Z9, Z14, Z14
@@ -298,18 +297,19 @@ inPlace:
 	VPORD           Z14, Z13, Z13
 	VPSUBD          Z11, Z13, Z13
 	VCVTDQ2PS       Z13, Z13
-	VCVTPH2PS       (R9), X14
+	VCVTPH2PS       (DI), X14
 	VBROADCASTSS    X14, Z14
-	VCVTPH2PS       136(R9), X15
+	VCVTPH2PS       136(DI), X15
 	VBROADCASTSS    X15, K1, Z14
 	VMULPS          Z14, Z13, Z13
 	VPANDD          Z0, Z13, Z13
-	VMOVDQU32       (SI)(R8*1), Z14
+	VMOVDQU32       (DX)(SI*1), Z14
 	VCVTDQ2PS       Z12, Z12
 	VMULPS          Z14, Z13, Z13
 	VFMADD231PS     Z13, Z12, Z1
 
 done:
+	MOVQ          dst+0(FP), SI
 	VPERMILPS     $0x4e, Z1, Z12
 	VADDPS        Z1, Z12, Z12
 	VPERMILPS     $0xb1, Z12, Z1
@@ -318,9 +318,10 @@ done:
 	VADDPS        Z12, Z1, Z1
 	VEXTRACTI32X4 $0x02, Z1, X12
 	VADDPS        X1, X12, X12
-	VMOVSS        X12, (AX)
-	ADDQ          $0x04, AX
-	ADDQ          stride+16(FP), CX
+	VMOVSS        X12, (SI)
+	ADDQ          $0x04, dst+0(FP)
+	MOVQ          stride+16(FP), SI
+	ADDQ          SI, w+8(FP)
 	DECQ          n+24(FP)
 	JG            row
 	VZEROUPPER
@@ -337,8 +338,8 @@ constants:
 	VMOVDQU32 constant9<>+0(SB), Z3
 	VMOVDQU32 constant10<>+0(SB), Z11
 	VMOVDQU32 constant11<>+0(SB), Z10
-	MOVL      $0x0000ff00, R8
-	KMOVD     R8, K1
+	MOVL      $0x0000ff00, SI
+	KMOVD     SI, K1
 	JMP       begin
 
 DATA constant0<>+0(SB)/8, $0xffffffffffffffff
@@ -582,71 +583,67 @@ constants:
 // func iq4_xsRowAVX2(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 // Requires: AVX, AVX2, F16C, FMA3, MMX+
 TEXT ·iq4_xsRowAVX2(SB), NOSPLIT, $0-72
-	MOVQ dst+0(FP), AX
-	MOVQ w+8(FP), CX
-	MOVQ blocks+64(FP), DX
-	MOVQ q+32(FP), BX
-	MOVQ d+40(FP), SI
-	MOVQ s+48(FP), DI
-	MOVQ half+56(FP), DI
-	ANDQ $-8, DX
-	SHLQ $0x02, DX
+	MOVQ blocks+64(FP), AX
+	MOVQ q+32(FP), CX
+	MOVQ d+40(FP), DX
+	MOVQ s+48(FP), BX
+	MOVQ half+56(FP), BX
+	ANDQ $-8, AX
+	SHLQ $0x02, AX
 
 row:
 	VPXOR Y0, Y0, Y0
-	MOVQ  CX, R8
-	XORQ  DI, DI
+	MOVQ  w+8(FP), SI
+	XORQ  BX, BX
+	CMPQ  BX, AX
+	JGE   rest
 
 group:
-	CMPQ           DI, DX
-	JGE            rest
-	PREFETCHT1     8192(R8)
-	PREFETCHT0     3072(R8)
-	PREFETCHT1     8256(R8)
-	PREFETCHT0     3136(R8)
-	PREFETCHT1     8320(R8)
-	PREFETCHT0     3200(R8)
-	LEAQ           (BX)(DI*8), R9
-	VBROADCASTI128 8(R8), Y1
+	PREFETCHT1     8192(SI)
+	PREFETCHT0     3072(SI)
+	PREFETCHT1     8256(SI)
+	PREFETCHT0     3136(SI)
+	LEAQ           (CX)(BX*8), DI
+	VBROADCASTI128 8(SI), Y1
 	VPSRLVD        constant12<>+0(SB), Y1, Y1
 	VPAND          constant13<>+0(SB), Y1, Y1
 	VMOVDQU        constant14<>+0(SB), Y2
 	VPSHUFB        Y1, Y2, Y1
 	VPABSB         Y1, Y3
-	VMOVDQU        (R9), Y2
+	VMOVDQU        (DI), Y2
 	VPSIGNB        Y1, Y2, Y2
 	VPMADDUBSW     Y2, Y3, Y2
 	VPMADDWD       constant15<>+0(SB), Y2, Y2
-	VBROADCASTI128 24(R8), Y1
+	VBROADCASTI128 24(SI), Y1
 	VPSRLVD        constant12<>+0(SB), Y1, Y1
 	VPAND          constant13<>+0(SB), Y1, Y1
 	VMOVDQU        constant14<>+0(SB), Y3
 	VPSHUFB        Y1, Y3, Y1
 	VPABSB         Y1, Y4
-	VMOVDQU        32(R9), Y3
+	VMOVDQU        32(DI), Y3
 	VPSIGNB        Y1, Y3, Y3
 	VPMADDUBSW     Y3, Y4, Y3
 	VPMADDWD       constant15<>+0(SB), Y3, Y3
 	VPUNPCKLDQ     Y3, Y2, Y1
 	VPUNPCKHDQ     Y3, Y2, Y2
 	VPADDD         Y1, Y2, Y2
-	VBROADCASTI128 40(R8), Y1
+	VBROADCASTI128 40(SI), Y1
 	VPSRLVD        constant12<>+0(SB), Y1, Y1
 	VPAND          constant13<>+0(SB), Y1, Y1
 	VMOVDQU        constant14<>+0(SB), Y3
 	VPSHUFB        Y1, Y3, Y1
 	VPABSB         Y1, Y4
-	VMOVDQU        64(R9), Y3
+	VMOVDQU        64(DI), Y3
 	VPSIGNB        Y1, Y3, Y3
 	VPMADDUBSW     Y3, Y4, Y3
 	VPMADDWD       constant15<>+0(SB), Y3, Y3
-	VBROADCASTI128 56(R8), Y1
+	VBROADCASTI128 56(SI), Y1
 	VPSRLVD        constant12<>+0(SB), Y1, Y1
 	VPAND          constant13<>+0(SB), Y1, Y1
 	VMOVDQU        constant14<>+0(SB), Y4
 	VPSHUFB        Y1, Y4, Y1
 	VPABSB         Y1, Y5
-	VMOVDQU        96(R9), Y4
+	VMOVDQU        96(DI), Y4
 	VPSIGNB        Y1, Y4, Y4
 	VPMADDUBSW     Y4, Y5, Y4
 	VPMADDWD       constant15<>+0(SB), Y4, Y4
@@ -656,46 +653,46 @@ group:
 	VPUNPCKLQDQ    Y3, Y2, Y1
 	VPUNPCKHQDQ    Y3, Y2, Y2
 	VPADDD         Y1, Y2, Y2
-	VBROADCASTI128 72(R8), Y1
+	VBROADCASTI128 72(SI), Y1
 	VPSRLVD        constant12<>+0(SB), Y1, Y1
 	VPAND          constant13<>+0(SB), Y1, Y1
 	VMOVDQU        constant14<>+0(SB), Y3
 	VPSHUFB        Y1, Y3, Y1
 	VPABSB         Y1, Y4
-	VMOVDQU        128(R9), Y3
+	VMOVDQU        128(DI), Y3
 	VPSIGNB        Y1, Y3, Y3
 	VPMADDUBSW     Y3, Y4, Y3
 	VPMADDWD       constant15<>+0(SB), Y3, Y3
-	VBROADCASTI128 88(R8), Y1
+	VBROADCASTI128 88(SI), Y1
 	VPSRLVD        constant12<>+0(SB), Y1, Y1
 	VPAND          constant13<>+0(SB), Y1, Y1
 	VMOVDQU        constant14<>+0(SB), Y4
 	VPSHUFB        Y1, Y4, Y1
 	VPABSB         Y1, Y5
-	VMOVDQU        160(R9), Y4
+	VMOVDQU        160(DI), Y4
 	VPSIGNB        Y1, Y4, Y4
 	VPMADDUBSW     Y4, Y5, Y4
 	VPMADDWD       constant15<>+0(SB), Y4, Y4
 	VPUNPCKLDQ     Y4, Y3, Y1
 	VPUNPCKHDQ     Y4, Y3, Y3
 	VPADDD         Y1, Y3, Y3
-	VBROADCASTI128 104(R8), Y1
+	VBROADCASTI128 104(SI), Y1
 	VPSRLVD        constant12<>+0(SB), Y1, Y1
 	VPAND          constant13<>+0(SB), Y1, Y1
 	VMOVDQU        constant14<>+0(SB), Y4
 	VPSHUFB        Y1, Y4, Y1
 	VPABSB         Y1, Y5
-	VMOVDQU        192(R9), Y4
+	VMOVDQU        192(DI), Y4
 	VPSIGNB        Y1, Y4, Y4
 	VPMADDUBSW     Y4, Y5, Y4
 	VPMADDWD       constant15<>+0(SB), Y4, Y4
-	VBROADCASTI128 120(R8), Y1
+	VBROADCASTI128 120(SI), Y1
 	VPSRLVD        constant12<>+0(SB), Y1, Y1
 	VPAND          constant13<>+0(SB), Y1, Y1
 	VMOVDQU        constant14<>+0(SB), Y5
 	VPSHUFB        Y1, Y5, Y1
 	VPABSB         Y1, Y6
-	VMOVDQU        224(R9), Y5
+	VMOVDQU        224(DI), Y5
 	VPSIGNB        Y1, Y5, Y5
 	VPMADDUBSW     Y5, Y6, Y5
 	VPMADDWD       constant15<>+0(SB), Y5, Y5
@@ -708,8 +705,8 @@ group:
 	VPERM2I128     $0x20, Y3, Y2, Y1
 	VPERM2I128     $0x31, Y3, Y2, Y2
 	VPADDD         Y2, Y1, Y1
-	VPBROADCASTD   (R8), Y2
-	VPBROADCASTD   4(R8), Y3
+	VPBROADCASTD   (SI), Y2
+	VPBROADCASTD   4(SI), Y3
 	VPSRLVD        constant16<>+0(SB), Y3, Y3
 	VPSRLVD        constant17<>+0(SB), Y2, Y2
 	VPAND          constant18<>+0(SB), Y3, Y3
@@ -717,27 +714,30 @@ group:
 	VPOR           Y3, Y2, Y2
 	VPSUBD         constant20<>+0(SB), Y2, Y2
 	VCVTDQ2PS      Y2, Y2
-	VCVTPH2PS      (R8), X3
+	VCVTPH2PS      (SI), X3
 	VBROADCASTSS   X3, Y3
 	VMULPS         Y3, Y2, Y2
-	VMOVDQU        (SI)(DI*1), Y3
+	VMOVDQU        (DX)(BX*1), Y3
 	VCVTDQ2PS      Y1, Y1
 	VMULPS         Y3, Y2, Y2
 	VFMADD231PS    Y2, Y1, Y0
-	ADDQ           $+136, R8
-	ADDQ           $+32, DI
-	JMP            group
+	ADDQ           $+136, SI
+	ADDQ           $+32, BX
+	CMPQ           BX, AX
+	JL             group
 
 rest:
+	MOVQ         dst+0(FP), BX
 	VPERMILPS    $0x4e, Y0, Y1
 	VADDPS       Y0, Y1, Y1
 	VPERMILPS    $0xb1, Y1, Y0
 	VADDPS       Y0, Y1, Y1
 	VEXTRACTI128 $0x01, Y1, X0
 	VADDPS       X1, X0, X0
-	VMOVSS       X0, (AX)
-	ADDQ         $0x04, AX
-	ADDQ         stride+16(FP), CX
+	VMOVSS       X0, (BX)
+	ADDQ         $0x04, dst+0(FP)
+	MOVQ         stride+16(FP), BX
+	ADDQ         BX, w+8(FP)
 	DECQ         n+24(FP)
 	JG           row
 	VZEROUPPER

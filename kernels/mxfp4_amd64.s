@@ -7,29 +7,27 @@
 // func mxfp4RowAVX512(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 // Requires: AVX, AVX512BW, AVX512F, AVX512VL, AVX512VNNI, MMX+
 TEXT ·mxfp4RowAVX512(SB), NOSPLIT, $296-72
-	MOVQ dst+0(FP), AX
-	MOVQ w+8(FP), CX
-	MOVQ blocks+64(FP), DX
-	MOVQ q+32(FP), BX
-	MOVQ d+40(FP), SI
-	MOVQ s+48(FP), DI
-	MOVQ half+56(FP), R8
+	MOVQ blocks+64(FP), AX
+	MOVQ q+32(FP), CX
+	MOVQ d+40(FP), DX
+	MOVQ s+48(FP), BX
+	MOVQ half+56(FP), SI
 	JMP  constants
 
 begin:
-	MOVQ      w+8(FP), R8
-	MOVQ      stride+16(FP), R9
-	IMULQ     n+24(FP), R9
-	ADDQ      R9, R8
-	SUBQ      $+272, R8
-	MOVQ      R8, (SP)
-	MOVQ      DX, R10
-	ANDQ      $+15, R10
-	LEAQ      constant0<>+0(SB), R8
-	SHLQ      $0x02, R10
-	SUBQ      R10, R8
-	VMOVDQU32 64(R8), Z0
-	SHRQ      $0x02, R10
+	MOVQ      w+8(FP), SI
+	MOVQ      stride+16(FP), DI
+	IMULQ     n+24(FP), DI
+	ADDQ      DI, SI
+	SUBQ      $+272, SI
+	MOVQ      SI, (SP)
+	MOVQ      AX, R8
+	ANDQ      $+15, R8
+	LEAQ      constant0<>+0(SB), SI
+	SHLQ      $0x02, R8
+	SUBQ      R8, SI
+	VMOVDQU32 64(SI), Z0
+	SHRQ      $0x02, R8
 	VMOVDQU32 constant1<>+0(SB), Y1
 	VMOVDQU32 Y1, 8(SP)
 	VMOVDQU32 Y1, 40(SP)
@@ -40,92 +38,92 @@ begin:
 	VMOVDQU32 Y1, 200(SP)
 	VMOVDQU32 Y1, 232(SP)
 	VMOVDQU32 Y1, 264(SP)
-	ANDQ      $-16, DX
-	SHLQ      $0x02, DX
+	ANDQ      $-16, AX
+	SHLQ      $0x02, AX
 
 row:
 	VPXORD Z1, Z1, Z1
-	MOVQ   CX, R9
-	XORQ   R8, R8
+	MOVQ   w+8(FP), DI
+	XORQ   SI, SI
+	CMPQ   SI, AX
+	JGE    rest
 
 group:
-	CMPQ            R8, DX
-	JGE             rest
-	PREFETCHT1      8192(R9)
-	PREFETCHT0      3072(R9)
-	PREFETCHT1      8256(R9)
-	PREFETCHT0      3136(R9)
-	PREFETCHT1      8320(R9)
-	PREFETCHT0      3200(R9)
-	PREFETCHT1      8384(R9)
-	PREFETCHT0      3264(R9)
-	PREFETCHT1      8448(R9)
-	PREFETCHT0      3328(R9)
-	LEAQ            (BX)(R8*8), R11
-	VBROADCASTI32X4 1(R9), Z13
-	VBROADCASTI32X4 18(R9), K1, Z13
+	PREFETCHT1      8192(DI)
+	PREFETCHT0      3072(DI)
+	PREFETCHT1      8256(DI)
+	PREFETCHT0      3136(DI)
+	PREFETCHT1      8320(DI)
+	PREFETCHT0      3200(DI)
+	PREFETCHT1      8384(DI)
+	PREFETCHT0      3264(DI)
+	PREFETCHT1      8448(DI)
+	PREFETCHT0      3328(DI)
+	LEAQ            (CX)(SI*8), R9
+	VBROADCASTI32X4 1(DI), Z13
+	VBROADCASTI32X4 18(DI), K1, Z13
 	VPSRLVD         Z2, Z13, Z13
 	VPANDD          Z3, Z13, Z13
 	VPSHUFB         Z13, Z4, Z13
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        (R11), Z13, Z14
-	VBROADCASTI32X4 35(R9), Z13
-	VBROADCASTI32X4 52(R9), K1, Z13
+	VPDPBUSD        (R9), Z13, Z14
+	VBROADCASTI32X4 35(DI), Z13
+	VBROADCASTI32X4 52(DI), K1, Z13
 	VPSRLVD         Z2, Z13, Z13
 	VPANDD          Z3, Z13, Z13
 	VPSHUFB         Z13, Z4, Z13
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        64(R11), Z13, Z15
+	VPDPBUSD        64(R9), Z13, Z15
 	VPACKSSDW       Z15, Z14, Z13
 	VPMADDWD        Z5, Z13, Z13
-	VBROADCASTI32X4 69(R9), Z14
-	VBROADCASTI32X4 86(R9), K1, Z14
+	VBROADCASTI32X4 69(DI), Z14
+	VBROADCASTI32X4 86(DI), K1, Z14
 	VPSRLVD         Z2, Z14, Z14
 	VPANDD          Z3, Z14, Z14
 	VPSHUFB         Z14, Z4, Z14
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        128(R11), Z14, Z15
-	VBROADCASTI32X4 103(R9), Z14
-	VBROADCASTI32X4 120(R9), K1, Z14
+	VPDPBUSD        128(R9), Z14, Z15
+	VBROADCASTI32X4 103(DI), Z14
+	VBROADCASTI32X4 120(DI), K1, Z14
 	VPSRLVD         Z2, Z14, Z14
 	VPANDD          Z3, Z14, Z14
 	VPSHUFB         Z14, Z4, Z14
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        192(R11), Z14, Z16
+	VPDPBUSD        192(R9), Z14, Z16
 	VPACKSSDW       Z16, Z15, Z14
 	VPMADDWD        Z5, Z14, Z14
 	VPACKSSDW       Z14, Z13, Z13
 	VPMADDWD        Z5, Z13, Z13
-	VBROADCASTI32X4 137(R9), Z14
-	VBROADCASTI32X4 154(R9), K1, Z14
+	VBROADCASTI32X4 137(DI), Z14
+	VBROADCASTI32X4 154(DI), K1, Z14
 	VPSRLVD         Z2, Z14, Z14
 	VPANDD          Z3, Z14, Z14
 	VPSHUFB         Z14, Z4, Z14
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        256(R11), Z14, Z15
-	VBROADCASTI32X4 171(R9), Z14
-	VBROADCASTI32X4 188(R9), K1, Z14
+	VPDPBUSD        256(R9), Z14, Z15
+	VBROADCASTI32X4 171(DI), Z14
+	VBROADCASTI32X4 188(DI), K1, Z14
 	VPSRLVD         Z2, Z14, Z14
 	VPANDD          Z3, Z14, Z14
 	VPSHUFB         Z14, Z4, Z14
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        320(R11), Z14, Z16
+	VPDPBUSD        320(R9), Z14, Z16
 	VPACKSSDW       Z16, Z15, Z14
 	VPMADDWD        Z5, Z14, Z14
-	VBROADCASTI32X4 205(R9), Z15
-	VBROADCASTI32X4 222(R9), K1, Z15
+	VBROADCASTI32X4 205(DI), Z15
+	VBROADCASTI32X4 222(DI), K1, Z15
 	VPSRLVD         Z2, Z15, Z15
 	VPANDD          Z3, Z15, Z15
 	VPSHUFB         Z15, Z4, Z15
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        384(R11), Z15, Z16
-	VBROADCASTI32X4 239(R9), Z15
-	VBROADCASTI32X4 256(R9), K1, Z15
+	VPDPBUSD        384(R9), Z15, Z16
+	VBROADCASTI32X4 239(DI), Z15
+	VBROADCASTI32X4 256(DI), K1, Z15
 	VPSRLVD         Z2, Z15, Z15
 	VPANDD          Z3, Z15, Z15
 	VPSHUFB         Z15, Z4, Z15
 	VPXORD          Z17, Z17, Z17
-	VPDPBUSD        448(R11), Z15, Z17
+	VPDPBUSD        448(R9), Z15, Z17
 	VPACKSSDW       Z17, Z16, Z15
 	VPMADDWD        Z5, Z15, Z15
 	VPACKSSDW       Z15, Z14, Z14
@@ -134,113 +132,114 @@ group:
 	VPERMT2D        Z14, Z6, Z15
 	VPERMT2D        Z14, Z7, Z13
 	VPADDD          Z13, Z15, Z15
-	VMOVDQU32       (DI)(R8*1), Z13
+	VMOVDQU32       (BX)(SI*1), Z13
 	VPSLLD          $0x04, Z13, Z13
 	VPSUBD          Z13, Z15, Z15
-	VPERMW          (R9), Z8, Z13
-	VPERMW          68(R9), Z8, K2, Z13
-	VPERMW          136(R9), Z8, K3, Z13
-	VPERMW          204(R9), Z8, K4, Z13
+	VPERMW          (DI), Z8, Z13
+	VPERMW          68(DI), Z8, K2, Z13
+	VPERMW          136(DI), Z8, K3, Z13
+	VPERMW          204(DI), Z8, K4, Z13
 	VPMOVZXWD       Y13, Z13
 	VPSLLVD         Z9, Z13, Z13
 	VPANDD          Z10, Z13, Z13
 	VPMAXUD         Z11, Z13, Z13
 	VMULPS          Z12, Z13, Z13
-	VMOVDQU32       (SI)(R8*1), Z14
+	VMOVDQU32       (DX)(SI*1), Z14
 	VCVTDQ2PS       Z15, Z15
 	VMULPS          Z14, Z13, Z13
 	VFMADD231PS     Z13, Z15, Z1
-	ADDQ            $+272, R9
-	ADDQ            $+64, R8
-	JMP             group
+	ADDQ            $+272, DI
+	ADDQ            $+64, SI
+	CMPQ            SI, AX
+	JL              group
 
 rest:
-	CMPQ R10, $0x00
+	CMPQ R8, $0x00
 	JE   done
-	CMPQ R9, (SP)
+	CMPQ DI, (SP)
 	JLS  inPlace
-	MOVQ R10, R11
-	LEAQ 8(SP), R12
+	MOVQ R8, R9
+	LEAQ 8(SP), R10
 
 copy:
-	MOVBLZX   (R9), R13
-	MOVB      R13, (R12)
-	ADDQ      $+1, R9
-	ADDQ      $+1, R12
-	VMOVDQU32 (R9), X13
-	VMOVDQU32 X13, (R12)
-	ADDQ      $+16, R9
-	ADDQ      $+16, R12
-	SUBQ      $+1, R11
+	MOVBLZX   (DI), R11
+	MOVB      R11, (R10)
+	ADDQ      $+1, DI
+	ADDQ      $+1, R10
+	VMOVDQU32 (DI), X13
+	VMOVDQU32 X13, (R10)
+	ADDQ      $+16, DI
+	ADDQ      $+16, R10
+	SUBQ      $+1, R9
 	JG        copy
-	LEAQ      8(SP), R9
+	LEAQ      8(SP), DI
 
 inPlace:
-	LEAQ            (BX)(R8*8), R11
-	VBROADCASTI32X4 1(R9), Z13
-	VBROADCASTI32X4 18(R9), K1, Z13
+	LEAQ            (CX)(SI*8), R9
+	VBROADCASTI32X4 1(DI), Z13
+	VBROADCASTI32X4 18(DI), K1, Z13
 	VPSRLVD         Z2, Z13, Z13
 	VPANDD          Z3, Z13, Z13
 	VPSHUFB         Z13, Z4, Z13
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        (R11), Z13, Z14
-	VBROADCASTI32X4 35(R9), Z13
-	VBROADCASTI32X4 52(R9), K1, Z13
+	VPDPBUSD        (R9), Z13, Z14
+	VBROADCASTI32X4 35(DI), Z13
+	VBROADCASTI32X4 52(DI), K1, Z13
 	VPSRLVD         Z2, Z13, Z13
 	VPANDD          Z3, Z13, Z13
 	VPSHUFB         Z13, Z4, Z13
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        64(R11), Z13, Z15
+	VPDPBUSD        64(R9), Z13, Z15
 	VPACKSSDW       Z15, Z14, Z13
 	VPMADDWD        Z5, Z13, Z13
-	VBROADCASTI32X4 69(R9), Z14
-	VBROADCASTI32X4 86(R9), K1, Z14
+	VBROADCASTI32X4 69(DI), Z14
+	VBROADCASTI32X4 86(DI), K1, Z14
 	VPSRLVD         Z2, Z14, Z14
 	VPANDD          Z3, Z14, Z14
 	VPSHUFB         Z14, Z4, Z14
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        128(R11), Z14, Z15
-	VBROADCASTI32X4 103(R9), Z14
-	VBROADCASTI32X4 120(R9), K1, Z14
+	VPDPBUSD        128(R9), Z14, Z15
+	VBROADCASTI32X4 103(DI), Z14
+	VBROADCASTI32X4 120(DI), K1, Z14
 	VPSRLVD         Z2, Z14, Z14
 	VPANDD          Z3, Z14, Z14
 	VPSHUFB         Z14, Z4, Z14
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        192(R11), Z14, Z16
+	VPDPBUSD        192(R9), Z14, Z16
 	VPACKSSDW       Z16, Z15, Z14
 	VPMADDWD        Z5, Z14, Z14
 	VPACKSSDW       Z14, Z13, Z13
 	VPMADDWD        Z5, Z13, Z13
-	VBROADCASTI32X4 137(R9), Z14
-	VBROADCASTI32X4 154(R9), K1, Z14
+	VBROADCASTI32X4 137(DI), Z14
+	VBROADCASTI32X4 154(DI), K1, Z14
 	VPSRLVD         Z2, Z14, Z14
 	VPANDD          Z3, Z14, Z14
 	VPSHUFB         Z14, Z4, Z14
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        256(R11), Z14, Z15
-	VBROADCASTI32X4 171(R9), Z14
-	VBROADCASTI32X4 188(R9), K1, Z14
+	VPDPBUSD        256(R9), Z14, Z15
+	VBROADCASTI32X4 171(DI), Z14
+	VBROADCASTI32X4 188(DI), K1, Z14
 	VPSRLVD         Z2, Z14, Z14
 	VPANDD          Z3, Z14, Z14
 	VPSHUFB         Z14, Z4, Z14
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        320(R11), Z14, Z16
+	VPDPBUSD        320(R9), Z14, Z16
 	VPACKSSDW       Z16, Z15, Z14
 	VPMADDWD        Z5, Z14, Z14
-	VBROADCASTI32X4 205(R9), Z15
-	VBROADCASTI32X4 222(R9), K1, Z15
+	VBROADCASTI32X4 205(DI), Z15
+	VBROADCASTI32X4 222(DI), K1, Z15
 	VPSRLVD         Z2, Z15, Z15
 	VPANDD          Z3, Z15, Z15
 	VPSHUFB         Z15, Z4, Z15
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        384(R11), Z15, Z16
-	VBROADCASTI32X4 239(R9), Z15
-	VBROADCASTI32X4 256(R9), K1, Z15
+	VPDPBUSD        384(R9), Z15, Z16
+	VBROADCASTI32X4 239(DI), Z15
+	VBROADCASTI32X4 256(DI), K1, Z15
 	VPSRLVD         Z2, Z15, Z15
 	VPANDD          Z3, Z15, Z15
 	VPSHUFB         Z15, Z4, Z15
 	VPXORD          Z17, Z17, Z17
-	VPDPBUSD        448(R11), Z15, Z17
+	VPDPBUSD        448(R9), Z15, Z17
 	VPACKSSDW       Z17, Z16, Z15
 	VPMADDWD        Z5, Z15, Z15
 	VPACKSSDW       Z15, Z14, Z14
@@ -249,25 +248,26 @@ inPlace:
 	VPERMT2D        Z14, Z6, Z15
 	VPERMT2D        Z14, Z7, Z13
 	VPADDD          Z13, Z15, Z15
-	VMOVDQU32       (DI)(R8*1), Z13
+	VMOVDQU32       (BX)(SI*1), Z13
 	VPSLLD          $0x04, Z13, Z13
 	VPSUBD          Z13, Z15, Z15
-	VPERMW          (R9), Z8, Z13
-	VPERMW          68(R9), Z8, K2, Z13
-	VPERMW          136(R9), Z8, K3, Z13
-	VPERMW          204(R9), Z8, K4, Z13
+	VPERMW          (DI), Z8, Z13
+	VPERMW          68(DI), Z8, K2, Z13
+	VPERMW          136(DI), Z8, K3, Z13
+	VPERMW          204(DI), Z8, K4, Z13
 	VPMOVZXWD       Y13, Z13
 	VPSLLVD         Z9, Z13, Z13
 	VPANDD          Z10, Z13, Z13
 	VPMAXUD         Z11, Z13, Z13
 	VMULPS          Z12, Z13, Z13
 	VPANDD          Z0, Z13, Z13
-	VMOVDQU32       (SI)(R8*1), Z14
+	VMOVDQU32       (DX)(SI*1), Z14
 	VCVTDQ2PS       Z15, Z15
 	VMULPS          Z14, Z13, Z13
 	VFMADD231PS     Z13, Z15, Z1
 
 done:
+	MOVQ          dst+0(FP), SI
 	VPERMILPS     $0x4e, Z1, Z13
 	VADDPS        Z1, Z13, Z13
 	VPERMILPS     $0xb1, Z13, Z1
@@ -276,9 +276,10 @@ done:
 	VADDPS        Z13, Z1, Z1
 	VEXTRACTI32X4 $0x02, Z1, X13
 	VADDPS        X1, X13, X13
-	VMOVSS        X13, (AX)
-	ADDQ          $0x04, AX
-	ADDQ          stride+16(FP), CX
+	VMOVSS        X13, (SI)
+	ADDQ          $0x04, dst+0(FP)
+	MOVQ          stride+16(FP), SI
+	ADDQ          SI, w+8(FP)
 	DECQ          n+24(FP)
 	JG            row
 	VZEROUPPER
@@ -296,14 +297,14 @@ constants:
 	VMOVDQU32 constant10<>+0(SB), Z3
 	VMOVDQU32 constant11<>+0(SB), Z4
 	VMOVDQU32 constant12<>+0(SB), Z9
-	MOVL      $0x000000f0, R8
-	KMOVD     R8, K2
-	MOVL      $0x00000f00, R8
-	KMOVD     R8, K3
-	MOVL      $0x0000f000, R8
-	KMOVD     R8, K4
-	MOVL      $0x0000ff00, R8
-	KMOVD     R8, K1
+	MOVL      $0x000000f0, SI
+	KMOVD     SI, K2
+	MOVL      $0x00000f00, SI
+	KMOVD     SI, K3
+	MOVL      $0x0000f000, SI
+	KMOVD     SI, K4
+	MOVL      $0x0000ff00, SI
+	KMOVD     SI, K1
 	JMP       begin
 
 DATA constant0<>+0(SB)/8, $0xffffffffffffffff
@@ -554,110 +555,106 @@ constants:
 // func mxfp4RowAVX2(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 // Requires: AVX, AVX2, FMA3, MMX+
 TEXT ·mxfp4RowAVX2(SB), NOSPLIT, $168-72
-	MOVQ    dst+0(FP), AX
-	MOVQ    w+8(FP), CX
-	MOVQ    blocks+64(FP), DX
-	MOVQ    q+32(FP), BX
-	MOVQ    d+40(FP), SI
-	MOVQ    s+48(FP), DI
-	MOVQ    half+56(FP), R8
-	MOVQ    w+8(FP), R8
-	MOVQ    stride+16(FP), R9
-	IMULQ   n+24(FP), R9
-	ADDQ    R9, R8
-	SUBQ    $+136, R8
-	MOVQ    R8, (SP)
-	MOVQ    DX, R10
-	ANDQ    $+7, R10
-	LEAQ    constant13<>+0(SB), R8
-	SHLQ    $0x02, R10
-	SUBQ    R10, R8
-	VMOVDQU 32(R8), Y0
-	SHRQ    $0x02, R10
+	MOVQ    blocks+64(FP), AX
+	MOVQ    q+32(FP), CX
+	MOVQ    d+40(FP), DX
+	MOVQ    s+48(FP), BX
+	MOVQ    half+56(FP), SI
+	MOVQ    w+8(FP), SI
+	MOVQ    stride+16(FP), DI
+	IMULQ   n+24(FP), DI
+	ADDQ    DI, SI
+	SUBQ    $+136, SI
+	MOVQ    SI, (SP)
+	MOVQ    AX, R8
+	ANDQ    $+7, R8
+	LEAQ    constant13<>+0(SB), SI
+	SHLQ    $0x02, R8
+	SUBQ    R8, SI
+	VMOVDQU 32(SI), Y0
+	SHRQ    $0x02, R8
 	VMOVDQU constant1<>+0(SB), Y1
 	VMOVDQU Y1, 8(SP)
 	VMOVDQU Y1, 40(SP)
 	VMOVDQU Y1, 72(SP)
 	VMOVDQU Y1, 104(SP)
 	VMOVDQU Y1, 136(SP)
-	ANDQ    $-8, DX
-	SHLQ    $0x02, DX
+	ANDQ    $-8, AX
+	SHLQ    $0x02, AX
 
 row:
 	VPXOR Y1, Y1, Y1
-	MOVQ  CX, R9
-	XORQ  R8, R8
+	MOVQ  w+8(FP), DI
+	XORQ  SI, SI
+	CMPQ  SI, AX
+	JGE   rest
 
 group:
-	CMPQ           R8, DX
-	JGE            rest
-	PREFETCHT1     8192(R9)
-	PREFETCHT0     3072(R9)
-	PREFETCHT1     8256(R9)
-	PREFETCHT0     3136(R9)
-	PREFETCHT1     8320(R9)
-	PREFETCHT0     3200(R9)
-	LEAQ           (BX)(R8*8), R11
-	VBROADCASTI128 1(R9), Y2
+	PREFETCHT1     8192(DI)
+	PREFETCHT0     3072(DI)
+	PREFETCHT1     8256(DI)
+	PREFETCHT0     3136(DI)
+	LEAQ           (CX)(SI*8), R9
+	VBROADCASTI128 1(DI), Y2
 	VPSRLVD        constant14<>+0(SB), Y2, Y2
 	VPAND          constant15<>+0(SB), Y2, Y2
 	VMOVDQU        constant16<>+0(SB), Y3
 	VPSHUFB        Y2, Y3, Y2
-	VPMADDUBSW     (R11), Y2, Y2
-	VBROADCASTI128 18(R9), Y3
+	VPMADDUBSW     (R9), Y2, Y2
+	VBROADCASTI128 18(DI), Y3
 	VPSRLVD        constant14<>+0(SB), Y3, Y3
 	VPAND          constant15<>+0(SB), Y3, Y3
 	VMOVDQU        constant16<>+0(SB), Y4
 	VPSHUFB        Y3, Y4, Y3
-	VPMADDUBSW     32(R11), Y3, Y3
+	VPMADDUBSW     32(R9), Y3, Y3
 	VPUNPCKLDQ     Y3, Y2, Y4
 	VPUNPCKHDQ     Y3, Y2, Y2
 	VPADDW         Y4, Y2, Y2
-	VBROADCASTI128 35(R9), Y3
+	VBROADCASTI128 35(DI), Y3
 	VPSRLVD        constant14<>+0(SB), Y3, Y3
 	VPAND          constant15<>+0(SB), Y3, Y3
 	VMOVDQU        constant16<>+0(SB), Y4
 	VPSHUFB        Y3, Y4, Y3
-	VPMADDUBSW     64(R11), Y3, Y3
-	VBROADCASTI128 52(R9), Y4
+	VPMADDUBSW     64(R9), Y3, Y3
+	VBROADCASTI128 52(DI), Y4
 	VPSRLVD        constant14<>+0(SB), Y4, Y4
 	VPAND          constant15<>+0(SB), Y4, Y4
 	VMOVDQU        constant16<>+0(SB), Y5
 	VPSHUFB        Y4, Y5, Y4
-	VPMADDUBSW     96(R11), Y4, Y4
+	VPMADDUBSW     96(R9), Y4, Y4
 	VPUNPCKLDQ     Y4, Y3, Y5
 	VPUNPCKHDQ     Y4, Y3, Y3
 	VPADDW         Y5, Y3, Y3
 	VPUNPCKLQDQ    Y3, Y2, Y4
 	VPUNPCKHQDQ    Y3, Y2, Y2
 	VPADDW         Y4, Y2, Y2
-	VBROADCASTI128 69(R9), Y3
+	VBROADCASTI128 69(DI), Y3
 	VPSRLVD        constant14<>+0(SB), Y3, Y3
 	VPAND          constant15<>+0(SB), Y3, Y3
 	VMOVDQU        constant16<>+0(SB), Y4
 	VPSHUFB        Y3, Y4, Y3
-	VPMADDUBSW     128(R11), Y3, Y3
-	VBROADCASTI128 86(R9), Y4
+	VPMADDUBSW     128(R9), Y3, Y3
+	VBROADCASTI128 86(DI), Y4
 	VPSRLVD        constant14<>+0(SB), Y4, Y4
 	VPAND          constant15<>+0(SB), Y4, Y4
 	VMOVDQU        constant16<>+0(SB), Y5
 	VPSHUFB        Y4, Y5, Y4
-	VPMADDUBSW     160(R11), Y4, Y4
+	VPMADDUBSW     160(R9), Y4, Y4
 	VPUNPCKLDQ     Y4, Y3, Y5
 	VPUNPCKHDQ     Y4, Y3, Y3
 	VPADDW         Y5, Y3, Y3
-	VBROADCASTI128 103(R9), Y4
+	VBROADCASTI128 103(DI), Y4
 	VPSRLVD        constant14<>+0(SB), Y4, Y4
 	VPAND          constant15<>+0(SB), Y4, Y4
 	VMOVDQU        constant16<>+0(SB), Y5
 	VPSHUFB        Y4, Y5, Y4
-	VPMADDUBSW     192(R11), Y4, Y4
-	VBROADCASTI128 120(R9), Y5
+	VPMADDUBSW     192(R9), Y4, Y4
+	VBROADCASTI128 120(DI), Y5
 	VPSRLVD        constant14<>+0(SB), Y5, Y5
 	VPAND          constant15<>+0(SB), Y5, Y5
 	VMOVDQU        constant16<>+0(SB), Y6
 	VPSHUFB        Y5, Y6, Y5
-	VPMADDUBSW     224(R11), Y5, Y5
+	VPMADDUBSW     224(R9), Y5, Y5
 	VPUNPCKLDQ     Y5, Y4, Y6
 	VPUNPCKHDQ     Y5, Y4, Y4
 	VPADDW         Y6, Y4, Y4
@@ -669,113 +666,114 @@ group:
 	VPERM2I128     $0x20, Y3, Y2, Y4
 	VPERM2I128     $0x31, Y3, Y2, Y2
 	VPADDD         Y2, Y4, Y4
-	VMOVDQU        (DI)(R8*1), Y2
+	VMOVDQU        (BX)(SI*1), Y2
 	VPSLLD         $0x04, Y2, Y2
 	VPSUBD         Y2, Y4, Y4
 	VPXOR          Y2, Y2, Y2
-	VPINSRB        $0x00, (R9), X2, X2
-	VPINSRB        $0x01, 17(R9), X2, X2
-	VPINSRB        $0x02, 34(R9), X2, X2
-	VPINSRB        $0x03, 51(R9), X2, X2
-	VPINSRB        $0x04, 68(R9), X2, X2
-	VPINSRB        $0x05, 85(R9), X2, X2
-	VPINSRB        $0x06, 102(R9), X2, X2
-	VPINSRB        $0x07, 119(R9), X2, X2
+	VPINSRB        $0x00, (DI), X2, X2
+	VPINSRB        $0x01, 17(DI), X2, X2
+	VPINSRB        $0x02, 34(DI), X2, X2
+	VPINSRB        $0x03, 51(DI), X2, X2
+	VPINSRB        $0x04, 68(DI), X2, X2
+	VPINSRB        $0x05, 85(DI), X2, X2
+	VPINSRB        $0x06, 102(DI), X2, X2
+	VPINSRB        $0x07, 119(DI), X2, X2
 	VPMOVZXBD      X2, Y2
 	VPSLLD         $0x17, Y2, Y2
 	VPMAXUD        constant18<>+0(SB), Y2, Y2
 	VMULPS         constant19<>+0(SB), Y2, Y2
-	VMOVDQU        (SI)(R8*1), Y3
+	VMOVDQU        (DX)(SI*1), Y3
 	VCVTDQ2PS      Y4, Y4
 	VMULPS         Y3, Y2, Y2
 	VFMADD231PS    Y2, Y4, Y1
-	ADDQ           $+136, R9
-	ADDQ           $+32, R8
-	JMP            group
+	ADDQ           $+136, DI
+	ADDQ           $+32, SI
+	CMPQ           SI, AX
+	JL             group
 
 rest:
-	CMPQ R10, $0x00
+	CMPQ R8, $0x00
 	JE   done
-	CMPQ R9, (SP)
+	CMPQ DI, (SP)
 	JLS  inPlace
-	MOVQ R10, R11
-	LEAQ 8(SP), R12
+	MOVQ R8, R9
+	LEAQ 8(SP), R10
 
 copy:
-	MOVBLZX (R9), R13
-	MOVB    R13, (R12)
-	ADDQ    $+1, R9
-	ADDQ    $+1, R12
-	VMOVDQU (R9), X2
-	VMOVDQU X2, (R12)
-	ADDQ    $+16, R9
-	ADDQ    $+16, R12
-	SUBQ    $+1, R11
+	MOVBLZX (DI), R11
+	MOVB    R11, (R10)
+	ADDQ    $+1, DI
+	ADDQ    $+1, R10
+	VMOVDQU (DI), X2
+	VMOVDQU X2, (R10)
+	ADDQ    $+16, DI
+	ADDQ    $+16, R10
+	SUBQ    $+1, R9
 	JG      copy
-	LEAQ    8(SP), R9
+	LEAQ    8(SP), DI
 
 inPlace:
-	LEAQ           (BX)(R8*8), R11
-	VBROADCASTI128 1(R9), Y2
+	LEAQ           (CX)(SI*8), R9
+	VBROADCASTI128 1(DI), Y2
 	VPSRLVD        constant14<>+0(SB), Y2, Y2
 	VPAND          constant15<>+0(SB), Y2, Y2
 	VMOVDQU        constant16<>+0(SB), Y3
 	VPSHUFB        Y2, Y3, Y2
-	VPMADDUBSW     (R11), Y2, Y2
-	VBROADCASTI128 18(R9), Y3
+	VPMADDUBSW     (R9), Y2, Y2
+	VBROADCASTI128 18(DI), Y3
 	VPSRLVD        constant14<>+0(SB), Y3, Y3
 	VPAND          constant15<>+0(SB), Y3, Y3
 	VMOVDQU        constant16<>+0(SB), Y4
 	VPSHUFB        Y3, Y4, Y3
-	VPMADDUBSW     32(R11), Y3, Y3
+	VPMADDUBSW     32(R9), Y3, Y3
 	VPUNPCKLDQ     Y3, Y2, Y4
 	VPUNPCKHDQ     Y3, Y2, Y2
 	VPADDW         Y4, Y2, Y2
-	VBROADCASTI128 35(R9), Y3
+	VBROADCASTI128 35(DI), Y3
 	VPSRLVD        constant14<>+0(SB), Y3, Y3
 	VPAND          constant15<>+0(SB), Y3, Y3
 	VMOVDQU        constant16<>+0(SB), Y4
 	VPSHUFB        Y3, Y4, Y3
-	VPMADDUBSW     64(R11), Y3, Y3
-	VBROADCASTI128 52(R9), Y4
+	VPMADDUBSW     64(R9), Y3, Y3
+	VBROADCASTI128 52(DI), Y4
 	VPSRLVD        constant14<>+0(SB), Y4, Y4
 	VPAND          constant15<>+0(SB), Y4, Y4
 	VMOVDQU        constant16<>+0(SB), Y5
 	VPSHUFB        Y4, Y5, Y4
-	VPMADDUBSW     96(R11), Y4, Y4
+	VPMADDUBSW     96(R9), Y4, Y4
 	VPUNPCKLDQ     Y4, Y3, Y5
 	VPUNPCKHDQ     Y4, Y3, Y3
 	VPADDW         Y5, Y3, Y3
 	VPUNPCKLQDQ    Y3, Y2, Y4
 	VPUNPCKHQDQ    Y3, Y2, Y2
 	VPADDW         Y4, Y2, Y2
-	VBROADCASTI128 69(R9), Y3
+	VBROADCASTI128 69(DI), Y3
 	VPSRLVD        constant14<>+0(SB), Y3, Y3
 	VPAND          constant15<>+0(SB), Y3, Y3
 	VMOVDQU        constant16<>+0(SB), Y4
 	VPSHUFB        Y3, Y4, Y3
-	VPMADDUBSW     128(R11), Y3, Y3
-	VBROADCASTI128 86(R9), Y4
+	VPMADDUBSW     128(R9), Y3, Y3
+	VBROADCASTI128 86(DI), Y4
 	VPSRLVD        constant14<>+0(SB), Y4, Y4
 	VPAND          constant15<>+0(SB), Y4, Y4
 	VMOVDQU        constant16<>+0(SB), Y5
 	VPSHUFB        Y4, Y5, Y4
-	VPMADDUBSW     160(R11), Y4, Y4
+	VPMADDUBSW     160(R9), Y4, Y4
 	VPUNPCKLDQ     Y4, Y3, Y5
 	VPUNPCKHDQ     Y4, Y3, Y3
 	VPADDW         Y5, Y3, Y3
-	VBROADCASTI128 103(R9), Y4
+	VBROADCASTI128 103(DI), Y4
 	VPSRLVD        constant14<>+0(SB), Y4, Y4
 	VPAND          constant15<>+0(SB), Y4, Y4
 	VMOVDQU        constant16<>+0(SB), Y5
 	VPSHUFB        Y4, Y5, Y4
-	VPMADDUBSW     192(R11), Y4, Y4
-	VBROADCASTI128 120(R9), Y5
+	VPMADDUBSW     192(R9), Y4, Y4
+	VBROADCASTI128 120(DI), Y5
 	VPSRLVD        constant14<>+0(SB), Y5, Y5
 	VPAND          constant15<>+0(SB), Y5, Y5
 	VMOVDQU        constant16<>+0(SB), Y6
 	VPSHUFB        Y5, Y6, Y5
-	VPMADDUBSW     224(R11), Y5, Y5
+	VPMADDUBSW     224(R9), Y5, Y5
 	VPUNPCKLDQ     Y5, Y4, Y6
 	VPUNPCKHDQ     Y5, Y4, Y4
 	VPADDW         Y6, Y4, Y4
@@ -787,38 +785,40 @@ inPlace:
 	VPERM2I128     $0x20, Y3, Y2, Y4
 	VPERM2I128     $0x31, Y3, Y2, Y2
 	VPADDD         Y2, Y4, Y4
-	VMOVDQU        (DI)(R8*1), Y2
+	VMOVDQU        (BX)(SI*1), Y2
 	VPSLLD         $0x04, Y2, Y2
 	VPSUBD         Y2, Y4, Y4
 	VPXOR          Y2, Y2, Y2
-	VPINSRB        $0x00, (R9), X2, X2
-	VPINSRB        $0x01, 17(R9), X2, X2
-	VPINSRB        $0x02, 34(R9), X2, X2
-	VPINSRB        $0x03, 51(R9), X2, X2
-	VPINSRB        $0x04, 68(R9), X2, X2
-	VPINSRB        $0x05, 85(R9), X2, X2
-	VPINSRB        $0x06, 102(R9), X2, X2
-	VPINSRB        $0x07, 119(R9), X2, X2
+	VPINSRB        $0x00, (DI), X2, X2
+	VPINSRB        $0x01, 17(DI), X2, X2
+	VPINSRB        $0x02, 34(DI), X2, X2
+	VPINSRB        $0x03, 51(DI), X2, X2
+	VPINSRB        $0x04, 68(DI), X2, X2
+	VPINSRB        $0x05, 85(DI), X2, X2
+	VPINSRB        $0x06, 102(DI), X2, X2
+	VPINSRB        $0x07, 119(DI), X2, X2
 	VPMOVZXBD      X2, Y2
 	VPSLLD         $0x17, Y2, Y2
 	VPMAXUD        constant18<>+0(SB), Y2, Y2
 	VMULPS         constant19<>+0(SB), Y2, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        (SI)(R8*1), Y3
+	VMOVDQU        (DX)(SI*1), Y3
 	VCVTDQ2PS      Y4, Y4
 	VMULPS         Y3, Y2, Y2
 	VFMADD231PS    Y2, Y4, Y1
 
 done:
+	MOVQ         dst+0(FP), SI
 	VPERMILPS    $0x4e, Y1, Y2
 	VADDPS       Y1, Y2, Y2
 	VPERMILPS    $0xb1, Y2, Y1
 	VADDPS       Y1, Y2, Y2
 	VEXTRACTI128 $0x01, Y2, X1
 	VADDPS       X2, X1, X1
-	VMOVSS       X1, (AX)
-	ADDQ         $0x04, AX
-	ADDQ         stride+16(FP), CX
+	VMOVSS       X1, (SI)
+	ADDQ         $0x04, dst+0(FP)
+	MOVQ         stride+16(FP), SI
+	ADDQ         SI, w+8(FP)
 	DECQ         n+24(FP)
 	JG           row
 	VZEROUPPER

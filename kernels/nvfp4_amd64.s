@@ -7,29 +7,27 @@
 // func nvfp4RowAVX512(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 // Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VL, AVX512VNNI, MMX+
 TEXT ·nvfp4RowAVX512(SB), NOSPLIT, $296-72
-	MOVQ dst+0(FP), AX
-	MOVQ w+8(FP), CX
-	MOVQ blocks+64(FP), DX
-	MOVQ q+32(FP), BX
-	MOVQ d+40(FP), SI
-	MOVQ s+48(FP), DI
-	MOVQ half+56(FP), R8
+	MOVQ blocks+64(FP), AX
+	MOVQ q+32(FP), CX
+	MOVQ d+40(FP), DX
+	MOVQ s+48(FP), BX
+	MOVQ half+56(FP), SI
 	JMP  constants
 
 begin:
-	MOVQ      w+8(FP), R9
-	MOVQ      stride+16(FP), R10
-	IMULQ     n+24(FP), R10
-	ADDQ      R10, R9
-	SUBQ      $+288, R9
-	MOVQ      R9, (SP)
-	MOVQ      DX, R11
-	ANDQ      $+15, R11
-	LEAQ      constant0<>+0(SB), R9
-	SHLQ      $0x02, R11
-	SUBQ      R11, R9
-	VMOVDQU32 64(R9), Z0
-	SHRQ      $0x02, R11
+	MOVQ      w+8(FP), DI
+	MOVQ      stride+16(FP), R8
+	IMULQ     n+24(FP), R8
+	ADDQ      R8, DI
+	SUBQ      $+288, DI
+	MOVQ      DI, (SP)
+	MOVQ      AX, R9
+	ANDQ      $+15, R9
+	LEAQ      constant0<>+0(SB), DI
+	SHLQ      $0x02, R9
+	SUBQ      R9, DI
+	VMOVDQU32 64(DI), Z0
+	SHRQ      $0x02, R9
 	VMOVDQU32 constant1<>+0(SB), Y1
 	VMOVDQU32 Y1, 8(SP)
 	VMOVDQU32 Y1, 40(SP)
@@ -40,92 +38,92 @@ begin:
 	VMOVDQU32 Y1, 200(SP)
 	VMOVDQU32 Y1, 232(SP)
 	VMOVDQU32 Y1, 264(SP)
-	ANDQ      $-16, DX
-	SHLQ      $0x02, DX
+	ANDQ      $-16, AX
+	SHLQ      $0x02, AX
 
 row:
 	VPXORD Z1, Z1, Z1
-	MOVQ   CX, R10
-	XORQ   R9, R9
+	MOVQ   w+8(FP), R8
+	XORQ   DI, DI
+	CMPQ   DI, AX
+	JGE    rest
 
 group:
-	CMPQ            R9, DX
-	JGE             rest
-	PREFETCHT1      8192(R10)
-	PREFETCHT0      3072(R10)
-	PREFETCHT1      8256(R10)
-	PREFETCHT0      3136(R10)
-	PREFETCHT1      8320(R10)
-	PREFETCHT0      3200(R10)
-	PREFETCHT1      8384(R10)
-	PREFETCHT0      3264(R10)
-	PREFETCHT1      8448(R10)
-	PREFETCHT0      3328(R10)
-	LEAQ            (BX)(R9*8), R12
-	VBROADCASTI64X4 4(R10), Z12
+	PREFETCHT1      8192(R8)
+	PREFETCHT0      3072(R8)
+	PREFETCHT1      8256(R8)
+	PREFETCHT0      3136(R8)
+	PREFETCHT1      8320(R8)
+	PREFETCHT0      3200(R8)
+	PREFETCHT1      8384(R8)
+	PREFETCHT0      3264(R8)
+	PREFETCHT1      8448(R8)
+	PREFETCHT0      3328(R8)
+	LEAQ            (CX)(DI*8), R10
+	VBROADCASTI64X4 4(R8), Z12
 	VPERMQ          Z12, Z2, Z12
 	VPSRLVD         Z3, Z12, Z12
 	VPANDD          Z4, Z12, Z12
 	VPSHUFB         Z12, Z5, Z12
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        (R12), Z12, Z13
-	VBROADCASTI64X4 40(R10), Z12
+	VPDPBUSD        (R10), Z12, Z13
+	VBROADCASTI64X4 40(R8), Z12
 	VPERMQ          Z12, Z2, Z12
 	VPSRLVD         Z3, Z12, Z12
 	VPANDD          Z4, Z12, Z12
 	VPSHUFB         Z12, Z5, Z12
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        64(R12), Z12, Z14
+	VPDPBUSD        64(R10), Z12, Z14
 	VPACKSSDW       Z14, Z13, Z12
 	VPMADDWD        Z6, Z12, Z12
-	VBROADCASTI64X4 76(R10), Z13
+	VBROADCASTI64X4 76(R8), Z13
 	VPERMQ          Z13, Z2, Z13
 	VPSRLVD         Z3, Z13, Z13
 	VPANDD          Z4, Z13, Z13
 	VPSHUFB         Z13, Z5, Z13
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        128(R12), Z13, Z14
-	VBROADCASTI64X4 112(R10), Z13
+	VPDPBUSD        128(R10), Z13, Z14
+	VBROADCASTI64X4 112(R8), Z13
 	VPERMQ          Z13, Z2, Z13
 	VPSRLVD         Z3, Z13, Z13
 	VPANDD          Z4, Z13, Z13
 	VPSHUFB         Z13, Z5, Z13
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        192(R12), Z13, Z15
+	VPDPBUSD        192(R10), Z13, Z15
 	VPACKSSDW       Z15, Z14, Z13
 	VPMADDWD        Z6, Z13, Z13
 	VPACKSSDW       Z13, Z12, Z12
 	VPMADDWD        Z6, Z12, Z12
-	VBROADCASTI64X4 148(R10), Z13
+	VBROADCASTI64X4 148(R8), Z13
 	VPERMQ          Z13, Z2, Z13
 	VPSRLVD         Z3, Z13, Z13
 	VPANDD          Z4, Z13, Z13
 	VPSHUFB         Z13, Z5, Z13
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        256(R12), Z13, Z14
-	VBROADCASTI64X4 184(R10), Z13
+	VPDPBUSD        256(R10), Z13, Z14
+	VBROADCASTI64X4 184(R8), Z13
 	VPERMQ          Z13, Z2, Z13
 	VPSRLVD         Z3, Z13, Z13
 	VPANDD          Z4, Z13, Z13
 	VPSHUFB         Z13, Z5, Z13
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        320(R12), Z13, Z15
+	VPDPBUSD        320(R10), Z13, Z15
 	VPACKSSDW       Z15, Z14, Z13
 	VPMADDWD        Z6, Z13, Z13
-	VBROADCASTI64X4 220(R10), Z14
+	VBROADCASTI64X4 220(R8), Z14
 	VPERMQ          Z14, Z2, Z14
 	VPSRLVD         Z3, Z14, Z14
 	VPANDD          Z4, Z14, Z14
 	VPSHUFB         Z14, Z5, Z14
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        384(R12), Z14, Z15
-	VBROADCASTI64X4 256(R10), Z14
+	VPDPBUSD        384(R10), Z14, Z15
+	VBROADCASTI64X4 256(R8), Z14
 	VPERMQ          Z14, Z2, Z14
 	VPSRLVD         Z3, Z14, Z14
 	VPANDD          Z4, Z14, Z14
 	VPSHUFB         Z14, Z5, Z14
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        448(R12), Z14, Z16
+	VPDPBUSD        448(R10), Z14, Z16
 	VPACKSSDW       Z16, Z15, Z14
 	VPMADDWD        Z6, Z14, Z14
 	VPACKSSDW       Z14, Z13, Z13
@@ -133,17 +131,17 @@ group:
 	VMOVDQU32       Z12, Z14
 	VPERMT2D        Z13, Z7, Z14
 	VPERMT2D        Z13, Z8, Z12
-	VMOVDQU32       (DI)(R9*1), Z13
-	VMOVDQU32       (R8)(R9*1), Z15
+	VMOVDQU32       (BX)(DI*1), Z13
+	VMOVDQU32       (SI)(DI*1), Z15
 	VPSUBD          Z15, Z13, Z13
 	VPSLLD          $0x04, Z15, Z15
 	VPSUBD          Z15, Z14, Z14
 	VPSLLD          $0x04, Z13, Z13
 	VPSUBD          Z13, Z12, Z12
-	VPERMW          (R10), Z9, Z13
-	VPERMW          72(R10), Z9, K1, Z13
-	VPERMW          144(R10), Z9, K2, Z13
-	VPERMW          216(R10), Z9, K3, Z13
+	VPERMW          (R8), Z9, Z13
+	VPERMW          72(R8), Z9, K1, Z13
+	VPERMW          144(R8), Z9, K2, Z13
+	VPERMW          216(R8), Z9, K3, Z13
 	VPSLLW          $0x07, Y13, Y15
 	VPANDD          Y10, Y15, Y15
 	VPCMPUW         $0x04, Y10, Y15, K4
@@ -154,104 +152,105 @@ group:
 	VPCMPUW         $0x04, Y10, Y13, K4
 	VCVTPH2PS.Z     Y13, K4, Z13
 	VMULPS          Z11, Z13, Z13
-	VMOVDQU32       (SI)(R9*1), Z16
+	VMOVDQU32       (DX)(DI*1), Z16
 	VCVTDQ2PS       Z14, Z14
 	VMULPS          Z16, Z15, Z15
 	VFMADD231PS     Z15, Z14, Z1
 	VCVTDQ2PS       Z12, Z12
 	VMULPS          Z16, Z13, Z13
 	VFMADD231PS     Z13, Z12, Z1
-	ADDQ            $+288, R10
-	ADDQ            $+64, R9
-	JMP             group
+	ADDQ            $+288, R8
+	ADDQ            $+64, DI
+	CMPQ            DI, AX
+	JL              group
 
 rest:
-	CMPQ R11, $0x00
+	CMPQ R9, $0x00
 	JE   done
-	CMPQ R10, (SP)
+	CMPQ R8, (SP)
 	JLS  inPlace
-	MOVQ R11, R12
-	LEAQ 8(SP), R13
+	MOVQ R9, R10
+	LEAQ 8(SP), R11
 
 copy:
-	MOVL      (R10), R14
-	MOVL      R14, (R13)
-	ADDQ      $+4, R10
-	ADDQ      $+4, R13
-	VMOVDQU32 (R10), Y12
-	VMOVDQU32 Y12, (R13)
-	ADDQ      $+32, R10
-	ADDQ      $+32, R13
-	SUBQ      $+2, R12
+	MOVL      (R8), R12
+	MOVL      R12, (R11)
+	ADDQ      $+4, R8
+	ADDQ      $+4, R11
+	VMOVDQU32 (R8), Y12
+	VMOVDQU32 Y12, (R11)
+	ADDQ      $+32, R8
+	ADDQ      $+32, R11
+	SUBQ      $+2, R10
 	JG        copy
-	LEAQ      8(SP), R10
+	LEAQ      8(SP), R8
 
 inPlace:
-	LEAQ            (BX)(R9*8), R12
-	VBROADCASTI64X4 4(R10), Z12
+	LEAQ            (CX)(DI*8), R10
+	VBROADCASTI64X4 4(R8), Z12
 	VPERMQ          Z12, Z2, Z12
 	VPSRLVD         Z3, Z12, Z12
 	VPANDD          Z4, Z12, Z12
 	VPSHUFB         Z12, Z5, Z12
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        (R12), Z12, Z13
-	VBROADCASTI64X4 40(R10), Z12
+	VPDPBUSD        (R10), Z12, Z13
+	VBROADCASTI64X4 40(R8), Z12
 	VPERMQ          Z12, Z2, Z12
 	VPSRLVD         Z3, Z12, Z12
 	VPANDD          Z4, Z12, Z12
 	VPSHUFB         Z12, Z5, Z12
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        64(R12), Z12, Z14
+	VPDPBUSD        64(R10), Z12, Z14
 	VPACKSSDW       Z14, Z13, Z12
 	VPMADDWD        Z6, Z12, Z12
-	VBROADCASTI64X4 76(R10), Z13
+	VBROADCASTI64X4 76(R8), Z13
 	VPERMQ          Z13, Z2, Z13
 	VPSRLVD         Z3, Z13, Z13
 	VPANDD          Z4, Z13, Z13
 	VPSHUFB         Z13, Z5, Z13
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        128(R12), Z13, Z14
-	VBROADCASTI64X4 112(R10), Z13
+	VPDPBUSD        128(R10), Z13, Z14
+	VBROADCASTI64X4 112(R8), Z13
 	VPERMQ          Z13, Z2, Z13
 	VPSRLVD         Z3, Z13, Z13
 	VPANDD          Z4, Z13, Z13
 	VPSHUFB         Z13, Z5, Z13
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        192(R12), Z13, Z15
+	VPDPBUSD        192(R10), Z13, Z15
 	VPACKSSDW       Z15, Z14, Z13
 	VPMADDWD        Z6, Z13, Z13
 	VPACKSSDW       Z13, Z12, Z12
 	VPMADDWD        Z6, Z12, Z12
-	VBROADCASTI64X4 148(R10), Z13
+	VBROADCASTI64X4 148(R8), Z13
 	VPERMQ          Z13, Z2, Z13
 	VPSRLVD         Z3, Z13, Z13
 	VPANDD          Z4, Z13, Z13
 	VPSHUFB         Z13, Z5, Z13
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        256(R12), Z13, Z14
-	VBROADCASTI64X4 184(R10), Z13
+	VPDPBUSD        256(R10), Z13, Z14
+	VBROADCASTI64X4 184(R8), Z13
 	VPERMQ          Z13, Z2, Z13
 	VPSRLVD         Z3, Z13, Z13
 	VPANDD          Z4, Z13, Z13
 	VPSHUFB         Z13, Z5, Z13
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        320(R12), Z13, Z15
+	VPDPBUSD        320(R10), Z13, Z15
 	VPACKSSDW       Z15, Z14, Z13
 	VPMADDWD        Z6, Z13, Z13
-	VBROADCASTI64X4 220(R10), Z14
+	VBROADCASTI64X4 220(R8), Z14
 	VPERMQ          Z14, Z2, Z14
 	VPSRLVD         Z3, Z14, Z14
 	VPANDD          Z4, Z14, Z14
 	VPSHUFB         Z14, Z5, Z14
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        384(R12), Z14, Z15
-	VBROADCASTI64X4 256(R10), Z14
+	VPDPBUSD        384(R10), Z14, Z15
+	VBROADCASTI64X4 256(R8), Z14
 	VPERMQ          Z14, Z2, Z14
 	VPSRLVD         Z3, Z14, Z14
 	VPANDD          Z4, Z14, Z14
 	VPSHUFB         Z14, Z5, Z14
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        448(R12), Z14, Z16
+	VPDPBUSD        448(R10), Z14, Z16
 	VPACKSSDW       Z16, Z15, Z14
 	VPMADDWD        Z6, Z14, Z14
 	VPACKSSDW       Z14, Z13, Z13
@@ -259,17 +258,17 @@ inPlace:
 	VMOVDQU32       Z12, Z14
 	VPERMT2D        Z13, Z7, Z14
 	VPERMT2D        Z13, Z8, Z12
-	VMOVDQU32       (DI)(R9*1), Z13
-	VMOVDQU32       (R8)(R9*1), Z15
+	VMOVDQU32       (BX)(DI*1), Z13
+	VMOVDQU32       (SI)(DI*1), Z15
 	VPSUBD          Z15, Z13, Z13
 	VPSLLD          $0x04, Z15, Z15
 	VPSUBD          Z15, Z14, Z14
 	VPSLLD          $0x04, Z13, Z13
 	VPSUBD          Z13, Z12, Z12
-	VPERMW          (R10), Z9, Z13
-	VPERMW          72(R10), Z9, K1, Z13
-	VPERMW          144(R10), Z9, K2, Z13
-	VPERMW          216(R10), Z9, K3, Z13
+	VPERMW          (R8), Z9, Z13
+	VPERMW          72(R8), Z9, K1, Z13
+	VPERMW          144(R8), Z9, K2, Z13
+	VPERMW          216(R8), Z9, K3, Z13
 	VPSLLW          $0x07, Y13, Y15
 	VPANDD          Y10, Y15, Y15
 	VPCMPUW         $0x04, Y10, Y15, K4
@@ -282,7 +281,7 @@ inPlace:
 	VMULPS          Z11, Z13, Z13
 	VPANDD          Z0, Z15, Z15
 	VPANDD          Z0, Z13, Z13
-	VMOVDQU32       (SI)(R9*1), Z16
+	VMOVDQU32       (DX)(DI*1), Z16
 	VCVTDQ2PS       Z14, Z14
 	VMULPS          Z16, Z15, Z15
 	VFMADD231PS     Z15, Z14, Z1
@@ -291,6 +290,7 @@ inPlace:
 	VFMADD231PS     Z13, Z12, Z1
 
 done:
+	MOVQ          dst+0(FP), DI
 	VPERMILPS     $0x4e, Z1, Z12
 	VADDPS        Z1, Z12, Z12
 	VPERMILPS     $0xb1, Z12, Z1
@@ -299,9 +299,10 @@ done:
 	VADDPS        Z12, Z1, Z1
 	VEXTRACTI32X4 $0x02, Z1, X12
 	VADDPS        X1, X12, X12
-	VMOVSS        X12, (AX)
-	ADDQ          $0x04, AX
-	ADDQ          stride+16(FP), CX
+	VMOVSS        X12, (DI)
+	ADDQ          $0x04, dst+0(FP)
+	MOVQ          stride+16(FP), DI
+	ADDQ          DI, w+8(FP)
 	DECQ          n+24(FP)
 	JG            row
 	VZEROUPPER
@@ -318,12 +319,12 @@ constants:
 	VMOVDQU32 constant9<>+0(SB), Z4
 	VMOVDQU32 constant10<>+0(SB), Z5
 	VMOVDQU32 constant11<>+0(SB), Z10
-	MOVL      $0x000000f0, R9
-	KMOVD     R9, K1
-	MOVL      $0x00000f00, R9
-	KMOVD     R9, K2
-	MOVL      $0x0000f000, R9
-	KMOVD     R9, K3
+	MOVL      $0x000000f0, DI
+	KMOVD     DI, K1
+	MOVL      $0x00000f00, DI
+	KMOVD     DI, K2
+	MOVL      $0x0000f000, DI
+	KMOVD     DI, K3
 	JMP       begin
 
 DATA constant0<>+0(SB)/8, $0xffffffffffffffff
@@ -568,118 +569,116 @@ constants:
 // func nvfp4RowAVX2(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 // Requires: AVX, AVX2, F16C, FMA3, MMX+
 TEXT ·nvfp4RowAVX2(SB), NOSPLIT, $168-72
-	MOVQ    dst+0(FP), AX
-	MOVQ    w+8(FP), CX
-	MOVQ    blocks+64(FP), DX
-	MOVQ    q+32(FP), BX
-	MOVQ    d+40(FP), SI
-	MOVQ    s+48(FP), DI
-	MOVQ    half+56(FP), R8
-	MOVQ    w+8(FP), R9
-	MOVQ    stride+16(FP), R10
-	IMULQ   n+24(FP), R10
-	ADDQ    R10, R9
-	SUBQ    $+144, R9
-	MOVQ    R9, (SP)
-	MOVQ    DX, R11
-	ANDQ    $+7, R11
-	LEAQ    constant12<>+0(SB), R9
-	SHLQ    $0x02, R11
-	SUBQ    R11, R9
-	VMOVDQU 32(R9), Y0
-	SHRQ    $0x02, R11
+	MOVQ    blocks+64(FP), AX
+	MOVQ    q+32(FP), CX
+	MOVQ    d+40(FP), DX
+	MOVQ    s+48(FP), BX
+	MOVQ    half+56(FP), SI
+	MOVQ    w+8(FP), DI
+	MOVQ    stride+16(FP), R8
+	IMULQ   n+24(FP), R8
+	ADDQ    R8, DI
+	SUBQ    $+144, DI
+	MOVQ    DI, (SP)
+	MOVQ    AX, R9
+	ANDQ    $+7, R9
+	LEAQ    constant12<>+0(SB), DI
+	SHLQ    $0x02, R9
+	SUBQ    R9, DI
+	VMOVDQU 32(DI), Y0
+	SHRQ    $0x02, R9
 	VMOVDQU constant1<>+0(SB), Y1
 	VMOVDQU Y1, 8(SP)
 	VMOVDQU Y1, 40(SP)
 	VMOVDQU Y1, 72(SP)
 	VMOVDQU Y1, 104(SP)
 	VMOVDQU Y1, 136(SP)
-	ANDQ    $-8, DX
-	SHLQ    $0x02, DX
+	ANDQ    $-8, AX
+	SHLQ    $0x02, AX
 
 row:
 	VPXOR Y1, Y1, Y1
-	MOVQ  CX, R10
-	XORQ  R9, R9
+	MOVQ  w+8(FP), R8
+	XORQ  DI, DI
+	CMPQ  DI, AX
+	JGE   rest
 
 group:
-	CMPQ           R9, DX
-	JGE            rest
-	PREFETCHT1     8192(R10)
-	PREFETCHT0     3072(R10)
-	PREFETCHT1     8256(R10)
-	PREFETCHT0     3136(R10)
-	PREFETCHT1     8320(R10)
-	PREFETCHT0     3200(R10)
-	LEAQ           (BX)(R9*8), R12
-	VBROADCASTI128 4(R10), Y2
+	PREFETCHT1     8192(R8)
+	PREFETCHT0     3072(R8)
+	PREFETCHT1     8256(R8)
+	PREFETCHT0     3136(R8)
+	PREFETCHT1     8320(R8)
+	PREFETCHT0     3200(R8)
+	LEAQ           (CX)(DI*8), R10
+	VBROADCASTI128 4(R8), Y2
 	VPERMQ         $0x50, Y2, Y2
 	VPSRLVD        constant13<>+0(SB), Y2, Y2
 	VPAND          constant14<>+0(SB), Y2, Y2
 	VMOVDQU        constant15<>+0(SB), Y3
 	VPSHUFB        Y2, Y3, Y2
-	VPMADDUBSW     (R12), Y2, Y2
-	VBROADCASTI128 20(R10), Y3
+	VPMADDUBSW     (R10), Y2, Y2
+	VBROADCASTI128 20(R8), Y3
 	VPERMQ         $0x50, Y3, Y3
 	VPSRLVD        constant13<>+0(SB), Y3, Y3
 	VPAND          constant14<>+0(SB), Y3, Y3
 	VMOVDQU        constant15<>+0(SB), Y4
 	VPSHUFB        Y3, Y4, Y3
-	VPMADDUBSW     32(R12), Y3, Y3
+	VPMADDUBSW     32(R10), Y3, Y3
 	VPUNPCKLDQ     Y3, Y2, Y4
 	VPUNPCKHDQ     Y3, Y2, Y2
 	VPADDW         Y4, Y2, Y2
-	VBROADCASTI128 40(R10), Y3
+	VBROADCASTI128 40(R8), Y3
 	VPERMQ         $0x50, Y3, Y3
 	VPSRLVD        constant13<>+0(SB), Y3, Y3
 	VPAND          constant14<>+0(SB), Y3, Y3
 	VMOVDQU        constant15<>+0(SB), Y4
 	VPSHUFB        Y3, Y4, Y3
-	VPMADDUBSW     64(R12), Y3, Y3
-	VBROADCASTI128 56(R10), Y4
+	VPMADDUBSW     64(R10), Y3, Y3
+	VBROADCASTI128 56(R8), Y4
 	VPERMQ         $0x50, Y4, Y4
 	VPSRLVD        constant13<>+0(SB), Y4, Y4
 	VPAND          constant14<>+0(SB), Y4, Y4
 	VMOVDQU        constant15<>+0(SB), Y5
 	VPSHUFB        Y4, Y5, Y4
-	VPMADDUBSW     96(R12), Y4, Y4
+	VPMADDUBSW     96(R10), Y4, Y4
 	VPUNPCKLDQ     Y4, Y3, Y5
 	VPUNPCKHDQ     Y4, Y3, Y3
 	VPADDW         Y5, Y3, Y3
 	VPUNPCKLQDQ    Y3, Y2, Y4
 	VPUNPCKHQDQ    Y3, Y2, Y2
 	VPADDW         Y4, Y2, Y2
-	VBROADCASTI128 76(R10), Y3
+	VBROADCASTI128 76(R8), Y3
 	VPERMQ         $0x50, Y3, Y3
 	VPSRLVD        constant13<>+0(SB), Y3, Y3
 	VPAND          constant14<>+0(SB), Y3, Y3
 	VMOVDQU        constant15<>+0(SB), Y4
 	VPSHUFB        Y3, Y4, Y3
-	VPMADDUBSW     128(R12), Y3, Y3
-	VBROADCASTI128 92(R10), Y4
+	VPMADDUBSW     128(R10), Y3, Y3
+	VBROADCASTI128 92(R8), Y4
 	VPERMQ         $0x50, Y4, Y4
 	VPSRLVD        constant13<>+0(SB), Y4, Y4
 	VPAND          constant14<>+0(SB), Y4, Y4
 	VMOVDQU        constant15<>+0(SB), Y5
 	VPSHUFB        Y4, Y5, Y4
-	VPMADDUBSW     160(R12), Y4, Y4
+	VPMADDUBSW     160(R10), Y4, Y4
 	VPUNPCKLDQ     Y4, Y3, Y5
 	VPUNPCKHDQ     Y4, Y3, Y3
 	VPADDW         Y5, Y3, Y3
-	VBROADCASTI128 112(R10), Y4
+	VBROADCASTI128 112(R8), Y4
 	VPERMQ         $0x50, Y4, Y4
 	VPSRLVD        constant13<>+0(SB), Y4, Y4
 	VPAND          constant14<>+0(SB), Y4, Y4
 	VMOVDQU        constant15<>+0(SB), Y5
 	VPSHUFB        Y4, Y5, Y4
-	VPMADDUBSW     192(R12), Y4, Y4
-	VBROADCASTI128 128(R10), Y5
+	VPMADDUBSW     192(R10), Y4, Y4
+	VBROADCASTI128 128(R8), Y5
 	VPERMQ         $0x50, Y5, Y5
 	VPSRLVD        constant13<>+0(SB), Y5, Y5
 	VPAND          constant14<>+0(SB), Y5, Y5
 	VMOVDQU        constant15<>+0(SB), Y6
 	VPSHUFB        Y5, Y6, Y5
-	VPMADDUBSW     224(R12), Y5, Y5
+	VPMADDUBSW     224(R10), Y5, Y5
 	VPUNPCKLDQ     Y5, Y4, Y6
 	VPUNPCKHDQ     Y5, Y4, Y4
 	VPADDW         Y6, Y4, Y4
@@ -690,22 +689,22 @@ group:
 	VPMADDWD       constant16<>+0(SB), Y3, Y3
 	VPERM2I128     $0x20, Y3, Y2, Y4
 	VPERM2I128     $0x31, Y3, Y2, Y2
-	VMOVDQU        (DI)(R9*1), Y3
-	VMOVDQU        (R8)(R9*1), Y5
+	VMOVDQU        (BX)(DI*1), Y3
+	VMOVDQU        (SI)(DI*1), Y5
 	VPSUBD         Y5, Y3, Y3
 	VPSLLD         $0x04, Y5, Y5
 	VPSUBD         Y5, Y4, Y4
 	VPSLLD         $0x04, Y3, Y3
 	VPSUBD         Y3, Y2, Y2
 	VPXOR          X3, X3, X3
-	VPINSRW        $0x00, (R10), X3, X3
-	VPINSRW        $0x01, 2(R10), X3, X3
-	VPINSRW        $0x02, 36(R10), X3, X3
-	VPINSRW        $0x03, 38(R10), X3, X3
-	VPINSRW        $0x04, 72(R10), X3, X3
-	VPINSRW        $0x05, 74(R10), X3, X3
-	VPINSRW        $0x06, 108(R10), X3, X3
-	VPINSRW        $0x07, 110(R10), X3, X3
+	VPINSRW        $0x00, (R8), X3, X3
+	VPINSRW        $0x01, 2(R8), X3, X3
+	VPINSRW        $0x02, 36(R8), X3, X3
+	VPINSRW        $0x03, 38(R8), X3, X3
+	VPINSRW        $0x04, 72(R8), X3, X3
+	VPINSRW        $0x05, 74(R8), X3, X3
+	VPINSRW        $0x06, 108(R8), X3, X3
+	VPINSRW        $0x07, 110(R8), X3, X3
 	VPSLLW         $0x07, X3, X5
 	VPAND          constant17<>+0(SB), X5, X5
 	VPCMPEQW       constant17<>+0(SB), X5, X6
@@ -718,108 +717,109 @@ group:
 	VPANDN         X3, X6, X3
 	VCVTPH2PS      X3, Y3
 	VMULPS         constant18<>+0(SB), Y3, Y3
-	VMOVDQU        (SI)(R9*1), Y6
+	VMOVDQU        (DX)(DI*1), Y6
 	VCVTDQ2PS      Y4, Y4
 	VMULPS         Y6, Y5, Y5
 	VFMADD231PS    Y5, Y4, Y1
 	VCVTDQ2PS      Y2, Y2
 	VMULPS         Y6, Y3, Y3
 	VFMADD231PS    Y3, Y2, Y1
-	ADDQ           $+144, R10
-	ADDQ           $+32, R9
-	JMP            group
+	ADDQ           $+144, R8
+	ADDQ           $+32, DI
+	CMPQ           DI, AX
+	JL             group
 
 rest:
-	CMPQ R11, $0x00
+	CMPQ R9, $0x00
 	JE   done
-	CMPQ R10, (SP)
+	CMPQ R8, (SP)
 	JLS  inPlace
-	MOVQ R11, R12
-	LEAQ 8(SP), R13
+	MOVQ R9, R10
+	LEAQ 8(SP), R11
 
 copy:
-	MOVL    (R10), R14
-	MOVL    R14, (R13)
-	ADDQ    $+4, R10
-	ADDQ    $+4, R13
-	VMOVDQU (R10), Y2
-	VMOVDQU Y2, (R13)
-	ADDQ    $+32, R10
-	ADDQ    $+32, R13
-	SUBQ    $+2, R12
+	MOVL    (R8), R12
+	MOVL    R12, (R11)
+	ADDQ    $+4, R8
+	ADDQ    $+4, R11
+	VMOVDQU (R8), Y2
+	VMOVDQU Y2, (R11)
+	ADDQ    $+32, R8
+	ADDQ    $+32, R11
+	SUBQ    $+2, R10
 	JG      copy
-	LEAQ    8(SP), R10
+	LEAQ    8(SP), R8
 
 inPlace:
-	LEAQ           (BX)(R9*8), R12
-	VBROADCASTI128 4(R10), Y2
+	LEAQ           (CX)(DI*8), R10
+	VBROADCASTI128 4(R8), Y2
 	VPERMQ         $0x50, Y2, Y2
 	VPSRLVD        constant13<>+0(SB), Y2, Y2
 	VPAND          constant14<>+0(SB), Y2, Y2
 	VMOVDQU        constant15<>+0(SB), Y3
 	VPSHUFB        Y2, Y3, Y2
-	VPMADDUBSW     (R12), Y2, Y2
-	VBROADCASTI128 20(R10), Y3
+	VPMADDUBSW     (R10), Y2, Y2
+	VBROADCASTI128 20(R8), Y3
 	VPERMQ         $0x50, Y3, Y3
 	VPSRLVD        constant13<>+0(SB), Y3, Y3
 	VPAND          constant14<>+0(SB), Y3, Y3
 	VMOVDQU        constant15<>+0(SB), Y4
 	VPSHUFB        Y3, Y4, Y3
-	VPMADDUBSW     32(R12), Y3, Y3
+	VPMADDUBSW     32(R10), Y3, Y3
 	VPUNPCKLDQ     Y3, Y2, Y4
 	VPUNPCKHDQ     Y3, Y2, Y2
 	VPADDW         Y4, Y2, Y2
-	VBROADCASTI128 40(R10), Y3
+	VBROADCASTI128 40(R8), Y3
 	VPERMQ         $0x50, Y3, Y3
 	VPSRLVD        constant13<>+0(SB), Y3, Y3
 	VPAND          constant14<>+0(SB), Y3, Y3
 	VMOVDQU        constant15<>+0(SB), Y4
 	VPSHUFB        Y3, Y4, Y3
-	VPMADDUBSW     64(R12), Y3, Y3
-	VBROADCASTI128 56(R10), Y4
+	VPMADDUBSW     64(R10), Y3, Y3
+	VBROADCASTI128 56(R8), Y4
 	VPERMQ         $0x50, Y4, Y4
 	VPSRLVD        constant13<>+0(SB), Y4, Y4
 	VPAND          constant14<>+0(SB), Y4, Y4
 	VMOVDQU        constant15<>+0(SB), Y5
 	VPSHUFB        Y4, Y5, Y4
-	VPMADDUBSW     96(R12), Y4, Y4
+	VPMADDUBSW     96(R10), Y4, Y4
 	VPUNPCKLDQ     Y4, Y3, Y5
 	VPUNPCKHDQ     Y4, Y3, Y3
 	VPADDW         Y5, Y3, Y3
 	VPUNPCKLQDQ    Y3, Y2, Y4
 	VPUNPCKHQDQ    Y3, Y2, Y2
 	VPADDW         Y4, Y2, Y2
-	VBROADCASTI128 76(R10), Y3
+	VBROADCASTI128 76(R8), Y3
 	VPERMQ         $0x50, Y3, Y3
 	VPSRLVD        constant13<>+0(SB), Y3, Y3
 	VPAND          constant14<>+0(SB), Y3, Y3
 	VMOVDQU        constant15<>+0(SB), Y4
 	VPSHUFB        Y3, Y4, Y3
-	VPMADDUBSW     128(R12), Y3, Y3
-	VBROADCASTI128 92(R10), Y4
+	VPMADDUBSW     128(R10), Y3, Y3
+	VBROADCASTI128 92(R8), Y4
 	VPERMQ         $0x50, Y4, Y4
 	VPSRLVD        constant13<>+0(SB), Y4, Y4
 	VPAND          constant14<>+0(SB), Y4, Y4
 	VMOVDQU        constant15<>+0(SB), Y5
 	VPSHUFB        Y4, Y5, Y4
-	VPMADDUBSW     160(R12), Y4, Y4
+	VPMADDUBSW     160(R10), Y4, Y4
 	VPUNPCKLDQ     Y4, Y3, Y5
 	VPUNPCKHDQ     Y4, Y3, Y3
 	VPADDW         Y5, Y3, Y3
-	VBROADCASTI128 112(R10), Y4
+	VBROADCASTI128 112(R8), Y4
 	VPERMQ         $0x50, Y4, Y4
 	VPSRLVD        constant13<>+0(SB), Y4, Y4
 	VPAND          constant14<>+0(SB), Y4, Y4
 	VMOVDQU        constant15<>+0(SB), Y5
 	VPSHUFB        Y4, Y5, Y4
-	VPMADDUBSW     192(R12), Y4, Y4
-	VBROADCASTI128 128(R10), Y5
+	VPMADDUBSW     192(R10), Y4, Y4
+	VBROADCASTI128 128(R8), Y5
 	VPERMQ         $0x50, Y5, Y5
 	VPSRLVD        constant13<>+0(SB), Y5, Y5
 	VPAND          constant14<>+0(SB), Y5, Y5
 	VMOVDQU        constant15<>+0(SB), Y6
 	VPSHUFB        Y5, Y6, Y5
-	VPMADDUBSW     224(R12), Y5, Y5
+	VPMADDUBSW     224(R10), Y5, Y5
 	VPUNPCKLDQ     Y5, Y4, Y6
 	VPUNPCKHDQ     Y5, Y4, Y4
 	VPADDW         Y6, Y4, Y4
@@ -830,22 +830,22 @@ inPlace:
 	VPMADDWD       constant16<>+0(SB), Y3, Y3
 	VPERM2I128     $0x20, Y3, Y2, Y4
 	VPERM2I128     $0x31, Y3, Y2, Y2
-	VMOVDQU        (DI)(R9*1), Y3
-	VMOVDQU        (R8)(R9*1), Y5
+	VMOVDQU        (BX)(DI*1), Y3
+	VMOVDQU        (SI)(DI*1), Y5
 	VPSUBD         Y5, Y3, Y3
 	VPSLLD         $0x04, Y5, Y5
 	VPSUBD         Y5, Y4, Y4
 	VPSLLD         $0x04, Y3, Y3
 	VPSUBD         Y3, Y2, Y2
 	VPXOR          X3, X3, X3
-	VPINSRW        $0x00, (R10), X3, X3
-	VPINSRW        $0x01, 2(R10), X3, X3
-	VPINSRW        $0x02, 36(R10), X3, X3
-	VPINSRW        $0x03, 38(R10), X3, X3
-	VPINSRW        $0x04, 72(R10), X3, X3
-	VPINSRW        $0x05, 74(R10), X3, X3
-	VPINSRW        $0x06, 108(R10), X3, X3
-	VPINSRW        $0x07, 110(R10), X3, X3
+	VPINSRW        $0x00, (R8), X3, X3
+	VPINSRW        $0x01, 2(R8), X3, X3
+	VPINSRW        $0x02, 36(R8), X3, X3
+	VPINSRW        $0x03, 38(R8), X3, X3
+	VPINSRW        $0x04, 72(R8), X3, X3
+	VPINSRW        $0x05, 74(R8), X3, X3
+	VPINSRW        $0x06, 108(R8), X3, X3
+	VPINSRW        $0x07, 110(R8), X3, X3
 	VPSLLW         $0x07, X3, X5
 	VPAND          constant17<>+0(SB), X5, X5
 	VPCMPEQW       constant17<>+0(SB), X5, X6
@@ -860,7 +860,7 @@ inPlace:
 	VMULPS         constant18<>+0(SB), Y3, Y3
 	VPAND          Y0, Y5, Y5
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        (SI)(R9*1), Y6
+	VMOVDQU        (DX)(DI*1), Y6
 	VCVTDQ2PS      Y4, Y4
 	VMULPS         Y6, Y5, Y5
 	VFMADD231PS    Y5, Y4, Y1
@@ -869,15 +869,17 @@ inPlace:
 	VFMADD231PS    Y3, Y2, Y1
 
 done:
+	MOVQ         dst+0(FP), DI
 	VPERMILPS    $0x4e, Y1, Y2
 	VADDPS       Y1, Y2, Y2
 	VPERMILPS    $0xb1, Y2, Y1
 	VADDPS       Y1, Y2, Y2
 	VEXTRACTI128 $0x01, Y2, X1
 	VADDPS       X2, X1, X1
-	VMOVSS       X1, (AX)
-	ADDQ         $0x04, AX
-	ADDQ         stride+16(FP), CX
+	VMOVSS       X1, (DI)
+	ADDQ         $0x04, dst+0(FP)
+	MOVQ         stride+16(FP), DI
+	ADDQ         DI, w+8(FP)
 	DECQ         n+24(FP)
 	JG           row
 	VZEROUPPER

@@ -7,29 +7,27 @@
 // func q3_kRowAVX512(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 // Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VL, AVX512VNNI, MMX+
 TEXT ·q3_kRowAVX512(SB), NOSPLIT, $232-72
-	MOVQ dst+0(FP), AX
-	MOVQ w+8(FP), CX
-	MOVQ blocks+64(FP), DX
-	MOVQ q+32(FP), BX
-	MOVQ d+40(FP), SI
-	MOVQ s+48(FP), DI
-	MOVQ half+56(FP), R8
+	MOVQ blocks+64(FP), AX
+	MOVQ q+32(FP), CX
+	MOVQ d+40(FP), DX
+	MOVQ s+48(FP), BX
+	MOVQ half+56(FP), SI
 	JMP  constants
 
 begin:
-	MOVQ      w+8(FP), R9
-	MOVQ      stride+16(FP), R10
-	IMULQ     n+24(FP), R10
-	ADDQ      R10, R9
-	SUBQ      $+220, R9
-	MOVQ      R9, (SP)
-	MOVQ      DX, R11
-	ANDQ      $+15, R11
-	LEAQ      constant0<>+0(SB), R9
-	SHLQ      $0x02, R11
-	SUBQ      R11, R9
-	VMOVDQU32 64(R9), Z0
-	SHRQ      $0x02, R11
+	MOVQ      w+8(FP), DI
+	MOVQ      stride+16(FP), R8
+	IMULQ     n+24(FP), R8
+	ADDQ      R8, DI
+	SUBQ      $+220, DI
+	MOVQ      DI, (SP)
+	MOVQ      AX, R9
+	ANDQ      $+15, R9
+	LEAQ      constant0<>+0(SB), DI
+	SHLQ      $0x02, R9
+	SUBQ      R9, DI
+	VMOVDQU32 64(DI), Z0
+	SHRQ      $0x02, R9
 	VMOVDQU32 constant1<>+0(SB), Y1
 	VMOVDQU32 Y1, 8(SP)
 	VMOVDQU32 Y1, 40(SP)
@@ -38,98 +36,98 @@ begin:
 	VMOVDQU32 Y1, 136(SP)
 	VMOVDQU32 Y1, 168(SP)
 	VMOVDQU32 Y1, 200(SP)
-	ANDQ      $-16, DX
-	SHLQ      $0x02, DX
+	ANDQ      $-16, AX
+	SHLQ      $0x02, AX
 
 row:
 	VPXORD Z1, Z1, Z1
-	MOVQ   CX, R10
-	XORQ   R9, R9
+	MOVQ   w+8(FP), R8
+	XORQ   DI, DI
+	CMPQ   DI, AX
+	JGE    rest
 
 group:
-	CMPQ            R9, DX
-	JGE             rest
-	PREFETCHT1      8192(R10)
-	PREFETCHT0      3072(R10)
-	PREFETCHT1      8256(R10)
-	PREFETCHT0      3136(R10)
-	PREFETCHT1      8320(R10)
-	PREFETCHT0      3200(R10)
-	PREFETCHT1      8384(R10)
-	PREFETCHT0      3264(R10)
-	LEAQ            (BX)(R9*8), R12
-	VBROADCASTI64X4 32(R10), Z13
+	PREFETCHT1      8192(R8)
+	PREFETCHT0      3072(R8)
+	PREFETCHT1      8256(R8)
+	PREFETCHT0      3136(R8)
+	PREFETCHT1      8320(R8)
+	PREFETCHT0      3200(R8)
+	PREFETCHT1      8384(R8)
+	PREFETCHT0      3264(R8)
+	LEAQ            (CX)(DI*8), R10
+	VBROADCASTI64X4 32(R8), Z13
 	VPSRLVD         Z2, Z13, Z13
 	VPANDD          Z3, Z13, Z13
-	VBROADCASTI64X4 (R10), Z14
+	VBROADCASTI64X4 (R8), Z14
 	VPROLVD         Z4, Z14, Z14
 	VPTERNLOGD      $0xf8, Z5, Z14, Z13
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        (R12), Z13, Z14
-	VBROADCASTI64X4 32(R10), Z13
+	VPDPBUSD        (R10), Z13, Z14
+	VBROADCASTI64X4 32(R8), Z13
 	VPSRLVD         Z6, Z13, Z13
 	VPANDD          Z3, Z13, Z13
-	VBROADCASTI64X4 (R10), Z15
+	VBROADCASTI64X4 (R8), Z15
 	VPROLVD         Z7, Z15, Z15
 	VPTERNLOGD      $0xf8, Z5, Z15, Z13
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        64(R12), Z13, Z15
+	VPDPBUSD        64(R10), Z13, Z15
 	VPACKSSDW       Z15, Z14, Z13
 	VPMADDWD        Z8, Z13, Z13
-	VBROADCASTI64X4 64(R10), Z14
+	VBROADCASTI64X4 64(R8), Z14
 	VPSRLVD         Z2, Z14, Z14
 	VPANDD          Z3, Z14, Z14
-	VBROADCASTI64X4 (R10), Z15
+	VBROADCASTI64X4 (R8), Z15
 	VPROLVD         Z9, Z15, Z15
 	VPTERNLOGD      $0xf8, Z5, Z15, Z14
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        128(R12), Z14, Z15
-	VBROADCASTI64X4 64(R10), Z14
+	VPDPBUSD        128(R10), Z14, Z15
+	VBROADCASTI64X4 64(R8), Z14
 	VPSRLVD         Z6, Z14, Z14
 	VPANDD          Z3, Z14, Z14
-	VBROADCASTI64X4 (R10), Z16
+	VBROADCASTI64X4 (R8), Z16
 	VPROLVD         Z10, Z16, Z16
 	VPTERNLOGD      $0xf8, Z5, Z16, Z14
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        192(R12), Z14, Z16
+	VPDPBUSD        192(R10), Z14, Z16
 	VPACKSSDW       Z16, Z15, Z14
 	VPMADDWD        Z8, Z14, Z14
 	VPACKSSDW       Z14, Z13, Z13
 	VPMADDWD        Z8, Z13, Z13
-	VBROADCASTI64X4 142(R10), Z14
+	VBROADCASTI64X4 142(R8), Z14
 	VPSRLVD         Z2, Z14, Z14
 	VPANDD          Z3, Z14, Z14
-	VBROADCASTI64X4 110(R10), Z15
+	VBROADCASTI64X4 110(R8), Z15
 	VPROLVD         Z4, Z15, Z15
 	VPTERNLOGD      $0xf8, Z5, Z15, Z14
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        256(R12), Z14, Z15
-	VBROADCASTI64X4 142(R10), Z14
+	VPDPBUSD        256(R10), Z14, Z15
+	VBROADCASTI64X4 142(R8), Z14
 	VPSRLVD         Z6, Z14, Z14
 	VPANDD          Z3, Z14, Z14
-	VBROADCASTI64X4 110(R10), Z16
+	VBROADCASTI64X4 110(R8), Z16
 	VPROLVD         Z7, Z16, Z16
 	VPTERNLOGD      $0xf8, Z5, Z16, Z14
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        320(R12), Z14, Z16
+	VPDPBUSD        320(R10), Z14, Z16
 	VPACKSSDW       Z16, Z15, Z14
 	VPMADDWD        Z8, Z14, Z14
-	VBROADCASTI64X4 174(R10), Z15
+	VBROADCASTI64X4 174(R8), Z15
 	VPSRLVD         Z2, Z15, Z15
 	VPANDD          Z3, Z15, Z15
-	VBROADCASTI64X4 110(R10), Z16
+	VBROADCASTI64X4 110(R8), Z16
 	VPROLVD         Z9, Z16, Z16
 	VPTERNLOGD      $0xf8, Z5, Z16, Z15
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        384(R12), Z15, Z16
-	VBROADCASTI64X4 174(R10), Z15
+	VPDPBUSD        384(R10), Z15, Z16
+	VBROADCASTI64X4 174(R8), Z15
 	VPSRLVD         Z6, Z15, Z15
 	VPANDD          Z3, Z15, Z15
-	VBROADCASTI64X4 110(R10), Z17
+	VBROADCASTI64X4 110(R8), Z17
 	VPROLVD         Z10, Z17, Z17
 	VPTERNLOGD      $0xf8, Z5, Z17, Z15
 	VPXORD          Z17, Z17, Z17
-	VPDPBUSD        448(R12), Z15, Z17
+	VPDPBUSD        448(R10), Z15, Z17
 	VPACKSSDW       Z17, Z16, Z15
 	VPMADDWD        Z8, Z15, Z15
 	VPACKSSDW       Z15, Z14, Z14
@@ -137,15 +135,15 @@ group:
 	VMOVDQU32       Z13, Z15
 	VPERMT2D        Z14, Z11, Z15
 	VPERMT2D        Z14, Z12, Z13
-	VMOVDQU32       (DI)(R9*1), Z14
-	VMOVDQU32       (R8)(R9*1), Z16
+	VMOVDQU32       (BX)(DI*1), Z14
+	VMOVDQU32       (SI)(DI*1), Z16
 	VPSUBD          Z16, Z14, Z14
 	VPSLLD          $0x02, Z16, Z16
 	VPSUBD          Z16, Z15, Z15
 	VPSLLD          $0x02, Z14, Z14
 	VPSUBD          Z14, Z13, Z13
-	VBROADCASTI32X4 94(R10), Y14
-	VINSERTI32X4    $0x01, 204(R10), Y14, Y14
+	VBROADCASTI32X4 94(R8), Y14
+	VINSERTI32X4    $0x01, 204(R8), Y14, Y14
 	VPSHUFB         constant2<>+0(SB), Y14, Y16
 	VPSHUFB         constant3<>+0(SB), Y14, Y14
 	VPSRLVD         constant4<>+0(SB), Y16, Y16
@@ -155,8 +153,8 @@ group:
 	VPANDD          constant6<>+0(SB), Y14, Y14
 	VPORD           Y16, Y14, Y14
 	VPSUBB          constant9<>+0(SB), Y14, Y14
-	VPBROADCASTW    108(R10), Y16
-	VPBROADCASTW    218(R10), X17
+	VPBROADCASTW    108(R8), Y16
+	VPBROADCASTW    218(R8), X17
 	VINSERTI32X4    $0x01, X17, Y16, Y16
 	VCVTPH2PS       Y16, Z16
 	VPMOVZXWD       Y14, Z14
@@ -168,132 +166,133 @@ group:
 	VPSRAD          $0x18, Z14, Z14
 	VCVTDQ2PS       Z14, Z14
 	VMULPS          Z16, Z14, Z14
-	VMOVDQU32       (SI)(R9*1), Z16
+	VMOVDQU32       (DX)(DI*1), Z16
 	VCVTDQ2PS       Z15, Z15
 	VMULPS          Z16, Z17, Z17
 	VFMADD231PS     Z17, Z15, Z1
 	VCVTDQ2PS       Z13, Z13
 	VMULPS          Z16, Z14, Z14
 	VFMADD231PS     Z14, Z13, Z1
-	ADDQ            $+220, R10
-	ADDQ            $+64, R9
-	JMP             group
+	ADDQ            $+220, R8
+	ADDQ            $+64, DI
+	CMPQ            DI, AX
+	JL              group
 
 rest:
-	CMPQ R11, $0x00
+	CMPQ R9, $0x00
 	JE   done
-	CMPQ R10, (SP)
+	CMPQ R8, (SP)
 	JLS  inPlace
-	MOVQ R11, R12
-	LEAQ 8(SP), R13
+	MOVQ R9, R10
+	LEAQ 8(SP), R11
 
 copy:
-	VMOVDQU32 (R10), Y13
-	VMOVDQU32 Y13, (R13)
-	ADDQ      $+32, R10
-	ADDQ      $+32, R13
-	VMOVDQU32 (R10), Y13
-	VMOVDQU32 Y13, (R13)
-	ADDQ      $+32, R10
-	ADDQ      $+32, R13
-	VMOVDQU32 (R10), Y13
-	VMOVDQU32 Y13, (R13)
-	ADDQ      $+32, R10
-	ADDQ      $+32, R13
-	MOVL      (R10), R14
-	MOVL      R14, (R13)
-	ADDQ      $+4, R10
-	ADDQ      $+4, R13
-	MOVL      (R10), R14
-	MOVL      R14, (R13)
-	ADDQ      $+4, R10
-	ADDQ      $+4, R13
-	MOVL      (R10), R14
-	MOVL      R14, (R13)
-	ADDQ      $+4, R10
-	ADDQ      $+4, R13
-	MOVWLZX   (R10), R14
-	MOVW      R14, (R13)
-	ADDQ      $+2, R10
-	ADDQ      $+2, R13
-	SUBQ      $+8, R12
+	VMOVDQU32 (R8), Y13
+	VMOVDQU32 Y13, (R11)
+	ADDQ      $+32, R8
+	ADDQ      $+32, R11
+	VMOVDQU32 (R8), Y13
+	VMOVDQU32 Y13, (R11)
+	ADDQ      $+32, R8
+	ADDQ      $+32, R11
+	VMOVDQU32 (R8), Y13
+	VMOVDQU32 Y13, (R11)
+	ADDQ      $+32, R8
+	ADDQ      $+32, R11
+	MOVL      (R8), R12
+	MOVL      R12, (R11)
+	ADDQ      $+4, R8
+	ADDQ      $+4, R11
+	MOVL      (R8), R12
+	MOVL      R12, (R11)
+	ADDQ      $+4, R8
+	ADDQ      $+4, R11
+	MOVL      (R8), R12
+	MOVL      R12, (R11)
+	ADDQ      $+4, R8
+	ADDQ      $+4, R11
+	MOVWLZX   (R8), R12
+	MOVW      R12, (R11)
+	ADDQ      $+2, R8
+	ADDQ      $+2, R11
+	SUBQ      $+8, R10
 	JG        copy
-	LEAQ      8(SP), R10
+	LEAQ      8(SP), R8
 
 inPlace:
-	LEAQ            (BX)(R9*8), R12
-	VBROADCASTI64X4 32(R10), Z13
+	LEAQ            (CX)(DI*8), R10
+	VBROADCASTI64X4 32(R8), Z13
 	VPSRLVD         Z2, Z13, Z13
 	VPANDD          Z3, Z13, Z13
-	VBROADCASTI64X4 (R10), Z14
+	VBROADCASTI64X4 (R8), Z14
 	VPROLVD         Z4, Z14, Z14
 	VPTERNLOGD      $0xf8, Z5, Z14, Z13
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        (R12), Z13, Z14
-	VBROADCASTI64X4 32(R10), Z13
+	VPDPBUSD        (R10), Z13, Z14
+	VBROADCASTI64X4 32(R8), Z13
 	VPSRLVD         Z6, Z13, Z13
 	VPANDD          Z3, Z13, Z13
-	VBROADCASTI64X4 (R10), Z15
+	VBROADCASTI64X4 (R8), Z15
 	VPROLVD         Z7, Z15, Z15
 	VPTERNLOGD      $0xf8, Z5, Z15, Z13
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        64(R12), Z13, Z15
+	VPDPBUSD        64(R10), Z13, Z15
 	VPACKSSDW       Z15, Z14, Z13
 	VPMADDWD        Z8, Z13, Z13
-	VBROADCASTI64X4 64(R10), Z14
+	VBROADCASTI64X4 64(R8), Z14
 	VPSRLVD         Z2, Z14, Z14
 	VPANDD          Z3, Z14, Z14
-	VBROADCASTI64X4 (R10), Z15
+	VBROADCASTI64X4 (R8), Z15
 	VPROLVD         Z9, Z15, Z15
 	VPTERNLOGD      $0xf8, Z5, Z15, Z14
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        128(R12), Z14, Z15
-	VBROADCASTI64X4 64(R10), Z14
+	VPDPBUSD        128(R10), Z14, Z15
+	VBROADCASTI64X4 64(R8), Z14
 	VPSRLVD         Z6, Z14, Z14
 	VPANDD          Z3, Z14, Z14
-	VBROADCASTI64X4 (R10), Z16
+	VBROADCASTI64X4 (R8), Z16
 	VPROLVD         Z10, Z16, Z16
 	VPTERNLOGD      $0xf8, Z5, Z16, Z14
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        192(R12), Z14, Z16
+	VPDPBUSD        192(R10), Z14, Z16
 	VPACKSSDW       Z16, Z15, Z14
 	VPMADDWD        Z8, Z14, Z14
 	VPACKSSDW       Z14, Z13, Z13
 	VPMADDWD        Z8, Z13, Z13
-	VBROADCASTI64X4 142(R10), Z14
+	VBROADCASTI64X4 142(R8), Z14
 	VPSRLVD         Z2, Z14, Z14
 	VPANDD          Z3, Z14, Z14
-	VBROADCASTI64X4 110(R10), Z15
+	VBROADCASTI64X4 110(R8), Z15
 	VPROLVD         Z4, Z15, Z15
 	VPTERNLOGD      $0xf8, Z5, Z15, Z14
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        256(R12), Z14, Z15
-	VBROADCASTI64X4 142(R10), Z14
+	VPDPBUSD        256(R10), Z14, Z15
+	VBROADCASTI64X4 142(R8), Z14
 	VPSRLVD         Z6, Z14, Z14
 	VPANDD          Z3, Z14, Z14
-	VBROADCASTI64X4 110(R10), Z16
+	VBROADCASTI64X4 110(R8), Z16
 	VPROLVD         Z7, Z16, Z16
 	VPTERNLOGD      $0xf8, Z5, Z16, Z14
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        320(R12), Z14, Z16
+	VPDPBUSD        320(R10), Z14, Z16
 	VPACKSSDW       Z16, Z15, Z14
 	VPMADDWD        Z8, Z14, Z14
-	VBROADCASTI64X4 174(R10), Z15
+	VBROADCASTI64X4 174(R8), Z15
 	VPSRLVD         Z2, Z15, Z15
 	VPANDD          Z3, Z15, Z15
-	VBROADCASTI64X4 110(R10), Z16
+	VBROADCASTI64X4 110(R8), Z16
 	VPROLVD         Z9, Z16, Z16
 	VPTERNLOGD      $0xf8, Z5, Z16, Z15
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        384(R12), Z15, Z16
-	VBROADCASTI64X4 174(R10), Z15
+	VPDPBUSD        384(R10), Z15, Z16
+	VBROADCASTI64X4 174(R8), Z15
 	VPSRLVD         Z6, Z15, Z15
 	VPANDD          Z3, Z15, Z15
-	VBROADCASTI64X4 110(R10), Z17
+	VBROADCASTI64X4 110(R8), Z17
 	VPROLVD         Z10, Z17, Z17
 	VPTERNLOGD      $0xf8, Z5, Z17, Z15
 	VPXORD          Z17, Z17, Z17
-	VPDPBUSD        448(R12), Z15, Z17
+	VPDPBUSD        448(R10), Z15, Z17
 	VPACKSSDW       Z17, Z16, Z15
 	VPMADDWD        Z8, Z15, Z15
 	VPACKSSDW       Z15, Z14, Z14
@@ -301,15 +300,15 @@ inPlace:
 	VMOVDQU32       Z13, Z15
 	VPERMT2D        Z14, Z11, Z15
 	VPERMT2D        Z14, Z12, Z13
-	VMOVDQU32       (DI)(R9*1), Z14
-	VMOVDQU32       (R8)(R9*1), Z16
+	VMOVDQU32       (BX)(DI*1), Z14
+	VMOVDQU32       (SI)(DI*1), Z16
 	VPSUBD          Z16, Z14, Z14
 	VPSLLD          $0x02, Z16, Z16
 	VPSUBD          Z16, Z15, Z15
 	VPSLLD          $0x02, Z14, Z14
 	VPSUBD          Z14, Z13, Z13
-	VBROADCASTI32X4 94(R10), Y14
-	VINSERTI32X4    $0x01, 204(R10), Y14, Y14
+	VBROADCASTI32X4 94(R8), Y14
+	VINSERTI32X4    $0x01, 204(R8), Y14, Y14
 	VPSHUFB         constant2<>+0(SB), Y14, Y16
 	VPSHUFB         constant3<>+0(SB), Y14, Y14
 	VPSRLVD         constant4<>+0(SB), Y16, Y16
@@ -319,8 +318,8 @@ inPlace:
 	VPANDD          constant6<>+0(SB), Y14, Y14
 	VPORD           Y16, Y14, Y14
 	VPSUBB          constant9<>+0(SB), Y14, Y14
-	VPBROADCASTW    108(R10), Y16
-	VPBROADCASTW    218(R10), X17
+	VPBROADCASTW    108(R8), Y16
+	VPBROADCASTW    218(R8), X17
 	VINSERTI32X4    $0x01, X17, Y16, Y16
 	VCVTPH2PS       Y16, Z16
 	VPMOVZXWD       Y14, Z14
@@ -334,7 +333,7 @@ inPlace:
 	VMULPS          Z16, Z14, Z14
 	VPANDD          Z0, Z17, Z17
 	VPANDD          Z0, Z14, Z14
-	VMOVDQU32       (SI)(R9*1), Z16
+	VMOVDQU32       (DX)(DI*1), Z16
 	VCVTDQ2PS       Z15, Z15
 	VMULPS          Z16, Z17, Z17
 	VFMADD231PS     Z17, Z15, Z1
@@ -343,6 +342,7 @@ inPlace:
 	VFMADD231PS     Z14, Z13, Z1
 
 done:
+	MOVQ          dst+0(FP), DI
 	VPERMILPS     $0x4e, Z1, Z13
 	VADDPS        Z1, Z13, Z13
 	VPERMILPS     $0xb1, Z13, Z1
@@ -351,9 +351,10 @@ done:
 	VADDPS        Z13, Z1, Z1
 	VEXTRACTI32X4 $0x02, Z1, X13
 	VADDPS        X1, X13, X13
-	VMOVSS        X13, (AX)
-	ADDQ          $0x04, AX
-	ADDQ          stride+16(FP), CX
+	VMOVSS        X13, (DI)
+	ADDQ          $0x04, dst+0(FP)
+	MOVQ          stride+16(FP), DI
+	ADDQ          DI, w+8(FP)
 	DECQ          n+24(FP)
 	JG            row
 	VZEROUPPER
@@ -716,105 +717,103 @@ GLOBL constant22<>(SB), RODATA|NOPTR, $64
 // func q3_kRowAVX2(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 // Requires: AVX, AVX2, F16C, FMA3, MMX+
 TEXT ·q3_kRowAVX2(SB), NOSPLIT, $0-72
-	MOVQ dst+0(FP), AX
-	MOVQ w+8(FP), CX
-	MOVQ blocks+64(FP), DX
-	MOVQ q+32(FP), BX
-	MOVQ d+40(FP), SI
-	MOVQ s+48(FP), DI
-	MOVQ half+56(FP), R8
-	ANDQ $-8, DX
-	SHLQ $0x02, DX
+	MOVQ blocks+64(FP), AX
+	MOVQ q+32(FP), CX
+	MOVQ d+40(FP), DX
+	MOVQ s+48(FP), BX
+	MOVQ half+56(FP), SI
+	ANDQ $-8, AX
+	SHLQ $0x02, AX
 
 row:
 	VPXOR Y0, Y0, Y0
-	MOVQ  CX, R10
-	XORQ  R9, R9
+	MOVQ  w+8(FP), R8
+	XORQ  DI, DI
+	CMPQ  DI, AX
+	JGE   rest
 
 group:
-	CMPQ           R9, DX
-	JGE            rest
-	PREFETCHT1     8192(R10)
-	PREFETCHT0     3072(R10)
-	PREFETCHT1     8256(R10)
-	PREFETCHT0     3136(R10)
-	LEAQ           (BX)(R9*8), R11
-	VMOVDQU        32(R10), Y1
+	PREFETCHT1     8192(R8)
+	PREFETCHT0     3072(R8)
+	PREFETCHT1     8256(R8)
+	PREFETCHT0     3136(R8)
+	LEAQ           (CX)(DI*8), R9
+	VMOVDQU        32(R8), Y1
 	VPSRLD         $0x00, Y1, Y1
 	VPAND          constant23<>+0(SB), Y1, Y1
-	VMOVDQU        (R10), Y2
+	VMOVDQU        (R8), Y2
 	VPSLLVD        constant24<>+0(SB), Y2, Y2
 	VPAND          constant25<>+0(SB), Y2, Y2
 	VPOR           Y2, Y1, Y1
-	VPMADDUBSW     (R11), Y1, Y1
-	VMOVDQU        32(R10), Y2
+	VPMADDUBSW     (R9), Y1, Y1
+	VMOVDQU        32(R8), Y2
 	VPSRLD         $0x02, Y2, Y2
 	VPAND          constant23<>+0(SB), Y2, Y2
-	VMOVDQU        (R10), Y3
+	VMOVDQU        (R8), Y3
 	VPSLLVD        constant26<>+0(SB), Y3, Y3
 	VPAND          constant25<>+0(SB), Y3, Y3
 	VPOR           Y3, Y2, Y2
-	VPMADDUBSW     32(R11), Y2, Y2
+	VPMADDUBSW     32(R9), Y2, Y2
 	VPUNPCKLDQ     Y2, Y1, Y3
 	VPUNPCKHDQ     Y2, Y1, Y1
 	VPADDW         Y3, Y1, Y1
-	VMOVDQU        32(R10), Y2
+	VMOVDQU        32(R8), Y2
 	VPSRLD         $0x04, Y2, Y2
 	VPAND          constant23<>+0(SB), Y2, Y2
-	VMOVDQU        (R10), Y3
+	VMOVDQU        (R8), Y3
 	VPSRLVD        constant27<>+0(SB), Y3, Y3
 	VPAND          constant25<>+0(SB), Y3, Y3
 	VPOR           Y3, Y2, Y2
-	VPMADDUBSW     64(R11), Y2, Y2
-	VMOVDQU        32(R10), Y3
+	VPMADDUBSW     64(R9), Y2, Y2
+	VMOVDQU        32(R8), Y3
 	VPSRLD         $0x06, Y3, Y3
 	VPAND          constant23<>+0(SB), Y3, Y3
-	VMOVDQU        (R10), Y4
+	VMOVDQU        (R8), Y4
 	VPSRLVD        constant26<>+0(SB), Y4, Y4
 	VPAND          constant25<>+0(SB), Y4, Y4
 	VPOR           Y4, Y3, Y3
-	VPMADDUBSW     96(R11), Y3, Y3
+	VPMADDUBSW     96(R9), Y3, Y3
 	VPUNPCKLDQ     Y3, Y2, Y4
 	VPUNPCKHDQ     Y3, Y2, Y2
 	VPADDW         Y4, Y2, Y2
 	VPUNPCKLQDQ    Y2, Y1, Y3
 	VPUNPCKHQDQ    Y2, Y1, Y1
 	VPADDW         Y3, Y1, Y1
-	VMOVDQU        64(R10), Y2
+	VMOVDQU        64(R8), Y2
 	VPSRLD         $0x00, Y2, Y2
 	VPAND          constant23<>+0(SB), Y2, Y2
-	VMOVDQU        (R10), Y3
+	VMOVDQU        (R8), Y3
 	VPSRLVD        constant24<>+0(SB), Y3, Y3
 	VPAND          constant25<>+0(SB), Y3, Y3
 	VPOR           Y3, Y2, Y2
-	VPMADDUBSW     128(R11), Y2, Y2
-	VMOVDQU        64(R10), Y3
+	VPMADDUBSW     128(R9), Y2, Y2
+	VMOVDQU        64(R8), Y3
 	VPSRLD         $0x02, Y3, Y3
 	VPAND          constant23<>+0(SB), Y3, Y3
-	VMOVDQU        (R10), Y4
+	VMOVDQU        (R8), Y4
 	VPSRLVD        constant28<>+0(SB), Y4, Y4
 	VPAND          constant25<>+0(SB), Y4, Y4
 	VPOR           Y4, Y3, Y3
-	VPMADDUBSW     160(R11), Y3, Y3
+	VPMADDUBSW     160(R9), Y3, Y3
 	VPUNPCKLDQ     Y3, Y2, Y4
 	VPUNPCKHDQ     Y3, Y2, Y2
 	VPADDW         Y4, Y2, Y2
-	VMOVDQU        64(R10), Y3
+	VMOVDQU        64(R8), Y3
 	VPSRLD         $0x04, Y3, Y3
 	VPAND          constant23<>+0(SB), Y3, Y3
-	VMOVDQU        (R10), Y4
+	VMOVDQU        (R8), Y4
 	VPSRLVD        constant29<>+0(SB), Y4, Y4
 	VPAND          constant25<>+0(SB), Y4, Y4
 	VPOR           Y4, Y3, Y3
-	VPMADDUBSW     192(R11), Y3, Y3
-	VMOVDQU        64(R10), Y4
+	VPMADDUBSW     192(R9), Y3, Y3
+	VMOVDQU        64(R8), Y4
 	VPSRLD         $0x06, Y4, Y4
 	VPAND          constant23<>+0(SB), Y4, Y4
-	VMOVDQU        (R10), Y5
+	VMOVDQU        (R8), Y5
 	VPSRLVD        constant30<>+0(SB), Y5, Y5
 	VPAND          constant25<>+0(SB), Y5, Y5
 	VPOR           Y5, Y4, Y4
-	VPMADDUBSW     224(R11), Y4, Y4
+	VPMADDUBSW     224(R9), Y4, Y4
 	VPUNPCKLDQ     Y4, Y3, Y5
 	VPUNPCKHDQ     Y4, Y3, Y3
 	VPADDW         Y5, Y3, Y3
@@ -825,14 +824,14 @@ group:
 	VPMADDWD       constant31<>+0(SB), Y2, Y2
 	VPERM2I128     $0x20, Y2, Y1, Y3
 	VPERM2I128     $0x31, Y2, Y1, Y1
-	VMOVDQU        (DI)(R9*1), Y2
-	VMOVDQU        (R8)(R9*1), Y4
+	VMOVDQU        (BX)(DI*1), Y2
+	VMOVDQU        (SI)(DI*1), Y4
 	VPSUBD         Y4, Y2, Y2
 	VPSLLD         $0x02, Y4, Y4
 	VPSUBD         Y4, Y3, Y3
 	VPSLLD         $0x02, Y2, Y2
 	VPSUBD         Y2, Y1, Y1
-	VBROADCASTI128 94(R10), Y2
+	VBROADCASTI128 94(R8), Y2
 	VPSHUFB        constant2<>+0(SB), Y2, Y4
 	VPSHUFB        constant3<>+0(SB), Y2, Y2
 	VPSRLVD        constant4<>+0(SB), Y4, Y4
@@ -842,7 +841,7 @@ group:
 	VPAND          constant6<>+0(SB), Y2, Y2
 	VPOR           Y4, Y2, Y2
 	VPSUBB         constant9<>+0(SB), Y2, Y2
-	VPBROADCASTW   108(R10), Y4
+	VPBROADCASTW   108(R8), Y4
 	VCVTPH2PS      X4, Y4
 	VPMOVZXWD      X2, Y2
 	VPSLLD         $0x18, Y2, Y5
@@ -853,27 +852,30 @@ group:
 	VPSRAD         $0x18, Y2, Y2
 	VCVTDQ2PS      Y2, Y2
 	VMULPS         Y4, Y2, Y2
-	VMOVDQU        (SI)(R9*1), Y4
+	VMOVDQU        (DX)(DI*1), Y4
 	VCVTDQ2PS      Y3, Y3
 	VMULPS         Y4, Y5, Y5
 	VFMADD231PS    Y5, Y3, Y0
 	VCVTDQ2PS      Y1, Y1
 	VMULPS         Y4, Y2, Y2
 	VFMADD231PS    Y2, Y1, Y0
-	ADDQ           $+110, R10
-	ADDQ           $+32, R9
-	JMP            group
+	ADDQ           $+110, R8
+	ADDQ           $+32, DI
+	CMPQ           DI, AX
+	JL             group
 
 rest:
+	MOVQ         dst+0(FP), DI
 	VPERMILPS    $0x4e, Y0, Y1
 	VADDPS       Y0, Y1, Y1
 	VPERMILPS    $0xb1, Y1, Y0
 	VADDPS       Y0, Y1, Y1
 	VEXTRACTI128 $0x01, Y1, X0
 	VADDPS       X1, X0, X0
-	VMOVSS       X0, (AX)
-	ADDQ         $0x04, AX
-	ADDQ         stride+16(FP), CX
+	VMOVSS       X0, (DI)
+	ADDQ         $0x04, dst+0(FP)
+	MOVQ         stride+16(FP), DI
+	ADDQ         DI, w+8(FP)
 	DECQ         n+24(FP)
 	JG           row
 	VZEROUPPER

@@ -7,29 +7,27 @@
 // func q4_1RowAVX512(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 // Requires: AVX, AVX512BW, AVX512F, AVX512VL, AVX512VNNI, MMX+
 TEXT ·q4_1RowAVX512(SB), NOSPLIT, $328-72
-	MOVQ dst+0(FP), AX
-	MOVQ w+8(FP), CX
-	MOVQ blocks+64(FP), DX
-	MOVQ q+32(FP), BX
-	MOVQ d+40(FP), SI
-	MOVQ s+48(FP), DI
-	MOVQ half+56(FP), R8
+	MOVQ blocks+64(FP), AX
+	MOVQ q+32(FP), CX
+	MOVQ d+40(FP), DX
+	MOVQ s+48(FP), BX
+	MOVQ half+56(FP), SI
 	JMP  constants
 
 begin:
-	MOVQ      w+8(FP), R8
-	MOVQ      stride+16(FP), R9
-	IMULQ     n+24(FP), R9
-	ADDQ      R9, R8
-	SUBQ      $+320, R8
-	MOVQ      R8, (SP)
-	MOVQ      DX, R10
-	ANDQ      $+15, R10
-	LEAQ      constant0<>+0(SB), R8
-	SHLQ      $0x02, R10
-	SUBQ      R10, R8
-	VMOVDQU32 64(R8), Z0
-	SHRQ      $0x02, R10
+	MOVQ      w+8(FP), SI
+	MOVQ      stride+16(FP), DI
+	IMULQ     n+24(FP), DI
+	ADDQ      DI, SI
+	SUBQ      $+320, SI
+	MOVQ      SI, (SP)
+	MOVQ      AX, R8
+	ANDQ      $+15, R8
+	LEAQ      constant0<>+0(SB), SI
+	SHLQ      $0x02, R8
+	SUBQ      R8, SI
+	VMOVDQU32 64(SI), Z0
+	SHRQ      $0x02, R8
 	VMOVDQU32 constant1<>+0(SB), Y1
 	VMOVDQU32 Y1, 8(SP)
 	VMOVDQU32 Y1, 40(SP)
@@ -41,84 +39,84 @@ begin:
 	VMOVDQU32 Y1, 232(SP)
 	VMOVDQU32 Y1, 264(SP)
 	VMOVDQU32 Y1, 296(SP)
-	ANDQ      $-16, DX
-	SHLQ      $0x02, DX
+	ANDQ      $-16, AX
+	SHLQ      $0x02, AX
 
 row:
 	VPXORD Z1, Z1, Z1
-	MOVQ   CX, R9
-	XORQ   R8, R8
+	MOVQ   w+8(FP), DI
+	XORQ   SI, SI
+	CMPQ   SI, AX
+	JGE    rest
 
 group:
-	CMPQ            R8, DX
-	JGE             rest
-	PREFETCHT1      8192(R9)
-	PREFETCHT0      3072(R9)
-	PREFETCHT1      8256(R9)
-	PREFETCHT0      3136(R9)
-	PREFETCHT1      8320(R9)
-	PREFETCHT0      3200(R9)
-	PREFETCHT1      8384(R9)
-	PREFETCHT0      3264(R9)
-	PREFETCHT1      8448(R9)
-	PREFETCHT0      3328(R9)
-	LEAQ            (BX)(R8*8), R11
-	VBROADCASTI32X4 4(R9), Z9
-	VBROADCASTI32X4 24(R9), K1, Z9
+	PREFETCHT1      8192(DI)
+	PREFETCHT0      3072(DI)
+	PREFETCHT1      8256(DI)
+	PREFETCHT0      3136(DI)
+	PREFETCHT1      8320(DI)
+	PREFETCHT0      3200(DI)
+	PREFETCHT1      8384(DI)
+	PREFETCHT0      3264(DI)
+	PREFETCHT1      8448(DI)
+	PREFETCHT0      3328(DI)
+	LEAQ            (CX)(SI*8), R9
+	VBROADCASTI32X4 4(DI), Z9
+	VBROADCASTI32X4 24(DI), K1, Z9
 	VPSRLVD         Z2, Z9, Z9
 	VPANDD          Z3, Z9, Z9
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        (R11), Z9, Z10
-	VBROADCASTI32X4 44(R9), Z9
-	VBROADCASTI32X4 64(R9), K1, Z9
+	VPDPBUSD        (R9), Z9, Z10
+	VBROADCASTI32X4 44(DI), Z9
+	VBROADCASTI32X4 64(DI), K1, Z9
 	VPSRLVD         Z2, Z9, Z9
 	VPANDD          Z3, Z9, Z9
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        64(R11), Z9, Z11
+	VPDPBUSD        64(R9), Z9, Z11
 	VPACKSSDW       Z11, Z10, Z9
 	VPMADDWD        Z4, Z9, Z9
-	VBROADCASTI32X4 84(R9), Z10
-	VBROADCASTI32X4 104(R9), K1, Z10
+	VBROADCASTI32X4 84(DI), Z10
+	VBROADCASTI32X4 104(DI), K1, Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        128(R11), Z10, Z11
-	VBROADCASTI32X4 124(R9), Z10
-	VBROADCASTI32X4 144(R9), K1, Z10
+	VPDPBUSD        128(R9), Z10, Z11
+	VBROADCASTI32X4 124(DI), Z10
+	VBROADCASTI32X4 144(DI), K1, Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        192(R11), Z10, Z12
+	VPDPBUSD        192(R9), Z10, Z12
 	VPACKSSDW       Z12, Z11, Z10
 	VPMADDWD        Z4, Z10, Z10
 	VPACKSSDW       Z10, Z9, Z9
 	VPMADDWD        Z4, Z9, Z9
-	VBROADCASTI32X4 164(R9), Z10
-	VBROADCASTI32X4 184(R9), K1, Z10
+	VBROADCASTI32X4 164(DI), Z10
+	VBROADCASTI32X4 184(DI), K1, Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        256(R11), Z10, Z11
-	VBROADCASTI32X4 204(R9), Z10
-	VBROADCASTI32X4 224(R9), K1, Z10
+	VPDPBUSD        256(R9), Z10, Z11
+	VBROADCASTI32X4 204(DI), Z10
+	VBROADCASTI32X4 224(DI), K1, Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        320(R11), Z10, Z12
+	VPDPBUSD        320(R9), Z10, Z12
 	VPACKSSDW       Z12, Z11, Z10
 	VPMADDWD        Z4, Z10, Z10
-	VBROADCASTI32X4 244(R9), Z11
-	VBROADCASTI32X4 264(R9), K1, Z11
+	VBROADCASTI32X4 244(DI), Z11
+	VBROADCASTI32X4 264(DI), K1, Z11
 	VPSRLVD         Z2, Z11, Z11
 	VPANDD          Z3, Z11, Z11
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        384(R11), Z11, Z12
-	VBROADCASTI32X4 284(R9), Z11
-	VBROADCASTI32X4 304(R9), K1, Z11
+	VPDPBUSD        384(R9), Z11, Z12
+	VBROADCASTI32X4 284(DI), Z11
+	VBROADCASTI32X4 304(DI), K1, Z11
 	VPSRLVD         Z2, Z11, Z11
 	VPANDD          Z3, Z11, Z11
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        448(R11), Z11, Z13
+	VPDPBUSD        448(R9), Z11, Z13
 	VPACKSSDW       Z13, Z12, Z11
 	VPMADDWD        Z4, Z11, Z11
 	VPACKSSDW       Z11, Z10, Z10
@@ -127,105 +125,106 @@ group:
 	VPERMT2D        Z10, Z5, Z11
 	VPERMT2D        Z10, Z6, Z9
 	VPADDD          Z9, Z11, Z11
-	VPERMW          (R9), Z7, Z9
-	VPERMW          80(R9), Z7, K2, Z9
-	VPERMW          160(R9), Z7, K3, Z9
-	VPERMW          240(R9), Z7, K4, Z9
+	VPERMW          (DI), Z7, Z9
+	VPERMW          80(DI), Z7, K2, Z9
+	VPERMW          160(DI), Z7, K3, Z9
+	VPERMW          240(DI), Z7, K4, Z9
 	VEXTRACTI64X4   $0x01, Z9, Y10
 	VCVTPH2PS       Y9, Z9
 	VCVTPH2PS       Y10, Z10
 	VPXORD          Z8, Z10, Z10
-	VMOVDQU32       (SI)(R8*1), Z12
+	VMOVDQU32       (DX)(SI*1), Z12
 	VCVTDQ2PS       Z11, Z11
 	VMULPS          Z12, Z9, Z9
 	VFMADD231PS     Z9, Z11, Z1
-	VMOVDQU32       (DI)(R8*1), Z9
+	VMOVDQU32       (BX)(SI*1), Z9
 	VCVTDQ2PS       Z9, Z9
 	VMULPS          Z12, Z9, Z9
 	VFNMADD231PS    Z9, Z10, Z1
-	ADDQ            $+320, R9
-	ADDQ            $+64, R8
-	JMP             group
+	ADDQ            $+320, DI
+	ADDQ            $+64, SI
+	CMPQ            SI, AX
+	JL              group
 
 rest:
-	CMPQ R10, $0x00
+	CMPQ R8, $0x00
 	JE   done
-	CMPQ R9, (SP)
+	CMPQ DI, (SP)
 	JLS  inPlace
-	MOVQ R10, R11
-	LEAQ 8(SP), R12
+	MOVQ R8, R9
+	LEAQ 8(SP), R10
 
 copy:
-	MOVL      (R9), R13
-	MOVL      R13, (R12)
-	ADDQ      $+4, R9
-	ADDQ      $+4, R12
-	VMOVDQU32 (R9), X9
-	VMOVDQU32 X9, (R12)
-	ADDQ      $+16, R9
-	ADDQ      $+16, R12
-	SUBQ      $+1, R11
+	MOVL      (DI), R11
+	MOVL      R11, (R10)
+	ADDQ      $+4, DI
+	ADDQ      $+4, R10
+	VMOVDQU32 (DI), X9
+	VMOVDQU32 X9, (R10)
+	ADDQ      $+16, DI
+	ADDQ      $+16, R10
+	SUBQ      $+1, R9
 	JG        copy
-	LEAQ      8(SP), R9
+	LEAQ      8(SP), DI
 
 inPlace:
-	LEAQ            (BX)(R8*8), R11
-	VBROADCASTI32X4 4(R9), Z9
-	VBROADCASTI32X4 24(R9), K1, Z9
+	LEAQ            (CX)(SI*8), R9
+	VBROADCASTI32X4 4(DI), Z9
+	VBROADCASTI32X4 24(DI), K1, Z9
 	VPSRLVD         Z2, Z9, Z9
 	VPANDD          Z3, Z9, Z9
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        (R11), Z9, Z10
-	VBROADCASTI32X4 44(R9), Z9
-	VBROADCASTI32X4 64(R9), K1, Z9
+	VPDPBUSD        (R9), Z9, Z10
+	VBROADCASTI32X4 44(DI), Z9
+	VBROADCASTI32X4 64(DI), K1, Z9
 	VPSRLVD         Z2, Z9, Z9
 	VPANDD          Z3, Z9, Z9
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        64(R11), Z9, Z11
+	VPDPBUSD        64(R9), Z9, Z11
 	VPACKSSDW       Z11, Z10, Z9
 	VPMADDWD        Z4, Z9, Z9
-	VBROADCASTI32X4 84(R9), Z10
-	VBROADCASTI32X4 104(R9), K1, Z10
+	VBROADCASTI32X4 84(DI), Z10
+	VBROADCASTI32X4 104(DI), K1, Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        128(R11), Z10, Z11
-	VBROADCASTI32X4 124(R9), Z10
-	VBROADCASTI32X4 144(R9), K1, Z10
+	VPDPBUSD        128(R9), Z10, Z11
+	VBROADCASTI32X4 124(DI), Z10
+	VBROADCASTI32X4 144(DI), K1, Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        192(R11), Z10, Z12
+	VPDPBUSD        192(R9), Z10, Z12
 	VPACKSSDW       Z12, Z11, Z10
 	VPMADDWD        Z4, Z10, Z10
 	VPACKSSDW       Z10, Z9, Z9
 	VPMADDWD        Z4, Z9, Z9
-	VBROADCASTI32X4 164(R9), Z10
-	VBROADCASTI32X4 184(R9), K1, Z10
+	VBROADCASTI32X4 164(DI), Z10
+	VBROADCASTI32X4 184(DI), K1, Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        256(R11), Z10, Z11
-	VBROADCASTI32X4 204(R9), Z10
-	VBROADCASTI32X4 224(R9), K1, Z10
+	VPDPBUSD        256(R9), Z10, Z11
+	VBROADCASTI32X4 204(DI), Z10
+	VBROADCASTI32X4 224(DI), K1, Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        320(R11), Z10, Z12
+	VPDPBUSD        320(R9), Z10, Z12
 	VPACKSSDW       Z12, Z11, Z10
 	VPMADDWD        Z4, Z10, Z10
-	VBROADCASTI32X4 244(R9), Z11
-	VBROADCASTI32X4 264(R9), K1, Z11
+	VBROADCASTI32X4 244(DI), Z11
+	VBROADCASTI32X4 264(DI), K1, Z11
 	VPSRLVD         Z2, Z11, Z11
 	VPANDD          Z3, Z11, Z11
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        384(R11), Z11, Z12
-	VBROADCASTI32X4 284(R9), Z11
-	VBROADCASTI32X4 304(R9), K1, Z11
+	VPDPBUSD        384(R9), Z11, Z12
+	VBROADCASTI32X4 284(DI), Z11
+	VBROADCASTI32X4 304(DI), K1, Z11
 	VPSRLVD         Z2, Z11, Z11
 	VPANDD          Z3, Z11, Z11
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        448(R11), Z11, Z13
+	VPDPBUSD        448(R9), Z11, Z13
 	VPACKSSDW       Z13, Z12, Z11
 	VPMADDWD        Z4, Z11, Z11
 	VPACKSSDW       Z11, Z10, Z10
@@ -234,26 +233,27 @@ inPlace:
 	VPERMT2D        Z10, Z5, Z11
 	VPERMT2D        Z10, Z6, Z9
 	VPADDD          Z9, Z11, Z11
-	VPERMW          (R9), Z7, Z9
-	VPERMW          80(R9), Z7, K2, Z9
-	VPERMW          160(R9), Z7, K3, Z9
-	VPERMW          240(R9), Z7, K4, Z9
+	VPERMW          (DI), Z7, Z9
+	VPERMW          80(DI), Z7, K2, Z9
+	VPERMW          160(DI), Z7, K3, Z9
+	VPERMW          240(DI), Z7, K4, Z9
 	VEXTRACTI64X4   $0x01, Z9, Y10
 	VCVTPH2PS       Y9, Z9
 	VCVTPH2PS       Y10, Z10
 	VPXORD          Z8, Z10, Z10
 	VPANDD          Z0, Z9, Z9
 	VPANDD          Z0, Z10, Z10
-	VMOVDQU32       (SI)(R8*1), Z12
+	VMOVDQU32       (DX)(SI*1), Z12
 	VCVTDQ2PS       Z11, Z11
 	VMULPS          Z12, Z9, Z9
 	VFMADD231PS     Z9, Z11, Z1
-	VMOVDQU32       (DI)(R8*1), Z9
+	VMOVDQU32       (BX)(SI*1), Z9
 	VCVTDQ2PS       Z9, Z9
 	VMULPS          Z12, Z9, Z9
 	VFNMADD231PS    Z9, Z10, Z1
 
 done:
+	MOVQ          dst+0(FP), SI
 	VPERMILPS     $0x4e, Z1, Z9
 	VADDPS        Z1, Z9, Z9
 	VPERMILPS     $0xb1, Z9, Z1
@@ -262,9 +262,10 @@ done:
 	VADDPS        Z9, Z1, Z1
 	VEXTRACTI32X4 $0x02, Z1, X9
 	VADDPS        X1, X9, X9
-	VMOVSS        X9, (AX)
-	ADDQ          $0x04, AX
-	ADDQ          stride+16(FP), CX
+	VMOVSS        X9, (SI)
+	ADDQ          $0x04, dst+0(FP)
+	MOVQ          stride+16(FP), SI
+	ADDQ          SI, w+8(FP)
 	DECQ          n+24(FP)
 	JG            row
 	VZEROUPPER
@@ -278,14 +279,14 @@ constants:
 	VMOVDQU32 constant6<>+0(SB), Z4
 	VMOVDQU32 constant7<>+0(SB), Z6
 	VMOVDQU32 constant8<>+0(SB), Z3
-	MOVL      $0x0000ff00, R8
-	KMOVD     R8, K1
-	MOVL      $0x00f000f0, R8
-	KMOVD     R8, K2
-	MOVL      $0x0f000f00, R8
-	KMOVD     R8, K3
-	MOVL      $0xf000f000, R8
-	KMOVD     R8, K4
+	MOVL      $0x0000ff00, SI
+	KMOVD     SI, K1
+	MOVL      $0x00f000f0, SI
+	KMOVD     SI, K2
+	MOVL      $0x0f000f00, SI
+	KMOVD     SI, K3
+	MOVL      $0xf000f000, SI
+	KMOVD     SI, K4
 	JMP       begin
 
 DATA constant0<>+0(SB)/8, $0xffffffffffffffff
@@ -484,94 +485,92 @@ constants:
 // func q4_1RowAVX2(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 // Requires: AVX, AVX2, F16C, FMA3, MMX+
 TEXT ·q4_1RowAVX2(SB), NOSPLIT, $168-72
-	MOVQ    dst+0(FP), AX
-	MOVQ    w+8(FP), CX
-	MOVQ    blocks+64(FP), DX
-	MOVQ    q+32(FP), BX
-	MOVQ    d+40(FP), SI
-	MOVQ    s+48(FP), DI
-	MOVQ    half+56(FP), R8
-	MOVQ    w+8(FP), R8
-	MOVQ    stride+16(FP), R9
-	IMULQ   n+24(FP), R9
-	ADDQ    R9, R8
-	SUBQ    $+160, R8
-	MOVQ    R8, (SP)
-	MOVQ    DX, R10
-	ANDQ    $+7, R10
-	LEAQ    constant9<>+0(SB), R8
-	SHLQ    $0x02, R10
-	SUBQ    R10, R8
-	VMOVDQU 32(R8), Y0
-	SHRQ    $0x02, R10
+	MOVQ    blocks+64(FP), AX
+	MOVQ    q+32(FP), CX
+	MOVQ    d+40(FP), DX
+	MOVQ    s+48(FP), BX
+	MOVQ    half+56(FP), SI
+	MOVQ    w+8(FP), SI
+	MOVQ    stride+16(FP), DI
+	IMULQ   n+24(FP), DI
+	ADDQ    DI, SI
+	SUBQ    $+160, SI
+	MOVQ    SI, (SP)
+	MOVQ    AX, R8
+	ANDQ    $+7, R8
+	LEAQ    constant9<>+0(SB), SI
+	SHLQ    $0x02, R8
+	SUBQ    R8, SI
+	VMOVDQU 32(SI), Y0
+	SHRQ    $0x02, R8
 	VMOVDQU constant1<>+0(SB), Y1
 	VMOVDQU Y1, 8(SP)
 	VMOVDQU Y1, 40(SP)
 	VMOVDQU Y1, 72(SP)
 	VMOVDQU Y1, 104(SP)
 	VMOVDQU Y1, 136(SP)
-	ANDQ    $-8, DX
-	SHLQ    $0x02, DX
+	ANDQ    $-8, AX
+	SHLQ    $0x02, AX
 
 row:
 	VPXOR Y1, Y1, Y1
-	MOVQ  CX, R9
-	XORQ  R8, R8
+	MOVQ  w+8(FP), DI
+	XORQ  SI, SI
+	CMPQ  SI, AX
+	JGE   rest
 
 group:
-	CMPQ           R8, DX
-	JGE            rest
-	PREFETCHT1     8192(R9)
-	PREFETCHT0     3072(R9)
-	PREFETCHT1     8256(R9)
-	PREFETCHT0     3136(R9)
-	PREFETCHT1     8320(R9)
-	PREFETCHT0     3200(R9)
-	LEAQ           (BX)(R8*8), R11
-	VBROADCASTI128 4(R9), Y2
+	PREFETCHT1     8192(DI)
+	PREFETCHT0     3072(DI)
+	PREFETCHT1     8256(DI)
+	PREFETCHT0     3136(DI)
+	PREFETCHT1     8320(DI)
+	PREFETCHT0     3200(DI)
+	LEAQ           (CX)(SI*8), R9
+	VBROADCASTI128 4(DI), Y2
 	VPSRLVD        constant10<>+0(SB), Y2, Y2
 	VPAND          constant11<>+0(SB), Y2, Y2
-	VPMADDUBSW     (R11), Y2, Y2
-	VBROADCASTI128 24(R9), Y3
+	VPMADDUBSW     (R9), Y2, Y2
+	VBROADCASTI128 24(DI), Y3
 	VPSRLVD        constant10<>+0(SB), Y3, Y3
 	VPAND          constant11<>+0(SB), Y3, Y3
-	VPMADDUBSW     32(R11), Y3, Y3
+	VPMADDUBSW     32(R9), Y3, Y3
 	VPUNPCKLDQ     Y3, Y2, Y4
 	VPUNPCKHDQ     Y3, Y2, Y2
 	VPADDW         Y4, Y2, Y2
-	VBROADCASTI128 44(R9), Y3
+	VBROADCASTI128 44(DI), Y3
 	VPSRLVD        constant10<>+0(SB), Y3, Y3
 	VPAND          constant11<>+0(SB), Y3, Y3
-	VPMADDUBSW     64(R11), Y3, Y3
-	VBROADCASTI128 64(R9), Y4
+	VPMADDUBSW     64(R9), Y3, Y3
+	VBROADCASTI128 64(DI), Y4
 	VPSRLVD        constant10<>+0(SB), Y4, Y4
 	VPAND          constant11<>+0(SB), Y4, Y4
-	VPMADDUBSW     96(R11), Y4, Y4
+	VPMADDUBSW     96(R9), Y4, Y4
 	VPUNPCKLDQ     Y4, Y3, Y5
 	VPUNPCKHDQ     Y4, Y3, Y3
 	VPADDW         Y5, Y3, Y3
 	VPUNPCKLQDQ    Y3, Y2, Y4
 	VPUNPCKHQDQ    Y3, Y2, Y2
 	VPADDW         Y4, Y2, Y2
-	VBROADCASTI128 84(R9), Y3
+	VBROADCASTI128 84(DI), Y3
 	VPSRLVD        constant10<>+0(SB), Y3, Y3
 	VPAND          constant11<>+0(SB), Y3, Y3
-	VPMADDUBSW     128(R11), Y3, Y3
-	VBROADCASTI128 104(R9), Y4
+	VPMADDUBSW     128(R9), Y3, Y3
+	VBROADCASTI128 104(DI), Y4
 	VPSRLVD        constant10<>+0(SB), Y4, Y4
 	VPAND          constant11<>+0(SB), Y4, Y4
-	VPMADDUBSW     160(R11), Y4, Y4
+	VPMADDUBSW     160(R9), Y4, Y4
 	VPUNPCKLDQ     Y4, Y3, Y5
 	VPUNPCKHDQ     Y4, Y3, Y3
 	VPADDW         Y5, Y3, Y3
-	VBROADCASTI128 124(R9), Y4
+	VBROADCASTI128 124(DI), Y4
 	VPSRLVD        constant10<>+0(SB), Y4, Y4
 	VPAND          constant11<>+0(SB), Y4, Y4
-	VPMADDUBSW     192(R11), Y4, Y4
-	VBROADCASTI128 144(R9), Y5
+	VPMADDUBSW     192(R9), Y4, Y4
+	VBROADCASTI128 144(DI), Y5
 	VPSRLVD        constant10<>+0(SB), Y5, Y5
 	VPAND          constant11<>+0(SB), Y5, Y5
-	VPMADDUBSW     224(R11), Y5, Y5
+	VPMADDUBSW     224(R9), Y5, Y5
 	VPUNPCKLDQ     Y5, Y4, Y6
 	VPUNPCKHDQ     Y5, Y4, Y4
 	VPADDW         Y6, Y4, Y4
@@ -582,98 +581,99 @@ group:
 	VPERM2I128     $0x31, Y3, Y2, Y2
 	VPADDW         Y2, Y4, Y4
 	VPMADDWD       constant12<>+0(SB), Y4, Y4
-	VMOVD          (R9), X2
-	VPINSRD        $0x01, 20(R9), X2, X2
-	VPINSRD        $0x02, 80(R9), X2, X2
-	VPINSRD        $0x03, 100(R9), X2, X2
+	VMOVD          (DI), X2
+	VPINSRD        $0x01, 20(DI), X2, X2
+	VPINSRD        $0x02, 80(DI), X2, X2
+	VPINSRD        $0x03, 100(DI), X2, X2
 	VCVTPH2PS      X2, Y3
-	VMOVD          40(R9), X2
-	VPINSRD        $0x01, 60(R9), X2, X2
-	VPINSRD        $0x02, 120(R9), X2, X2
-	VPINSRD        $0x03, 140(R9), X2, X2
+	VMOVD          40(DI), X2
+	VPINSRD        $0x01, 60(DI), X2, X2
+	VPINSRD        $0x02, 120(DI), X2, X2
+	VPINSRD        $0x03, 140(DI), X2, X2
 	VCVTPH2PS      X2, Y5
 	VSHUFPS        $0x88, Y5, Y3, Y2
 	VSHUFPS        $0xdd, Y5, Y3, Y3
 	VPXOR          constant13<>+0(SB), Y3, Y3
-	VMOVDQU        (SI)(R8*1), Y5
+	VMOVDQU        (DX)(SI*1), Y5
 	VCVTDQ2PS      Y4, Y4
 	VMULPS         Y5, Y2, Y2
 	VFMADD231PS    Y2, Y4, Y1
-	VMOVDQU        (DI)(R8*1), Y2
+	VMOVDQU        (BX)(SI*1), Y2
 	VCVTDQ2PS      Y2, Y2
 	VMULPS         Y5, Y2, Y2
 	VFNMADD231PS   Y2, Y3, Y1
-	ADDQ           $+160, R9
-	ADDQ           $+32, R8
-	JMP            group
+	ADDQ           $+160, DI
+	ADDQ           $+32, SI
+	CMPQ           SI, AX
+	JL             group
 
 rest:
-	CMPQ R10, $0x00
+	CMPQ R8, $0x00
 	JE   done
-	CMPQ R9, (SP)
+	CMPQ DI, (SP)
 	JLS  inPlace
-	MOVQ R10, R11
-	LEAQ 8(SP), R12
+	MOVQ R8, R9
+	LEAQ 8(SP), R10
 
 copy:
-	MOVL    (R9), R13
-	MOVL    R13, (R12)
-	ADDQ    $+4, R9
-	ADDQ    $+4, R12
-	VMOVDQU (R9), X2
-	VMOVDQU X2, (R12)
-	ADDQ    $+16, R9
-	ADDQ    $+16, R12
-	SUBQ    $+1, R11
+	MOVL    (DI), R11
+	MOVL    R11, (R10)
+	ADDQ    $+4, DI
+	ADDQ    $+4, R10
+	VMOVDQU (DI), X2
+	VMOVDQU X2, (R10)
+	ADDQ    $+16, DI
+	ADDQ    $+16, R10
+	SUBQ    $+1, R9
 	JG      copy
-	LEAQ    8(SP), R9
+	LEAQ    8(SP), DI
 
 inPlace:
-	LEAQ           (BX)(R8*8), R11
-	VBROADCASTI128 4(R9), Y2
+	LEAQ           (CX)(SI*8), R9
+	VBROADCASTI128 4(DI), Y2
 	VPSRLVD        constant10<>+0(SB), Y2, Y2
 	VPAND          constant11<>+0(SB), Y2, Y2
-	VPMADDUBSW     (R11), Y2, Y2
-	VBROADCASTI128 24(R9), Y3
+	VPMADDUBSW     (R9), Y2, Y2
+	VBROADCASTI128 24(DI), Y3
 	VPSRLVD        constant10<>+0(SB), Y3, Y3
 	VPAND          constant11<>+0(SB), Y3, Y3
-	VPMADDUBSW     32(R11), Y3, Y3
+	VPMADDUBSW     32(R9), Y3, Y3
 	VPUNPCKLDQ     Y3, Y2, Y4
 	VPUNPCKHDQ     Y3, Y2, Y2
 	VPADDW         Y4, Y2, Y2
-	VBROADCASTI128 44(R9), Y3
+	VBROADCASTI128 44(DI), Y3
 	VPSRLVD        constant10<>+0(SB), Y3, Y3
 	VPAND          constant11<>+0(SB), Y3, Y3
-	VPMADDUBSW     64(R11), Y3, Y3
-	VBROADCASTI128 64(R9), Y4
+	VPMADDUBSW     64(R9), Y3, Y3
+	VBROADCASTI128 64(DI), Y4
 	VPSRLVD        constant10<>+0(SB), Y4, Y4
 	VPAND          constant11<>+0(SB), Y4, Y4
-	VPMADDUBSW     96(R11), Y4, Y4
+	VPMADDUBSW     96(R9), Y4, Y4
 	VPUNPCKLDQ     Y4, Y3, Y5
 	VPUNPCKHDQ     Y4, Y3, Y3
 	VPADDW         Y5, Y3, Y3
 	VPUNPCKLQDQ    Y3, Y2, Y4
 	VPUNPCKHQDQ    Y3, Y2, Y2
 	VPADDW         Y4, Y2, Y2
-	VBROADCASTI128 84(R9), Y3
+	VBROADCASTI128 84(DI), Y3
 	VPSRLVD        constant10<>+0(SB), Y3, Y3
 	VPAND          constant11<>+0(SB), Y3, Y3
-	VPMADDUBSW     128(R11), Y3, Y3
-	VBROADCASTI128 104(R9), Y4
+	VPMADDUBSW     128(R9), Y3, Y3
+	VBROADCASTI128 104(DI), Y4
 	VPSRLVD        constant10<>+0(SB), Y4, Y4
 	VPAND          constant11<>+0(SB), Y4, Y4
-	VPMADDUBSW     160(R11), Y4, Y4
+	VPMADDUBSW     160(R9), Y4, Y4
 	VPUNPCKLDQ     Y4, Y3, Y5
 	VPUNPCKHDQ     Y4, Y3, Y3
 	VPADDW         Y5, Y3, Y3
-	VBROADCASTI128 124(R9), Y4
+	VBROADCASTI128 124(DI), Y4
 	VPSRLVD        constant10<>+0(SB), Y4, Y4
 	VPAND          constant11<>+0(SB), Y4, Y4
-	VPMADDUBSW     192(R11), Y4, Y4
-	VBROADCASTI128 144(R9), Y5
+	VPMADDUBSW     192(R9), Y4, Y4
+	VBROADCASTI128 144(DI), Y5
 	VPSRLVD        constant10<>+0(SB), Y5, Y5
 	VPAND          constant11<>+0(SB), Y5, Y5
-	VPMADDUBSW     224(R11), Y5, Y5
+	VPMADDUBSW     224(R9), Y5, Y5
 	VPUNPCKLDQ     Y5, Y4, Y6
 	VPUNPCKHDQ     Y5, Y4, Y4
 	VPADDW         Y6, Y4, Y4
@@ -684,40 +684,42 @@ inPlace:
 	VPERM2I128     $0x31, Y3, Y2, Y2
 	VPADDW         Y2, Y4, Y4
 	VPMADDWD       constant12<>+0(SB), Y4, Y4
-	VMOVD          (R9), X2
-	VPINSRD        $0x01, 20(R9), X2, X2
-	VPINSRD        $0x02, 80(R9), X2, X2
-	VPINSRD        $0x03, 100(R9), X2, X2
+	VMOVD          (DI), X2
+	VPINSRD        $0x01, 20(DI), X2, X2
+	VPINSRD        $0x02, 80(DI), X2, X2
+	VPINSRD        $0x03, 100(DI), X2, X2
 	VCVTPH2PS      X2, Y3
-	VMOVD          40(R9), X2
-	VPINSRD        $0x01, 60(R9), X2, X2
-	VPINSRD        $0x02, 120(R9), X2, X2
-	VPINSRD        $0x03, 140(R9), X2, X2
+	VMOVD          40(DI), X2
+	VPINSRD        $0x01, 60(DI), X2, X2
+	VPINSRD        $0x02, 120(DI), X2, X2
+	VPINSRD        $0x03, 140(DI), X2, X2
 	VCVTPH2PS      X2, Y5
 	VSHUFPS        $0x88, Y5, Y3, Y2
 	VSHUFPS        $0xdd, Y5, Y3, Y3
 	VPXOR          constant13<>+0(SB), Y3, Y3
 	VPAND          Y0, Y2, Y2
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        (SI)(R8*1), Y5
+	VMOVDQU        (DX)(SI*1), Y5
 	VCVTDQ2PS      Y4, Y4
 	VMULPS         Y5, Y2, Y2
 	VFMADD231PS    Y2, Y4, Y1
-	VMOVDQU        (DI)(R8*1), Y2
+	VMOVDQU        (BX)(SI*1), Y2
 	VCVTDQ2PS      Y2, Y2
 	VMULPS         Y5, Y2, Y2
 	VFNMADD231PS   Y2, Y3, Y1
 
 done:
+	MOVQ         dst+0(FP), SI
 	VPERMILPS    $0x4e, Y1, Y2
 	VADDPS       Y1, Y2, Y2
 	VPERMILPS    $0xb1, Y2, Y1
 	VADDPS       Y1, Y2, Y2
 	VEXTRACTI128 $0x01, Y2, X1
 	VADDPS       X2, X1, X1
-	VMOVSS       X1, (AX)
-	ADDQ         $0x04, AX
-	ADDQ         stride+16(FP), CX
+	VMOVSS       X1, (SI)
+	ADDQ         $0x04, dst+0(FP)
+	MOVQ         stride+16(FP), SI
+	ADDQ         SI, w+8(FP)
 	DECQ         n+24(FP)
 	JG           row
 	VZEROUPPER

@@ -7,29 +7,27 @@
 // func q5_0RowAVX512(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 // Requires: AVX, AVX512BW, AVX512F, AVX512VL, AVX512VNNI, MMX+
 TEXT ·q5_0RowAVX512(SB), NOSPLIT, $360-72
-	MOVQ dst+0(FP), AX
-	MOVQ w+8(FP), CX
-	MOVQ blocks+64(FP), DX
-	MOVQ q+32(FP), BX
-	MOVQ d+40(FP), SI
-	MOVQ s+48(FP), DI
-	MOVQ half+56(FP), R8
+	MOVQ blocks+64(FP), AX
+	MOVQ q+32(FP), CX
+	MOVQ d+40(FP), DX
+	MOVQ s+48(FP), BX
+	MOVQ half+56(FP), SI
 	JMP  constants
 
 begin:
-	MOVQ      w+8(FP), R8
-	MOVQ      stride+16(FP), R9
-	IMULQ     n+24(FP), R9
-	ADDQ      R9, R8
-	SUBQ      $+352, R8
-	MOVQ      R8, (SP)
-	MOVQ      DX, R10
-	ANDQ      $+15, R10
-	LEAQ      constant0<>+0(SB), R8
-	SHLQ      $0x02, R10
-	SUBQ      R10, R8
-	VMOVDQU32 64(R8), Z0
-	SHRQ      $0x02, R10
+	MOVQ      w+8(FP), SI
+	MOVQ      stride+16(FP), DI
+	IMULQ     n+24(FP), DI
+	ADDQ      DI, SI
+	SUBQ      $+352, SI
+	MOVQ      SI, (SP)
+	MOVQ      AX, R8
+	ANDQ      $+15, R8
+	LEAQ      constant0<>+0(SB), SI
+	SHLQ      $0x02, R8
+	SUBQ      R8, SI
+	VMOVDQU32 64(SI), Z0
+	SHRQ      $0x02, R8
 	VMOVDQU32 constant1<>+0(SB), Y1
 	VMOVDQU32 Y1, 8(SP)
 	VMOVDQU32 Y1, 40(SP)
@@ -42,134 +40,134 @@ begin:
 	VMOVDQU32 Y1, 264(SP)
 	VMOVDQU32 Y1, 296(SP)
 	VMOVDQU32 Y1, 328(SP)
-	ANDQ      $-16, DX
-	SHLQ      $0x02, DX
+	ANDQ      $-16, AX
+	SHLQ      $0x02, AX
 
 row:
 	VPXORD Z1, Z1, Z1
-	MOVQ   CX, R9
-	XORQ   R8, R8
+	MOVQ   w+8(FP), DI
+	XORQ   SI, SI
+	CMPQ   SI, AX
+	JGE    rest
 
 group:
-	CMPQ            R8, DX
-	JGE             rest
-	PREFETCHT1      8192(R9)
-	PREFETCHT0      3072(R9)
-	PREFETCHT1      8256(R9)
-	PREFETCHT0      3136(R9)
-	PREFETCHT1      8320(R9)
-	PREFETCHT0      3200(R9)
-	PREFETCHT1      8384(R9)
-	PREFETCHT0      3264(R9)
-	PREFETCHT1      8448(R9)
-	PREFETCHT0      3328(R9)
-	PREFETCHT1      8512(R9)
-	PREFETCHT0      3392(R9)
-	LEAQ            (BX)(R8*8), R11
-	VBROADCASTI32X4 6(R9), Z9
-	VBROADCASTI32X4 28(R9), K1, Z9
+	PREFETCHT1      8192(DI)
+	PREFETCHT0      3072(DI)
+	PREFETCHT1      8256(DI)
+	PREFETCHT0      3136(DI)
+	PREFETCHT1      8320(DI)
+	PREFETCHT0      3200(DI)
+	PREFETCHT1      8384(DI)
+	PREFETCHT0      3264(DI)
+	PREFETCHT1      8448(DI)
+	PREFETCHT0      3328(DI)
+	PREFETCHT1      8512(DI)
+	PREFETCHT0      3392(DI)
+	LEAQ            (CX)(SI*8), R9
+	VBROADCASTI32X4 6(DI), Z9
+	VBROADCASTI32X4 28(DI), K1, Z9
 	VPSRLVD         Z2, Z9, Z9
 	VPANDD          Z3, Z9, Z9
-	MOVL            2(R9), R12
-	MOVL            24(R9), R13
-	SHLQ            $0x20, R13
-	ORQ             R12, R13
-	KMOVQ           R13, K2
+	MOVL            2(DI), R10
+	MOVL            24(DI), R11
+	SHLQ            $0x20, R11
+	ORQ             R10, R11
+	KMOVQ           R11, K2
 	VPADDB          Z4, Z9, K2, Z9
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        (R11), Z9, Z10
-	VBROADCASTI32X4 50(R9), Z9
-	VBROADCASTI32X4 72(R9), K1, Z9
+	VPDPBUSD        (R9), Z9, Z10
+	VBROADCASTI32X4 50(DI), Z9
+	VBROADCASTI32X4 72(DI), K1, Z9
 	VPSRLVD         Z2, Z9, Z9
 	VPANDD          Z3, Z9, Z9
-	MOVL            46(R9), R12
-	MOVL            68(R9), R13
-	SHLQ            $0x20, R13
-	ORQ             R12, R13
-	KMOVQ           R13, K2
+	MOVL            46(DI), R10
+	MOVL            68(DI), R11
+	SHLQ            $0x20, R11
+	ORQ             R10, R11
+	KMOVQ           R11, K2
 	VPADDB          Z4, Z9, K2, Z9
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        64(R11), Z9, Z11
+	VPDPBUSD        64(R9), Z9, Z11
 	VPACKSSDW       Z11, Z10, Z9
 	VPMADDWD        Z5, Z9, Z9
-	VBROADCASTI32X4 94(R9), Z10
-	VBROADCASTI32X4 116(R9), K1, Z10
+	VBROADCASTI32X4 94(DI), Z10
+	VBROADCASTI32X4 116(DI), K1, Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
-	MOVL            90(R9), R12
-	MOVL            112(R9), R13
-	SHLQ            $0x20, R13
-	ORQ             R12, R13
-	KMOVQ           R13, K2
+	MOVL            90(DI), R10
+	MOVL            112(DI), R11
+	SHLQ            $0x20, R11
+	ORQ             R10, R11
+	KMOVQ           R11, K2
 	VPADDB          Z4, Z10, K2, Z10
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        128(R11), Z10, Z11
-	VBROADCASTI32X4 138(R9), Z10
-	VBROADCASTI32X4 160(R9), K1, Z10
+	VPDPBUSD        128(R9), Z10, Z11
+	VBROADCASTI32X4 138(DI), Z10
+	VBROADCASTI32X4 160(DI), K1, Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
-	MOVL            134(R9), R12
-	MOVL            156(R9), R13
-	SHLQ            $0x20, R13
-	ORQ             R12, R13
-	KMOVQ           R13, K2
+	MOVL            134(DI), R10
+	MOVL            156(DI), R11
+	SHLQ            $0x20, R11
+	ORQ             R10, R11
+	KMOVQ           R11, K2
 	VPADDB          Z4, Z10, K2, Z10
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        192(R11), Z10, Z12
+	VPDPBUSD        192(R9), Z10, Z12
 	VPACKSSDW       Z12, Z11, Z10
 	VPMADDWD        Z5, Z10, Z10
 	VPACKSSDW       Z10, Z9, Z9
 	VPMADDWD        Z5, Z9, Z9
-	VBROADCASTI32X4 182(R9), Z10
-	VBROADCASTI32X4 204(R9), K1, Z10
+	VBROADCASTI32X4 182(DI), Z10
+	VBROADCASTI32X4 204(DI), K1, Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
-	MOVL            178(R9), R12
-	MOVL            200(R9), R13
-	SHLQ            $0x20, R13
-	ORQ             R12, R13
-	KMOVQ           R13, K2
+	MOVL            178(DI), R10
+	MOVL            200(DI), R11
+	SHLQ            $0x20, R11
+	ORQ             R10, R11
+	KMOVQ           R11, K2
 	VPADDB          Z4, Z10, K2, Z10
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        256(R11), Z10, Z11
-	VBROADCASTI32X4 226(R9), Z10
-	VBROADCASTI32X4 248(R9), K1, Z10
+	VPDPBUSD        256(R9), Z10, Z11
+	VBROADCASTI32X4 226(DI), Z10
+	VBROADCASTI32X4 248(DI), K1, Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
-	MOVL            222(R9), R12
-	MOVL            244(R9), R13
-	SHLQ            $0x20, R13
-	ORQ             R12, R13
-	KMOVQ           R13, K2
+	MOVL            222(DI), R10
+	MOVL            244(DI), R11
+	SHLQ            $0x20, R11
+	ORQ             R10, R11
+	KMOVQ           R11, K2
 	VPADDB          Z4, Z10, K2, Z10
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        320(R11), Z10, Z12
+	VPDPBUSD        320(R9), Z10, Z12
 	VPACKSSDW       Z12, Z11, Z10
 	VPMADDWD        Z5, Z10, Z10
-	VBROADCASTI32X4 270(R9), Z11
-	VBROADCASTI32X4 292(R9), K1, Z11
+	VBROADCASTI32X4 270(DI), Z11
+	VBROADCASTI32X4 292(DI), K1, Z11
 	VPSRLVD         Z2, Z11, Z11
 	VPANDD          Z3, Z11, Z11
-	MOVL            266(R9), R12
-	MOVL            288(R9), R13
-	SHLQ            $0x20, R13
-	ORQ             R12, R13
-	KMOVQ           R13, K2
+	MOVL            266(DI), R10
+	MOVL            288(DI), R11
+	SHLQ            $0x20, R11
+	ORQ             R10, R11
+	KMOVQ           R11, K2
 	VPADDB          Z4, Z11, K2, Z11
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        384(R11), Z11, Z12
-	VBROADCASTI32X4 314(R9), Z11
-	VBROADCASTI32X4 336(R9), K1, Z11
+	VPDPBUSD        384(R9), Z11, Z12
+	VBROADCASTI32X4 314(DI), Z11
+	VBROADCASTI32X4 336(DI), K1, Z11
 	VPSRLVD         Z2, Z11, Z11
 	VPANDD          Z3, Z11, Z11
-	MOVL            310(R9), R12
-	MOVL            332(R9), R13
-	SHLQ            $0x20, R13
-	ORQ             R12, R13
-	KMOVQ           R13, K2
+	MOVL            310(DI), R10
+	MOVL            332(DI), R11
+	SHLQ            $0x20, R11
+	ORQ             R10, R11
+	KMOVQ           R11, K2
 	VPADDB          Z4, Z11, K2, Z11
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        448(R11), Z11, Z13
+	VPDPBUSD        448(R9), Z11, Z13
 	VPACKSSDW       Z13, Z12, Z11
 	VPMADDWD        Z5, Z11, Z11
 	VPACKSSDW       Z11, Z10, Z10
@@ -178,155 +176,156 @@ group:
 	VPERMT2D        Z10, Z6, Z11
 	VPERMT2D        Z10, Z7, Z9
 	VPADDD          Z9, Z11, Z11
-	VMOVDQU32       (DI)(R8*1), Z9
+	VMOVDQU32       (BX)(SI*1), Z9
 	VPSLLD          $0x04, Z9, Z9
 	VPSUBD          Z9, Z11, Z11
-	VPERMW          (R9), Z8, Z9
-	VPERMW          66(R9), Z8, K3, Z9
-	VPERMW          132(R9), Z8, K4, Z9
-	VPERMW          198(R9), Z8, K5, Z9
-	VPERMW          264(R9), Z8, K6, Z9
-	VPERMW          288(R9), Z8, K7, Z9
+	VPERMW          (DI), Z8, Z9
+	VPERMW          66(DI), Z8, K3, Z9
+	VPERMW          132(DI), Z8, K4, Z9
+	VPERMW          198(DI), Z8, K5, Z9
+	VPERMW          264(DI), Z8, K6, Z9
+	VPERMW          288(DI), Z8, K7, Z9
 	VCVTPH2PS       Y9, Z9
-	VMOVDQU32       (SI)(R8*1), Z10
+	VMOVDQU32       (DX)(SI*1), Z10
 	VCVTDQ2PS       Z11, Z11
 	VMULPS          Z10, Z9, Z9
 	VFMADD231PS     Z9, Z11, Z1
-	ADDQ            $+352, R9
-	ADDQ            $+64, R8
-	JMP             group
+	ADDQ            $+352, DI
+	ADDQ            $+64, SI
+	CMPQ            SI, AX
+	JL              group
 
 rest:
-	CMPQ R10, $0x00
+	CMPQ R8, $0x00
 	JE   done
-	CMPQ R9, (SP)
+	CMPQ DI, (SP)
 	JLS  inPlace
-	MOVQ R10, R11
-	LEAQ 8(SP), R12
+	MOVQ R8, R9
+	LEAQ 8(SP), R10
 
 copy:
-	MOVWLZX   (R9), R13
-	MOVW      R13, (R12)
-	ADDQ      $+2, R9
-	ADDQ      $+2, R12
-	MOVL      (R9), R13
-	MOVL      R13, (R12)
-	ADDQ      $+4, R9
-	ADDQ      $+4, R12
-	VMOVDQU32 (R9), X9
-	VMOVDQU32 X9, (R12)
-	ADDQ      $+16, R9
-	ADDQ      $+16, R12
-	SUBQ      $+1, R11
+	MOVWLZX   (DI), R11
+	MOVW      R11, (R10)
+	ADDQ      $+2, DI
+	ADDQ      $+2, R10
+	MOVL      (DI), R11
+	MOVL      R11, (R10)
+	ADDQ      $+4, DI
+	ADDQ      $+4, R10
+	VMOVDQU32 (DI), X9
+	VMOVDQU32 X9, (R10)
+	ADDQ      $+16, DI
+	ADDQ      $+16, R10
+	SUBQ      $+1, R9
 	JG        copy
-	LEAQ      8(SP), R9
+	LEAQ      8(SP), DI
 
 inPlace:
-	LEAQ            (BX)(R8*8), R11
-	VBROADCASTI32X4 6(R9), Z9
-	VBROADCASTI32X4 28(R9), K1, Z9
+	LEAQ            (CX)(SI*8), R9
+	VBROADCASTI32X4 6(DI), Z9
+	VBROADCASTI32X4 28(DI), K1, Z9
 	VPSRLVD         Z2, Z9, Z9
 	VPANDD          Z3, Z9, Z9
-	MOVL            2(R9), R12
-	MOVL            24(R9), R13
-	SHLQ            $0x20, R13
-	ORQ             R12, R13
-	KMOVQ           R13, K2
+	MOVL            2(DI), R10
+	MOVL            24(DI), R11
+	SHLQ            $0x20, R11
+	ORQ             R10, R11
+	KMOVQ           R11, K2
 	VPADDB          Z4, Z9, K2, Z9
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        (R11), Z9, Z10
-	VBROADCASTI32X4 50(R9), Z9
-	VBROADCASTI32X4 72(R9), K1, Z9
+	VPDPBUSD        (R9), Z9, Z10
+	VBROADCASTI32X4 50(DI), Z9
+	VBROADCASTI32X4 72(DI), K1, Z9
 	VPSRLVD         Z2, Z9, Z9
 	VPANDD          Z3, Z9, Z9
-	MOVL            46(R9), R12
-	MOVL            68(R9), R13
-	SHLQ            $0x20, R13
-	ORQ             R12, R13
-	KMOVQ           R13, K2
+	MOVL            46(DI), R10
+	MOVL            68(DI), R11
+	SHLQ            $0x20, R11
+	ORQ             R10, R11
+	KMOVQ           R11, K2
 	VPADDB          Z4, Z9, K2, Z9
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        64(R11), Z9, Z11
+	VPDPBUSD        64(R9), Z9, Z11
 	VPACKSSDW       Z11, Z10, Z9
 	VPMADDWD        Z5, Z9, Z9
-	VBROADCASTI32X4 94(R9), Z10
-	VBROADCASTI32X4 116(R9), K1, Z10
+	VBROADCASTI32X4 94(DI), Z10
+	VBROADCASTI32X4 116(DI), K1, Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
-	MOVL            90(R9), R12
-	MOVL            112(R9), R13
-	SHLQ            $0x20, R13
-	ORQ             R12, R13
-	KMOVQ           R13, K2
+	MOVL            90(DI), R10
+	MOVL            112(DI), R11
+	SHLQ            $0x20, R11
+	ORQ             R10, R11
+	KMOVQ           R11, K2
 	VPADDB          Z4, Z10, K2, Z10
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        128(R11), Z10, Z11
-	VBROADCASTI32X4 138(R9), Z10
-	VBROADCASTI32X4 160(R9), K1, Z10
+	VPDPBUSD        128(R9), Z10, Z11
+	VBROADCASTI32X4 138(DI), Z10
+	VBROADCASTI32X4 160(DI), K1, Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
-	MOVL            134(R9), R12
-	MOVL            156(R9), R13
-	SHLQ            $0x20, R13
-	ORQ             R12, R13
-	KMOVQ           R13, K2
+	MOVL            134(DI), R10
+	MOVL            156(DI), R11
+	SHLQ            $0x20, R11
+	ORQ             R10, R11
+	KMOVQ           R11, K2
 	VPADDB          Z4, Z10, K2, Z10
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        192(R11), Z10, Z12
+	VPDPBUSD        192(R9), Z10, Z12
 	VPACKSSDW       Z12, Z11, Z10
 	VPMADDWD        Z5, Z10, Z10
 	VPACKSSDW       Z10, Z9, Z9
 	VPMADDWD        Z5, Z9, Z9
-	VBROADCASTI32X4 182(R9), Z10
-	VBROADCASTI32X4 204(R9), K1, Z10
+	VBROADCASTI32X4 182(DI), Z10
+	VBROADCASTI32X4 204(DI), K1, Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
-	MOVL            178(R9), R12
-	MOVL            200(R9), R13
-	SHLQ            $0x20, R13
-	ORQ             R12, R13
-	KMOVQ           R13, K2
+	MOVL            178(DI), R10
+	MOVL            200(DI), R11
+	SHLQ            $0x20, R11
+	ORQ             R10, R11
+	KMOVQ           R11, K2
 	VPADDB          Z4, Z10, K2, Z10
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        256(R11), Z10, Z11
-	VBROADCASTI32X4 226(R9), Z10
-	VBROADCASTI32X4 248(R9), K1, Z10
+	VPDPBUSD        256(R9), Z10, Z11
+	VBROADCASTI32X4 226(DI), Z10
+	VBROADCASTI32X4 248(DI), K1, Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
-	MOVL            222(R9), R12
-	MOVL            244(R9), R13
-	SHLQ            $0x20, R13
-	ORQ             R12, R13
-	KMOVQ           R13, K2
+	MOVL            222(DI), R10
+	MOVL            244(DI), R11
+	SHLQ            $0x20, R11
+	ORQ             R10, R11
+	KMOVQ           R11, K2
 	VPADDB          Z4, Z10, K2, Z10
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        320(R11), Z10, Z12
+	VPDPBUSD        320(R9), Z10, Z12
 	VPACKSSDW       Z12, Z11, Z10
 	VPMADDWD        Z5, Z10, Z10
-	VBROADCASTI32X4 270(R9), Z11
-	VBROADCASTI32X4 292(R9), K1, Z11
+	VBROADCASTI32X4 270(DI), Z11
+	VBROADCASTI32X4 292(DI), K1, Z11
 	VPSRLVD         Z2, Z11, Z11
 	VPANDD          Z3, Z11, Z11
-	MOVL            266(R9), R12
-	MOVL            288(R9), R13
-	SHLQ            $0x20, R13
-	ORQ             R12, R13
-	KMOVQ           R13, K2
+	MOVL            266(DI), R10
+	MOVL            288(DI), R11
+	SHLQ            $0x20, R11
+	ORQ             R10, R11
+	KMOVQ           R11, K2
 	VPADDB          Z4, Z11, K2, Z11
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        384(R11), Z11, Z12
-	VBROADCASTI32X4 314(R9), Z11
-	VBROADCASTI32X4 336(R9), K1, Z11
+	VPDPBUSD        384(R9), Z11, Z12
+	VBROADCASTI32X4 314(DI), Z11
+	VBROADCASTI32X4 336(DI), K1, Z11
 	VPSRLVD         Z2, Z11, Z11
 	VPANDD          Z3, Z11, Z11
-	MOVL            310(R9), R12
-	MOVL            332(R9), R13
-	SHLQ            $0x20, R13
-	ORQ             R12, R13
-	KMOVQ           R13, K2
+	MOVL            310(DI), R10
+	MOVL            332(DI), R11
+	SHLQ            $0x20, R11
+	ORQ             R10, R11
+	KMOVQ           R11, K2
 	VPADDB          Z4, Z11, K2, Z11
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        448(R11), Z11, Z13
+	VPDPBUSD        448(R9), Z11, Z13
 	VPACKSSDW       Z13, Z12, Z11
 	VPMADDWD        Z5, Z11, Z11
 	VPACKSSDW       Z11, Z10, Z10
@@ -335,23 +334,24 @@ inPlace:
 	VPERMT2D        Z10, Z6, Z11
 	VPERMT2D        Z10, Z7, Z9
 	VPADDD          Z9, Z11, Z11
-	VMOVDQU32       (DI)(R8*1), Z9
+	VMOVDQU32       (BX)(SI*1), Z9
 	VPSLLD          $0x04, Z9, Z9
 	VPSUBD          Z9, Z11, Z11
-	VPERMW          (R9), Z8, Z9
-	VPERMW          66(R9), Z8, K3, Z9
-	VPERMW          132(R9), Z8, K4, Z9
-	VPERMW          198(R9), Z8, K5, Z9
-	VPERMW          264(R9), Z8, K6, Z9
-	VPERMW          288(R9), Z8, K7, Z9
+	VPERMW          (DI), Z8, Z9
+	VPERMW          66(DI), Z8, K3, Z9
+	VPERMW          132(DI), Z8, K4, Z9
+	VPERMW          198(DI), Z8, K5, Z9
+	VPERMW          264(DI), Z8, K6, Z9
+	VPERMW          288(DI), Z8, K7, Z9
 	VCVTPH2PS       Y9, Z9
 	VPANDD          Z0, Z9, Z9
-	VMOVDQU32       (SI)(R8*1), Z10
+	VMOVDQU32       (DX)(SI*1), Z10
 	VCVTDQ2PS       Z11, Z11
 	VMULPS          Z10, Z9, Z9
 	VFMADD231PS     Z9, Z11, Z1
 
 done:
+	MOVQ          dst+0(FP), SI
 	VPERMILPS     $0x4e, Z1, Z9
 	VADDPS        Z1, Z9, Z9
 	VPERMILPS     $0xb1, Z9, Z1
@@ -360,9 +360,10 @@ done:
 	VADDPS        Z9, Z1, Z1
 	VEXTRACTI32X4 $0x02, Z1, X9
 	VADDPS        X1, X9, X9
-	VMOVSS        X9, (AX)
-	ADDQ          $0x04, AX
-	ADDQ          stride+16(FP), CX
+	VMOVSS        X9, (SI)
+	ADDQ          $0x04, dst+0(FP)
+	MOVQ          stride+16(FP), SI
+	ADDQ          SI, w+8(FP)
 	DECQ          n+24(FP)
 	JG            row
 	VZEROUPPER
@@ -376,18 +377,18 @@ constants:
 	VMOVDQU32 constant6<>+0(SB), Z7
 	VMOVDQU32 constant7<>+0(SB), Z3
 	VMOVDQU32 constant8<>+0(SB), Z4
-	MOVL      $0x00000038, R8
-	KMOVD     R8, K3
-	MOVL      $0x000001c0, R8
-	KMOVD     R8, K4
-	MOVL      $0x00000e00, R8
-	KMOVD     R8, K5
-	MOVL      $0x00007000, R8
-	KMOVD     R8, K6
-	MOVL      $0x00008000, R8
-	KMOVD     R8, K7
-	MOVL      $0x0000ff00, R8
-	KMOVD     R8, K1
+	MOVL      $0x00000038, SI
+	KMOVD     SI, K3
+	MOVL      $0x000001c0, SI
+	KMOVD     SI, K4
+	MOVL      $0x00000e00, SI
+	KMOVD     SI, K5
+	MOVL      $0x00007000, SI
+	KMOVD     SI, K6
+	MOVL      $0x00008000, SI
+	KMOVD     SI, K7
+	MOVL      $0x0000ff00, SI
+	KMOVD     SI, K1
 	JMP       begin
 
 DATA constant0<>+0(SB)/8, $0xffffffffffffffff
@@ -699,26 +700,24 @@ GLOBL constant14<>(SB), RODATA|NOPTR, $64
 // func q5_0RowAVX2(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 // Requires: AVX, AVX2, F16C, FMA3, MMX+
 TEXT ·q5_0RowAVX2(SB), NOSPLIT, $200-72
-	MOVQ    dst+0(FP), AX
-	MOVQ    w+8(FP), CX
-	MOVQ    blocks+64(FP), DX
-	MOVQ    q+32(FP), BX
-	MOVQ    d+40(FP), SI
-	MOVQ    s+48(FP), DI
-	MOVQ    half+56(FP), R8
-	MOVQ    w+8(FP), R8
-	MOVQ    stride+16(FP), R9
-	IMULQ   n+24(FP), R9
-	ADDQ    R9, R8
-	SUBQ    $+176, R8
-	MOVQ    R8, (SP)
-	MOVQ    DX, R10
-	ANDQ    $+7, R10
-	LEAQ    constant15<>+0(SB), R8
-	SHLQ    $0x02, R10
-	SUBQ    R10, R8
-	VMOVDQU 32(R8), Y0
-	SHRQ    $0x02, R10
+	MOVQ    blocks+64(FP), AX
+	MOVQ    q+32(FP), CX
+	MOVQ    d+40(FP), DX
+	MOVQ    s+48(FP), BX
+	MOVQ    half+56(FP), SI
+	MOVQ    w+8(FP), SI
+	MOVQ    stride+16(FP), DI
+	IMULQ   n+24(FP), DI
+	ADDQ    DI, SI
+	SUBQ    $+176, SI
+	MOVQ    SI, (SP)
+	MOVQ    AX, R8
+	ANDQ    $+7, R8
+	LEAQ    constant15<>+0(SB), SI
+	SHLQ    $0x02, R8
+	SUBQ    R8, SI
+	VMOVDQU 32(SI), Y0
+	SHRQ    $0x02, R8
 	VMOVDQU constant1<>+0(SB), Y1
 	VMOVDQU Y1, 8(SP)
 	VMOVDQU Y1, 40(SP)
@@ -726,116 +725,116 @@ TEXT ·q5_0RowAVX2(SB), NOSPLIT, $200-72
 	VMOVDQU Y1, 104(SP)
 	VMOVDQU Y1, 136(SP)
 	VMOVDQU Y1, 168(SP)
-	ANDQ    $-8, DX
-	SHLQ    $0x02, DX
+	ANDQ    $-8, AX
+	SHLQ    $0x02, AX
 
 row:
 	VPXOR Y1, Y1, Y1
-	MOVQ  CX, R9
-	XORQ  R8, R8
+	MOVQ  w+8(FP), DI
+	XORQ  SI, SI
+	CMPQ  SI, AX
+	JGE   rest
 
 group:
-	CMPQ           R8, DX
-	JGE            rest
-	PREFETCHT1     8192(R9)
-	PREFETCHT0     3072(R9)
-	PREFETCHT1     8256(R9)
-	PREFETCHT0     3136(R9)
-	PREFETCHT1     8320(R9)
-	PREFETCHT0     3200(R9)
-	LEAQ           (BX)(R8*8), R11
-	VBROADCASTI128 6(R9), Y2
+	PREFETCHT1     8192(DI)
+	PREFETCHT0     3072(DI)
+	PREFETCHT1     8256(DI)
+	PREFETCHT0     3136(DI)
+	PREFETCHT1     8320(DI)
+	PREFETCHT0     3200(DI)
+	LEAQ           (CX)(SI*8), R9
+	VBROADCASTI128 6(DI), Y2
 	VPSRLVD        constant16<>+0(SB), Y2, Y2
 	VPAND          constant17<>+0(SB), Y2, Y2
-	VPBROADCASTD   2(R9), Y3
+	VPBROADCASTD   2(DI), Y3
 	VPSHUFB        constant18<>+0(SB), Y3, Y3
 	VPAND          constant19<>+0(SB), Y3, Y3
 	VPCMPEQB       constant19<>+0(SB), Y3, Y3
 	VPAND          constant20<>+0(SB), Y3, Y3
 	VPOR           Y3, Y2, Y2
-	VPMADDUBSW     (R11), Y2, Y2
-	VBROADCASTI128 28(R9), Y3
+	VPMADDUBSW     (R9), Y2, Y2
+	VBROADCASTI128 28(DI), Y3
 	VPSRLVD        constant16<>+0(SB), Y3, Y3
 	VPAND          constant17<>+0(SB), Y3, Y3
-	VPBROADCASTD   24(R9), Y4
+	VPBROADCASTD   24(DI), Y4
 	VPSHUFB        constant18<>+0(SB), Y4, Y4
 	VPAND          constant19<>+0(SB), Y4, Y4
 	VPCMPEQB       constant19<>+0(SB), Y4, Y4
 	VPAND          constant20<>+0(SB), Y4, Y4
 	VPOR           Y4, Y3, Y3
-	VPMADDUBSW     32(R11), Y3, Y3
+	VPMADDUBSW     32(R9), Y3, Y3
 	VPUNPCKLDQ     Y3, Y2, Y4
 	VPUNPCKHDQ     Y3, Y2, Y2
 	VPADDW         Y4, Y2, Y2
-	VBROADCASTI128 50(R9), Y3
+	VBROADCASTI128 50(DI), Y3
 	VPSRLVD        constant16<>+0(SB), Y3, Y3
 	VPAND          constant17<>+0(SB), Y3, Y3
-	VPBROADCASTD   46(R9), Y4
+	VPBROADCASTD   46(DI), Y4
 	VPSHUFB        constant18<>+0(SB), Y4, Y4
 	VPAND          constant19<>+0(SB), Y4, Y4
 	VPCMPEQB       constant19<>+0(SB), Y4, Y4
 	VPAND          constant20<>+0(SB), Y4, Y4
 	VPOR           Y4, Y3, Y3
-	VPMADDUBSW     64(R11), Y3, Y3
-	VBROADCASTI128 72(R9), Y4
+	VPMADDUBSW     64(R9), Y3, Y3
+	VBROADCASTI128 72(DI), Y4
 	VPSRLVD        constant16<>+0(SB), Y4, Y4
 	VPAND          constant17<>+0(SB), Y4, Y4
-	VPBROADCASTD   68(R9), Y5
+	VPBROADCASTD   68(DI), Y5
 	VPSHUFB        constant18<>+0(SB), Y5, Y5
 	VPAND          constant19<>+0(SB), Y5, Y5
 	VPCMPEQB       constant19<>+0(SB), Y5, Y5
 	VPAND          constant20<>+0(SB), Y5, Y5
 	VPOR           Y5, Y4, Y4
-	VPMADDUBSW     96(R11), Y4, Y4
+	VPMADDUBSW     96(R9), Y4, Y4
 	VPUNPCKLDQ     Y4, Y3, Y5
 	VPUNPCKHDQ     Y4, Y3, Y3
 	VPADDW         Y5, Y3, Y3
 	VPUNPCKLQDQ    Y3, Y2, Y4
 	VPUNPCKHQDQ    Y3, Y2, Y2
 	VPADDW         Y4, Y2, Y2
-	VBROADCASTI128 94(R9), Y3
+	VBROADCASTI128 94(DI), Y3
 	VPSRLVD        constant16<>+0(SB), Y3, Y3
 	VPAND          constant17<>+0(SB), Y3, Y3
-	VPBROADCASTD   90(R9), Y4
+	VPBROADCASTD   90(DI), Y4
 	VPSHUFB        constant18<>+0(SB), Y4, Y4
 	VPAND          constant19<>+0(SB), Y4, Y4
 	VPCMPEQB       constant19<>+0(SB), Y4, Y4
 	VPAND          constant20<>+0(SB), Y4, Y4
 	VPOR           Y4, Y3, Y3
-	VPMADDUBSW     128(R11), Y3, Y3
-	VBROADCASTI128 116(R9), Y4
+	VPMADDUBSW     128(R9), Y3, Y3
+	VBROADCASTI128 116(DI), Y4
 	VPSRLVD        constant16<>+0(SB), Y4, Y4
 	VPAND          constant17<>+0(SB), Y4, Y4
-	VPBROADCASTD   112(R9), Y5
+	VPBROADCASTD   112(DI), Y5
 	VPSHUFB        constant18<>+0(SB), Y5, Y5
 	VPAND          constant19<>+0(SB), Y5, Y5
 	VPCMPEQB       constant19<>+0(SB), Y5, Y5
 	VPAND          constant20<>+0(SB), Y5, Y5
 	VPOR           Y5, Y4, Y4
-	VPMADDUBSW     160(R11), Y4, Y4
+	VPMADDUBSW     160(R9), Y4, Y4
 	VPUNPCKLDQ     Y4, Y3, Y5
 	VPUNPCKHDQ     Y4, Y3, Y3
 	VPADDW         Y5, Y3, Y3
-	VBROADCASTI128 138(R9), Y4
+	VBROADCASTI128 138(DI), Y4
 	VPSRLVD        constant16<>+0(SB), Y4, Y4
 	VPAND          constant17<>+0(SB), Y4, Y4
-	VPBROADCASTD   134(R9), Y5
+	VPBROADCASTD   134(DI), Y5
 	VPSHUFB        constant18<>+0(SB), Y5, Y5
 	VPAND          constant19<>+0(SB), Y5, Y5
 	VPCMPEQB       constant19<>+0(SB), Y5, Y5
 	VPAND          constant20<>+0(SB), Y5, Y5
 	VPOR           Y5, Y4, Y4
-	VPMADDUBSW     192(R11), Y4, Y4
-	VBROADCASTI128 160(R9), Y5
+	VPMADDUBSW     192(R9), Y4, Y4
+	VBROADCASTI128 160(DI), Y5
 	VPSRLVD        constant16<>+0(SB), Y5, Y5
 	VPAND          constant17<>+0(SB), Y5, Y5
-	VPBROADCASTD   156(R9), Y6
+	VPBROADCASTD   156(DI), Y6
 	VPSHUFB        constant18<>+0(SB), Y6, Y6
 	VPAND          constant19<>+0(SB), Y6, Y6
 	VPCMPEQB       constant19<>+0(SB), Y6, Y6
 	VPAND          constant20<>+0(SB), Y6, Y6
 	VPOR           Y6, Y5, Y5
-	VPMADDUBSW     224(R11), Y5, Y5
+	VPMADDUBSW     224(R9), Y5, Y5
 	VPUNPCKLDQ     Y5, Y4, Y6
 	VPUNPCKHDQ     Y5, Y4, Y4
 	VPADDW         Y6, Y4, Y4
@@ -847,146 +846,147 @@ group:
 	VPERM2I128     $0x20, Y3, Y2, Y4
 	VPERM2I128     $0x31, Y3, Y2, Y2
 	VPADDD         Y2, Y4, Y4
-	VMOVDQU        (DI)(R8*1), Y2
+	VMOVDQU        (BX)(SI*1), Y2
 	VPSLLD         $0x04, Y2, Y2
 	VPSUBD         Y2, Y4, Y4
 	VPXOR          X2, X2, X2
-	VPINSRW        $0x00, (R9), X2, X2
-	VPINSRW        $0x01, 22(R9), X2, X2
-	VPINSRW        $0x02, 44(R9), X2, X2
-	VPINSRW        $0x03, 66(R9), X2, X2
-	VPINSRW        $0x04, 88(R9), X2, X2
-	VPINSRW        $0x05, 110(R9), X2, X2
-	VPINSRW        $0x06, 132(R9), X2, X2
-	VPINSRW        $0x07, 154(R9), X2, X2
+	VPINSRW        $0x00, (DI), X2, X2
+	VPINSRW        $0x01, 22(DI), X2, X2
+	VPINSRW        $0x02, 44(DI), X2, X2
+	VPINSRW        $0x03, 66(DI), X2, X2
+	VPINSRW        $0x04, 88(DI), X2, X2
+	VPINSRW        $0x05, 110(DI), X2, X2
+	VPINSRW        $0x06, 132(DI), X2, X2
+	VPINSRW        $0x07, 154(DI), X2, X2
 	VCVTPH2PS      X2, Y2
-	VMOVDQU        (SI)(R8*1), Y3
+	VMOVDQU        (DX)(SI*1), Y3
 	VCVTDQ2PS      Y4, Y4
 	VMULPS         Y3, Y2, Y2
 	VFMADD231PS    Y2, Y4, Y1
-	ADDQ           $+176, R9
-	ADDQ           $+32, R8
-	JMP            group
+	ADDQ           $+176, DI
+	ADDQ           $+32, SI
+	CMPQ           SI, AX
+	JL             group
 
 rest:
-	CMPQ R10, $0x00
+	CMPQ R8, $0x00
 	JE   done
-	CMPQ R9, (SP)
+	CMPQ DI, (SP)
 	JLS  inPlace
-	MOVQ R10, R11
-	LEAQ 8(SP), R12
+	MOVQ R8, R9
+	LEAQ 8(SP), R10
 
 copy:
-	MOVWLZX (R9), R13
-	MOVW    R13, (R12)
-	ADDQ    $+2, R9
-	ADDQ    $+2, R12
-	MOVL    (R9), R13
-	MOVL    R13, (R12)
-	ADDQ    $+4, R9
-	ADDQ    $+4, R12
-	VMOVDQU (R9), X2
-	VMOVDQU X2, (R12)
-	ADDQ    $+16, R9
-	ADDQ    $+16, R12
-	SUBQ    $+1, R11
+	MOVWLZX (DI), R11
+	MOVW    R11, (R10)
+	ADDQ    $+2, DI
+	ADDQ    $+2, R10
+	MOVL    (DI), R11
+	MOVL    R11, (R10)
+	ADDQ    $+4, DI
+	ADDQ    $+4, R10
+	VMOVDQU (DI), X2
+	VMOVDQU X2, (R10)
+	ADDQ    $+16, DI
+	ADDQ    $+16, R10
+	SUBQ    $+1, R9
 	JG      copy
-	LEAQ    8(SP), R9
+	LEAQ    8(SP), DI
 
 inPlace:
-	LEAQ           (BX)(R8*8), R11
-	VBROADCASTI128 6(R9), Y2
+	LEAQ           (CX)(SI*8), R9
+	VBROADCASTI128 6(DI), Y2
 	VPSRLVD        constant16<>+0(SB), Y2, Y2
 	VPAND          constant17<>+0(SB), Y2, Y2
-	VPBROADCASTD   2(R9), Y3
+	VPBROADCASTD   2(DI), Y3
 	VPSHUFB        constant18<>+0(SB), Y3, Y3
 	VPAND          constant19<>+0(SB), Y3, Y3
 	VPCMPEQB       constant19<>+0(SB), Y3, Y3
 	VPAND          constant20<>+0(SB), Y3, Y3
 	VPOR           Y3, Y2, Y2
-	VPMADDUBSW     (R11), Y2, Y2
-	VBROADCASTI128 28(R9), Y3
+	VPMADDUBSW     (R9), Y2, Y2
+	VBROADCASTI128 28(DI), Y3
 	VPSRLVD        constant16<>+0(SB), Y3, Y3
 	VPAND          constant17<>+0(SB), Y3, Y3
-	VPBROADCASTD   24(R9), Y4
+	VPBROADCASTD   24(DI), Y4
 	VPSHUFB        constant18<>+0(SB), Y4, Y4
 	VPAND          constant19<>+0(SB), Y4, Y4
 	VPCMPEQB       constant19<>+0(SB), Y4, Y4
 	VPAND          constant20<>+0(SB), Y4, Y4
 	VPOR           Y4, Y3, Y3
-	VPMADDUBSW     32(R11), Y3, Y3
+	VPMADDUBSW     32(R9), Y3, Y3
 	VPUNPCKLDQ     Y3, Y2, Y4
 	VPUNPCKHDQ     Y3, Y2, Y2
 	VPADDW         Y4, Y2, Y2
-	VBROADCASTI128 50(R9), Y3
+	VBROADCASTI128 50(DI), Y3
 	VPSRLVD        constant16<>+0(SB), Y3, Y3
 	VPAND          constant17<>+0(SB), Y3, Y3
-	VPBROADCASTD   46(R9), Y4
+	VPBROADCASTD   46(DI), Y4
 	VPSHUFB        constant18<>+0(SB), Y4, Y4
 	VPAND          constant19<>+0(SB), Y4, Y4
 	VPCMPEQB       constant19<>+0(SB), Y4, Y4
 	VPAND          constant20<>+0(SB), Y4, Y4
 	VPOR           Y4, Y3, Y3
-	VPMADDUBSW     64(R11), Y3, Y3
-	VBROADCASTI128 72(R9), Y4
+	VPMADDUBSW     64(R9), Y3, Y3
+	VBROADCASTI128 72(DI), Y4
 	VPSRLVD        constant16<>+0(SB), Y4, Y4
 	VPAND          constant17<>+0(SB), Y4, Y4
-	VPBROADCASTD   68(R9), Y5
+	VPBROADCASTD   68(DI), Y5
 	VPSHUFB        constant18<>+0(SB), Y5, Y5
 	VPAND          constant19<>+0(SB), Y5, Y5
 	VPCMPEQB       constant19<>+0(SB), Y5, Y5
 	VPAND          constant20<>+0(SB), Y5, Y5
 	VPOR           Y5, Y4, Y4
-	VPMADDUBSW     96(R11), Y4, Y4
+	VPMADDUBSW     96(R9), Y4, Y4
 	VPUNPCKLDQ     Y4, Y3, Y5
 	VPUNPCKHDQ     Y4, Y3, Y3
 	VPADDW         Y5, Y3, Y3
 	VPUNPCKLQDQ    Y3, Y2, Y4
 	VPUNPCKHQDQ    Y3, Y2, Y2
 	VPADDW         Y4, Y2, Y2
-	VBROADCASTI128 94(R9), Y3
+	VBROADCASTI128 94(DI), Y3
 	VPSRLVD        constant16<>+0(SB), Y3, Y3
 	VPAND          constant17<>+0(SB), Y3, Y3
-	VPBROADCASTD   90(R9), Y4
+	VPBROADCASTD   90(DI), Y4
 	VPSHUFB        constant18<>+0(SB), Y4, Y4
 	VPAND          constant19<>+0(SB), Y4, Y4
 	VPCMPEQB       constant19<>+0(SB), Y4, Y4
 	VPAND          constant20<>+0(SB), Y4, Y4
 	VPOR           Y4, Y3, Y3
-	VPMADDUBSW     128(R11), Y3, Y3
-	VBROADCASTI128 116(R9), Y4
+	VPMADDUBSW     128(R9), Y3, Y3
+	VBROADCASTI128 116(DI), Y4
 	VPSRLVD        constant16<>+0(SB), Y4, Y4
 	VPAND          constant17<>+0(SB), Y4, Y4
-	VPBROADCASTD   112(R9), Y5
+	VPBROADCASTD   112(DI), Y5
 	VPSHUFB        constant18<>+0(SB), Y5, Y5
 	VPAND          constant19<>+0(SB), Y5, Y5
 	VPCMPEQB       constant19<>+0(SB), Y5, Y5
 	VPAND          constant20<>+0(SB), Y5, Y5
 	VPOR           Y5, Y4, Y4
-	VPMADDUBSW     160(R11), Y4, Y4
+	VPMADDUBSW     160(R9), Y4, Y4
 	VPUNPCKLDQ     Y4, Y3, Y5
 	VPUNPCKHDQ     Y4, Y3, Y3
 	VPADDW         Y5, Y3, Y3
-	VBROADCASTI128 138(R9), Y4
+	VBROADCASTI128 138(DI), Y4
 	VPSRLVD        constant16<>+0(SB), Y4, Y4
 	VPAND          constant17<>+0(SB), Y4, Y4
-	VPBROADCASTD   134(R9), Y5
+	VPBROADCASTD   134(DI), Y5
 	VPSHUFB        constant18<>+0(SB), Y5, Y5
 	VPAND          constant19<>+0(SB), Y5, Y5
 	VPCMPEQB       constant19<>+0(SB), Y5, Y5
 	VPAND          constant20<>+0(SB), Y5, Y5
 	VPOR           Y5, Y4, Y4
-	VPMADDUBSW     192(R11), Y4, Y4
-	VBROADCASTI128 160(R9), Y5
+	VPMADDUBSW     192(R9), Y4, Y4
+	VBROADCASTI128 160(DI), Y5
 	VPSRLVD        constant16<>+0(SB), Y5, Y5
 	VPAND          constant17<>+0(SB), Y5, Y5
-	VPBROADCASTD   156(R9), Y6
+	VPBROADCASTD   156(DI), Y6
 	VPSHUFB        constant18<>+0(SB), Y6, Y6
 	VPAND          constant19<>+0(SB), Y6, Y6
 	VPCMPEQB       constant19<>+0(SB), Y6, Y6
 	VPAND          constant20<>+0(SB), Y6, Y6
 	VPOR           Y6, Y5, Y5
-	VPMADDUBSW     224(R11), Y5, Y5
+	VPMADDUBSW     224(R9), Y5, Y5
 	VPUNPCKLDQ     Y5, Y4, Y6
 	VPUNPCKHDQ     Y5, Y4, Y4
 	VPADDW         Y6, Y4, Y4
@@ -998,35 +998,37 @@ inPlace:
 	VPERM2I128     $0x20, Y3, Y2, Y4
 	VPERM2I128     $0x31, Y3, Y2, Y2
 	VPADDD         Y2, Y4, Y4
-	VMOVDQU        (DI)(R8*1), Y2
+	VMOVDQU        (BX)(SI*1), Y2
 	VPSLLD         $0x04, Y2, Y2
 	VPSUBD         Y2, Y4, Y4
 	VPXOR          X2, X2, X2
-	VPINSRW        $0x00, (R9), X2, X2
-	VPINSRW        $0x01, 22(R9), X2, X2
-	VPINSRW        $0x02, 44(R9), X2, X2
-	VPINSRW        $0x03, 66(R9), X2, X2
-	VPINSRW        $0x04, 88(R9), X2, X2
-	VPINSRW        $0x05, 110(R9), X2, X2
-	VPINSRW        $0x06, 132(R9), X2, X2
-	VPINSRW        $0x07, 154(R9), X2, X2
+	VPINSRW        $0x00, (DI), X2, X2
+	VPINSRW        $0x01, 22(DI), X2, X2
+	VPINSRW        $0x02, 44(DI), X2, X2
+	VPINSRW        $0x03, 66(DI), X2, X2
+	VPINSRW        $0x04, 88(DI), X2, X2
+	VPINSRW        $0x05, 110(DI), X2, X2
+	VPINSRW        $0x06, 132(DI), X2, X2
+	VPINSRW        $0x07, 154(DI), X2, X2
 	VCVTPH2PS      X2, Y2
 	VPAND          Y0, Y2, Y2
-	VMOVDQU        (SI)(R8*1), Y3
+	VMOVDQU        (DX)(SI*1), Y3
 	VCVTDQ2PS      Y4, Y4
 	VMULPS         Y3, Y2, Y2
 	VFMADD231PS    Y2, Y4, Y1
 
 done:
+	MOVQ         dst+0(FP), SI
 	VPERMILPS    $0x4e, Y1, Y2
 	VADDPS       Y1, Y2, Y2
 	VPERMILPS    $0xb1, Y2, Y1
 	VADDPS       Y1, Y2, Y2
 	VEXTRACTI128 $0x01, Y2, X1
 	VADDPS       X2, X1, X1
-	VMOVSS       X1, (AX)
-	ADDQ         $0x04, AX
-	ADDQ         stride+16(FP), CX
+	VMOVSS       X1, (SI)
+	ADDQ         $0x04, dst+0(FP)
+	MOVQ         stride+16(FP), SI
+	ADDQ         SI, w+8(FP)
 	DECQ         n+24(FP)
 	JG           row
 	VZEROUPPER

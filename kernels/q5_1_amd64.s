@@ -7,29 +7,27 @@
 // func q5_1RowAVX512(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 // Requires: AVX, AVX512BW, AVX512F, AVX512VL, AVX512VNNI, MMX+
 TEXT ·q5_1RowAVX512(SB), NOSPLIT, $392-72
-	MOVQ dst+0(FP), AX
-	MOVQ w+8(FP), CX
-	MOVQ blocks+64(FP), DX
-	MOVQ q+32(FP), BX
-	MOVQ d+40(FP), SI
-	MOVQ s+48(FP), DI
-	MOVQ half+56(FP), R8
+	MOVQ blocks+64(FP), AX
+	MOVQ q+32(FP), CX
+	MOVQ d+40(FP), DX
+	MOVQ s+48(FP), BX
+	MOVQ half+56(FP), SI
 	JMP  constants
 
 begin:
-	MOVQ      w+8(FP), R8
-	MOVQ      stride+16(FP), R9
-	IMULQ     n+24(FP), R9
-	ADDQ      R9, R8
-	SUBQ      $+384, R8
-	MOVQ      R8, (SP)
-	MOVQ      DX, R10
-	ANDQ      $+15, R10
-	LEAQ      constant0<>+0(SB), R8
-	SHLQ      $0x02, R10
-	SUBQ      R10, R8
-	VMOVDQU32 64(R8), Z0
-	SHRQ      $0x02, R10
+	MOVQ      w+8(FP), SI
+	MOVQ      stride+16(FP), DI
+	IMULQ     n+24(FP), DI
+	ADDQ      DI, SI
+	SUBQ      $+384, SI
+	MOVQ      SI, (SP)
+	MOVQ      AX, R8
+	ANDQ      $+15, R8
+	LEAQ      constant0<>+0(SB), SI
+	SHLQ      $0x02, R8
+	SUBQ      R8, SI
+	VMOVDQU32 64(SI), Z0
+	SHRQ      $0x02, R8
 	VMOVDQU32 constant1<>+0(SB), Y1
 	VMOVDQU32 Y1, 8(SP)
 	VMOVDQU32 Y1, 40(SP)
@@ -43,134 +41,134 @@ begin:
 	VMOVDQU32 Y1, 296(SP)
 	VMOVDQU32 Y1, 328(SP)
 	VMOVDQU32 Y1, 360(SP)
-	ANDQ      $-16, DX
-	SHLQ      $0x02, DX
+	ANDQ      $-16, AX
+	SHLQ      $0x02, AX
 
 row:
 	VPXORD Z1, Z1, Z1
-	MOVQ   CX, R9
-	XORQ   R8, R8
+	MOVQ   w+8(FP), DI
+	XORQ   SI, SI
+	CMPQ   SI, AX
+	JGE    rest
 
 group:
-	CMPQ            R8, DX
-	JGE             rest
-	PREFETCHT1      8192(R9)
-	PREFETCHT0      3072(R9)
-	PREFETCHT1      8256(R9)
-	PREFETCHT0      3136(R9)
-	PREFETCHT1      8320(R9)
-	PREFETCHT0      3200(R9)
-	PREFETCHT1      8384(R9)
-	PREFETCHT0      3264(R9)
-	PREFETCHT1      8448(R9)
-	PREFETCHT0      3328(R9)
-	PREFETCHT1      8512(R9)
-	PREFETCHT0      3392(R9)
-	LEAQ            (BX)(R8*8), R11
-	VBROADCASTI32X4 8(R9), Z10
-	VBROADCASTI32X4 32(R9), K1, Z10
+	PREFETCHT1      8192(DI)
+	PREFETCHT0      3072(DI)
+	PREFETCHT1      8256(DI)
+	PREFETCHT0      3136(DI)
+	PREFETCHT1      8320(DI)
+	PREFETCHT0      3200(DI)
+	PREFETCHT1      8384(DI)
+	PREFETCHT0      3264(DI)
+	PREFETCHT1      8448(DI)
+	PREFETCHT0      3328(DI)
+	PREFETCHT1      8512(DI)
+	PREFETCHT0      3392(DI)
+	LEAQ            (CX)(SI*8), R9
+	VBROADCASTI32X4 8(DI), Z10
+	VBROADCASTI32X4 32(DI), K1, Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
-	MOVL            4(R9), R12
-	MOVL            28(R9), R13
-	SHLQ            $0x20, R13
-	ORQ             R12, R13
-	KMOVQ           R13, K2
+	MOVL            4(DI), R10
+	MOVL            28(DI), R11
+	SHLQ            $0x20, R11
+	ORQ             R10, R11
+	KMOVQ           R11, K2
 	VPADDB          Z4, Z10, K2, Z10
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        (R11), Z10, Z11
-	VBROADCASTI32X4 56(R9), Z10
-	VBROADCASTI32X4 80(R9), K1, Z10
+	VPDPBUSD        (R9), Z10, Z11
+	VBROADCASTI32X4 56(DI), Z10
+	VBROADCASTI32X4 80(DI), K1, Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
-	MOVL            52(R9), R12
-	MOVL            76(R9), R13
-	SHLQ            $0x20, R13
-	ORQ             R12, R13
-	KMOVQ           R13, K2
+	MOVL            52(DI), R10
+	MOVL            76(DI), R11
+	SHLQ            $0x20, R11
+	ORQ             R10, R11
+	KMOVQ           R11, K2
 	VPADDB          Z4, Z10, K2, Z10
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        64(R11), Z10, Z12
+	VPDPBUSD        64(R9), Z10, Z12
 	VPACKSSDW       Z12, Z11, Z10
 	VPMADDWD        Z5, Z10, Z10
-	VBROADCASTI32X4 104(R9), Z11
-	VBROADCASTI32X4 128(R9), K1, Z11
+	VBROADCASTI32X4 104(DI), Z11
+	VBROADCASTI32X4 128(DI), K1, Z11
 	VPSRLVD         Z2, Z11, Z11
 	VPANDD          Z3, Z11, Z11
-	MOVL            100(R9), R12
-	MOVL            124(R9), R13
-	SHLQ            $0x20, R13
-	ORQ             R12, R13
-	KMOVQ           R13, K2
+	MOVL            100(DI), R10
+	MOVL            124(DI), R11
+	SHLQ            $0x20, R11
+	ORQ             R10, R11
+	KMOVQ           R11, K2
 	VPADDB          Z4, Z11, K2, Z11
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        128(R11), Z11, Z12
-	VBROADCASTI32X4 152(R9), Z11
-	VBROADCASTI32X4 176(R9), K1, Z11
+	VPDPBUSD        128(R9), Z11, Z12
+	VBROADCASTI32X4 152(DI), Z11
+	VBROADCASTI32X4 176(DI), K1, Z11
 	VPSRLVD         Z2, Z11, Z11
 	VPANDD          Z3, Z11, Z11
-	MOVL            148(R9), R12
-	MOVL            172(R9), R13
-	SHLQ            $0x20, R13
-	ORQ             R12, R13
-	KMOVQ           R13, K2
+	MOVL            148(DI), R10
+	MOVL            172(DI), R11
+	SHLQ            $0x20, R11
+	ORQ             R10, R11
+	KMOVQ           R11, K2
 	VPADDB          Z4, Z11, K2, Z11
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        192(R11), Z11, Z13
+	VPDPBUSD        192(R9), Z11, Z13
 	VPACKSSDW       Z13, Z12, Z11
 	VPMADDWD        Z5, Z11, Z11
 	VPACKSSDW       Z11, Z10, Z10
 	VPMADDWD        Z5, Z10, Z10
-	VBROADCASTI32X4 200(R9), Z11
-	VBROADCASTI32X4 224(R9), K1, Z11
+	VBROADCASTI32X4 200(DI), Z11
+	VBROADCASTI32X4 224(DI), K1, Z11
 	VPSRLVD         Z2, Z11, Z11
 	VPANDD          Z3, Z11, Z11
-	MOVL            196(R9), R12
-	MOVL            220(R9), R13
-	SHLQ            $0x20, R13
-	ORQ             R12, R13
-	KMOVQ           R13, K2
+	MOVL            196(DI), R10
+	MOVL            220(DI), R11
+	SHLQ            $0x20, R11
+	ORQ             R10, R11
+	KMOVQ           R11, K2
 	VPADDB          Z4, Z11, K2, Z11
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        256(R11), Z11, Z12
-	VBROADCASTI32X4 248(R9), Z11
-	VBROADCASTI32X4 272(R9), K1, Z11
+	VPDPBUSD        256(R9), Z11, Z12
+	VBROADCASTI32X4 248(DI), Z11
+	VBROADCASTI32X4 272(DI), K1, Z11
 	VPSRLVD         Z2, Z11, Z11
 	VPANDD          Z3, Z11, Z11
-	MOVL            244(R9), R12
-	MOVL            268(R9), R13
-	SHLQ            $0x20, R13
-	ORQ             R12, R13
-	KMOVQ           R13, K2
+	MOVL            244(DI), R10
+	MOVL            268(DI), R11
+	SHLQ            $0x20, R11
+	ORQ             R10, R11
+	KMOVQ           R11, K2
 	VPADDB          Z4, Z11, K2, Z11
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        320(R11), Z11, Z13
+	VPDPBUSD        320(R9), Z11, Z13
 	VPACKSSDW       Z13, Z12, Z11
 	VPMADDWD        Z5, Z11, Z11
-	VBROADCASTI32X4 296(R9), Z12
-	VBROADCASTI32X4 320(R9), K1, Z12
+	VBROADCASTI32X4 296(DI), Z12
+	VBROADCASTI32X4 320(DI), K1, Z12
 	VPSRLVD         Z2, Z12, Z12
 	VPANDD          Z3, Z12, Z12
-	MOVL            292(R9), R12
-	MOVL            316(R9), R13
-	SHLQ            $0x20, R13
-	ORQ             R12, R13
-	KMOVQ           R13, K2
+	MOVL            292(DI), R10
+	MOVL            316(DI), R11
+	SHLQ            $0x20, R11
+	ORQ             R10, R11
+	KMOVQ           R11, K2
 	VPADDB          Z4, Z12, K2, Z12
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        384(R11), Z12, Z13
-	VBROADCASTI32X4 344(R9), Z12
-	VBROADCASTI32X4 368(R9), K1, Z12
+	VPDPBUSD        384(R9), Z12, Z13
+	VBROADCASTI32X4 344(DI), Z12
+	VBROADCASTI32X4 368(DI), K1, Z12
 	VPSRLVD         Z2, Z12, Z12
 	VPANDD          Z3, Z12, Z12
-	MOVL            340(R9), R12
-	MOVL            364(R9), R13
-	SHLQ            $0x20, R13
-	ORQ             R12, R13
-	KMOVQ           R13, K2
+	MOVL            340(DI), R10
+	MOVL            364(DI), R11
+	SHLQ            $0x20, R11
+	ORQ             R10, R11
+	KMOVQ           R11, K2
 	VPADDB          Z4, Z12, K2, Z12
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        448(R11), Z12, Z14
+	VPDPBUSD        448(R9), Z12, Z14
 	VPACKSSDW       Z14, Z13, Z12
 	VPMADDWD        Z5, Z12, Z12
 	VPACKSSDW       Z12, Z11, Z11
@@ -179,159 +177,160 @@ group:
 	VPERMT2D        Z11, Z6, Z12
 	VPERMT2D        Z11, Z7, Z10
 	VPADDD          Z10, Z12, Z12
-	VPERMW          (R9), Z8, Z10
-	VPERMW          72(R9), Z8, K3, Z10
-	VPERMW          144(R9), Z8, K4, Z10
-	VPERMW          216(R9), Z8, K5, Z10
-	VPERMW          288(R9), Z8, K6, Z10
-	VPERMW          320(R9), Z8, K7, Z10
+	VPERMW          (DI), Z8, Z10
+	VPERMW          72(DI), Z8, K3, Z10
+	VPERMW          144(DI), Z8, K4, Z10
+	VPERMW          216(DI), Z8, K5, Z10
+	VPERMW          288(DI), Z8, K6, Z10
+	VPERMW          320(DI), Z8, K7, Z10
 	VEXTRACTI64X4   $0x01, Z10, Y11
 	VCVTPH2PS       Y10, Z10
 	VCVTPH2PS       Y11, Z11
 	VPXORD          Z9, Z11, Z11
-	VMOVDQU32       (SI)(R8*1), Z13
+	VMOVDQU32       (DX)(SI*1), Z13
 	VCVTDQ2PS       Z12, Z12
 	VMULPS          Z13, Z10, Z10
 	VFMADD231PS     Z10, Z12, Z1
-	VMOVDQU32       (DI)(R8*1), Z10
+	VMOVDQU32       (BX)(SI*1), Z10
 	VCVTDQ2PS       Z10, Z10
 	VMULPS          Z13, Z10, Z10
 	VFNMADD231PS    Z10, Z11, Z1
-	ADDQ            $+384, R9
-	ADDQ            $+64, R8
-	JMP             group
+	ADDQ            $+384, DI
+	ADDQ            $+64, SI
+	CMPQ            SI, AX
+	JL              group
 
 rest:
-	CMPQ R10, $0x00
+	CMPQ R8, $0x00
 	JE   done
-	CMPQ R9, (SP)
+	CMPQ DI, (SP)
 	JLS  inPlace
-	MOVQ R10, R11
-	LEAQ 8(SP), R12
+	MOVQ R8, R9
+	LEAQ 8(SP), R10
 
 copy:
-	MOVL      (R9), R13
-	MOVL      R13, (R12)
-	ADDQ      $+4, R9
-	ADDQ      $+4, R12
-	MOVL      (R9), R13
-	MOVL      R13, (R12)
-	ADDQ      $+4, R9
-	ADDQ      $+4, R12
-	VMOVDQU32 (R9), X10
-	VMOVDQU32 X10, (R12)
-	ADDQ      $+16, R9
-	ADDQ      $+16, R12
-	SUBQ      $+1, R11
+	MOVL      (DI), R11
+	MOVL      R11, (R10)
+	ADDQ      $+4, DI
+	ADDQ      $+4, R10
+	MOVL      (DI), R11
+	MOVL      R11, (R10)
+	ADDQ      $+4, DI
+	ADDQ      $+4, R10
+	VMOVDQU32 (DI), X10
+	VMOVDQU32 X10, (R10)
+	ADDQ      $+16, DI
+	ADDQ      $+16, R10
+	SUBQ      $+1, R9
 	JG        copy
-	LEAQ      8(SP), R9
+	LEAQ      8(SP), DI
 
 inPlace:
-	LEAQ            (BX)(R8*8), R11
-	VBROADCASTI32X4 8(R9), Z10
-	VBROADCASTI32X4 32(R9), K1, Z10
+	LEAQ            (CX)(SI*8), R9
+	VBROADCASTI32X4 8(DI), Z10
+	VBROADCASTI32X4 32(DI), K1, Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
-	MOVL            4(R9), R12
-	MOVL            28(R9), R13
-	SHLQ            $0x20, R13
-	ORQ             R12, R13
-	KMOVQ           R13, K2
+	MOVL            4(DI), R10
+	MOVL            28(DI), R11
+	SHLQ            $0x20, R11
+	ORQ             R10, R11
+	KMOVQ           R11, K2
 	VPADDB          Z4, Z10, K2, Z10
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        (R11), Z10, Z11
-	VBROADCASTI32X4 56(R9), Z10
-	VBROADCASTI32X4 80(R9), K1, Z10
+	VPDPBUSD        (R9), Z10, Z11
+	VBROADCASTI32X4 56(DI), Z10
+	VBROADCASTI32X4 80(DI), K1, Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
-	MOVL            52(R9), R12
-	MOVL            76(R9), R13
-	SHLQ            $0x20, R13
-	ORQ             R12, R13
-	KMOVQ           R13, K2
+	MOVL            52(DI), R10
+	MOVL            76(DI), R11
+	SHLQ            $0x20, R11
+	ORQ             R10, R11
+	KMOVQ           R11, K2
 	VPADDB          Z4, Z10, K2, Z10
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        64(R11), Z10, Z12
+	VPDPBUSD        64(R9), Z10, Z12
 	VPACKSSDW       Z12, Z11, Z10
 	VPMADDWD        Z5, Z10, Z10
-	VBROADCASTI32X4 104(R9), Z11
-	VBROADCASTI32X4 128(R9), K1, Z11
+	VBROADCASTI32X4 104(DI), Z11
+	VBROADCASTI32X4 128(DI), K1, Z11
 	VPSRLVD         Z2, Z11, Z11
 	VPANDD          Z3, Z11, Z11
-	MOVL            100(R9), R12
-	MOVL            124(R9), R13
-	SHLQ            $0x20, R13
-	ORQ             R12, R13
-	KMOVQ           R13, K2
+	MOVL            100(DI), R10
+	MOVL            124(DI), R11
+	SHLQ            $0x20, R11
+	ORQ             R10, R11
+	KMOVQ           R11, K2
 	VPADDB          Z4, Z11, K2, Z11
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        128(R11), Z11, Z12
-	VBROADCASTI32X4 152(R9), Z11
-	VBROADCASTI32X4 176(R9), K1, Z11
+	VPDPBUSD        128(R9), Z11, Z12
+	VBROADCASTI32X4 152(DI), Z11
+	VBROADCASTI32X4 176(DI), K1, Z11
 	VPSRLVD         Z2, Z11, Z11
 	VPANDD          Z3, Z11, Z11
-	MOVL            148(R9), R12
-	MOVL            172(R9), R13
-	SHLQ            $0x20, R13
-	ORQ             R12, R13
-	KMOVQ           R13, K2
+	MOVL            148(DI), R10
+	MOVL            172(DI), R11
+	SHLQ            $0x20, R11
+	ORQ             R10, R11
+	KMOVQ           R11, K2
 	VPADDB          Z4, Z11, K2, Z11
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        192(R11), Z11, Z13
+	VPDPBUSD        192(R9), Z11, Z13
 	VPACKSSDW       Z13, Z12, Z11
 	VPMADDWD        Z5, Z11, Z11
 	VPACKSSDW       Z11, Z10, Z10
 	VPMADDWD        Z5, Z10, Z10
-	VBROADCASTI32X4 200(R9), Z11
-	VBROADCASTI32X4 224(R9), K1, Z11
+	VBROADCASTI32X4 200(DI), Z11
+	VBROADCASTI32X4 224(DI), K1, Z11
 	VPSRLVD         Z2, Z11, Z11
 	VPANDD          Z3, Z11, Z11
-	MOVL            196(R9), R12
-	MOVL            220(R9), R13
-	SHLQ            $0x20, R13
-	ORQ             R12, R13
-	KMOVQ           R13, K2
+	MOVL            196(DI), R10
+	MOVL            220(DI), R11
+	SHLQ            $0x20, R11
+	ORQ             R10, R11
+	KMOVQ           R11, K2
 	VPADDB          Z4, Z11, K2, Z11
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        256(R11), Z11, Z12
-	VBROADCASTI32X4 248(R9), Z11
-	VBROADCASTI32X4 272(R9), K1, Z11
+	VPDPBUSD        256(R9), Z11, Z12
+	VBROADCASTI32X4 248(DI), Z11
+	VBROADCASTI32X4 272(DI), K1, Z11
 	VPSRLVD         Z2, Z11, Z11
 	VPANDD          Z3, Z11, Z11
-	MOVL            244(R9), R12
-	MOVL            268(R9), R13
-	SHLQ            $0x20, R13
-	ORQ             R12, R13
-	KMOVQ           R13, K2
+	MOVL            244(DI), R10
+	MOVL            268(DI), R11
+	SHLQ            $0x20, R11
+	ORQ             R10, R11
+	KMOVQ           R11, K2
 	VPADDB          Z4, Z11, K2, Z11
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        320(R11), Z11, Z13
+	VPDPBUSD        320(R9), Z11, Z13
 	VPACKSSDW       Z13, Z12, Z11
 	VPMADDWD        Z5, Z11, Z11
-	VBROADCASTI32X4 296(R9), Z12
-	VBROADCASTI32X4 320(R9), K1, Z12
+	VBROADCASTI32X4 296(DI), Z12
+	VBROADCASTI32X4 320(DI), K1, Z12
 	VPSRLVD         Z2, Z12, Z12
 	VPANDD          Z3, Z12, Z12
-	MOVL            292(R9), R12
-	MOVL            316(R9), R13
-	SHLQ            $0x20, R13
-	ORQ             R12, R13
-	KMOVQ           R13, K2
+	MOVL            292(DI), R10
+	MOVL            316(DI), R11
+	SHLQ            $0x20, R11
+	ORQ             R10, R11
+	KMOVQ           R11, K2
 	VPADDB          Z4, Z12, K2, Z12
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        384(R11), Z12, Z13
-	VBROADCASTI32X4 344(R9), Z12
-	VBROADCASTI32X4 368(R9), K1, Z12
+	VPDPBUSD        384(R9), Z12, Z13
+	VBROADCASTI32X4 344(DI), Z12
+	VBROADCASTI32X4 368(DI), K1, Z12
 	VPSRLVD         Z2, Z12, Z12
 	VPANDD          Z3, Z12, Z12
-	MOVL            340(R9), R12
-	MOVL            364(R9), R13
-	SHLQ            $0x20, R13
-	ORQ             R12, R13
-	KMOVQ           R13, K2
+	MOVL            340(DI), R10
+	MOVL            364(DI), R11
+	SHLQ            $0x20, R11
+	ORQ             R10, R11
+	KMOVQ           R11, K2
 	VPADDB          Z4, Z12, K2, Z12
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        448(R11), Z12, Z14
+	VPDPBUSD        448(R9), Z12, Z14
 	VPACKSSDW       Z14, Z13, Z12
 	VPMADDWD        Z5, Z12, Z12
 	VPACKSSDW       Z12, Z11, Z11
@@ -340,28 +339,29 @@ inPlace:
 	VPERMT2D        Z11, Z6, Z12
 	VPERMT2D        Z11, Z7, Z10
 	VPADDD          Z10, Z12, Z12
-	VPERMW          (R9), Z8, Z10
-	VPERMW          72(R9), Z8, K3, Z10
-	VPERMW          144(R9), Z8, K4, Z10
-	VPERMW          216(R9), Z8, K5, Z10
-	VPERMW          288(R9), Z8, K6, Z10
-	VPERMW          320(R9), Z8, K7, Z10
+	VPERMW          (DI), Z8, Z10
+	VPERMW          72(DI), Z8, K3, Z10
+	VPERMW          144(DI), Z8, K4, Z10
+	VPERMW          216(DI), Z8, K5, Z10
+	VPERMW          288(DI), Z8, K6, Z10
+	VPERMW          320(DI), Z8, K7, Z10
 	VEXTRACTI64X4   $0x01, Z10, Y11
 	VCVTPH2PS       Y10, Z10
 	VCVTPH2PS       Y11, Z11
 	VPXORD          Z9, Z11, Z11
 	VPANDD          Z0, Z10, Z10
 	VPANDD          Z0, Z11, Z11
-	VMOVDQU32       (SI)(R8*1), Z13
+	VMOVDQU32       (DX)(SI*1), Z13
 	VCVTDQ2PS       Z12, Z12
 	VMULPS          Z13, Z10, Z10
 	VFMADD231PS     Z10, Z12, Z1
-	VMOVDQU32       (DI)(R8*1), Z10
+	VMOVDQU32       (BX)(SI*1), Z10
 	VCVTDQ2PS       Z10, Z10
 	VMULPS          Z13, Z10, Z10
 	VFNMADD231PS    Z10, Z11, Z1
 
 done:
+	MOVQ          dst+0(FP), SI
 	VPERMILPS     $0x4e, Z1, Z10
 	VADDPS        Z1, Z10, Z10
 	VPERMILPS     $0xb1, Z10, Z1
@@ -370,9 +370,10 @@ done:
 	VADDPS        Z10, Z1, Z1
 	VEXTRACTI32X4 $0x02, Z1, X10
 	VADDPS        X1, X10, X10
-	VMOVSS        X10, (AX)
-	ADDQ          $0x04, AX
-	ADDQ          stride+16(FP), CX
+	VMOVSS        X10, (SI)
+	ADDQ          $0x04, dst+0(FP)
+	MOVQ          stride+16(FP), SI
+	ADDQ          SI, w+8(FP)
 	DECQ          n+24(FP)
 	JG            row
 	VZEROUPPER
@@ -387,18 +388,18 @@ constants:
 	VMOVDQU32 constant7<>+0(SB), Z7
 	VMOVDQU32 constant8<>+0(SB), Z3
 	VMOVDQU32 constant9<>+0(SB), Z4
-	MOVL      $0x0000ff00, R8
-	KMOVD     R8, K1
-	MOVL      $0x00380038, R8
-	KMOVD     R8, K3
-	MOVL      $0x01c001c0, R8
-	KMOVD     R8, K4
-	MOVL      $0x0e000e00, R8
-	KMOVD     R8, K5
-	MOVL      $0x70007000, R8
-	KMOVD     R8, K6
-	MOVL      $0x80008000, R8
-	KMOVD     R8, K7
+	MOVL      $0x0000ff00, SI
+	KMOVD     SI, K1
+	MOVL      $0x00380038, SI
+	KMOVD     SI, K3
+	MOVL      $0x01c001c0, SI
+	KMOVD     SI, K4
+	MOVL      $0x0e000e00, SI
+	KMOVD     SI, K5
+	MOVL      $0x70007000, SI
+	KMOVD     SI, K6
+	MOVL      $0x80008000, SI
+	KMOVD     SI, K7
 	JMP       begin
 
 DATA constant0<>+0(SB)/8, $0xffffffffffffffff
@@ -725,26 +726,24 @@ GLOBL constant15<>(SB), RODATA|NOPTR, $64
 // func q5_1RowAVX2(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 // Requires: AVX, AVX2, F16C, FMA3, MMX+
 TEXT ·q5_1RowAVX2(SB), NOSPLIT, $200-72
-	MOVQ    dst+0(FP), AX
-	MOVQ    w+8(FP), CX
-	MOVQ    blocks+64(FP), DX
-	MOVQ    q+32(FP), BX
-	MOVQ    d+40(FP), SI
-	MOVQ    s+48(FP), DI
-	MOVQ    half+56(FP), R8
-	MOVQ    w+8(FP), R8
-	MOVQ    stride+16(FP), R9
-	IMULQ   n+24(FP), R9
-	ADDQ    R9, R8
-	SUBQ    $+192, R8
-	MOVQ    R8, (SP)
-	MOVQ    DX, R10
-	ANDQ    $+7, R10
-	LEAQ    constant16<>+0(SB), R8
-	SHLQ    $0x02, R10
-	SUBQ    R10, R8
-	VMOVDQU 32(R8), Y0
-	SHRQ    $0x02, R10
+	MOVQ    blocks+64(FP), AX
+	MOVQ    q+32(FP), CX
+	MOVQ    d+40(FP), DX
+	MOVQ    s+48(FP), BX
+	MOVQ    half+56(FP), SI
+	MOVQ    w+8(FP), SI
+	MOVQ    stride+16(FP), DI
+	IMULQ   n+24(FP), DI
+	ADDQ    DI, SI
+	SUBQ    $+192, SI
+	MOVQ    SI, (SP)
+	MOVQ    AX, R8
+	ANDQ    $+7, R8
+	LEAQ    constant16<>+0(SB), SI
+	SHLQ    $0x02, R8
+	SUBQ    R8, SI
+	VMOVDQU 32(SI), Y0
+	SHRQ    $0x02, R8
 	VMOVDQU constant1<>+0(SB), Y1
 	VMOVDQU Y1, 8(SP)
 	VMOVDQU Y1, 40(SP)
@@ -752,116 +751,116 @@ TEXT ·q5_1RowAVX2(SB), NOSPLIT, $200-72
 	VMOVDQU Y1, 104(SP)
 	VMOVDQU Y1, 136(SP)
 	VMOVDQU Y1, 168(SP)
-	ANDQ    $-8, DX
-	SHLQ    $0x02, DX
+	ANDQ    $-8, AX
+	SHLQ    $0x02, AX
 
 row:
 	VPXOR Y1, Y1, Y1
-	MOVQ  CX, R9
-	XORQ  R8, R8
+	MOVQ  w+8(FP), DI
+	XORQ  SI, SI
+	CMPQ  SI, AX
+	JGE   rest
 
 group:
-	CMPQ           R8, DX
-	JGE            rest
-	PREFETCHT1     8192(R9)
-	PREFETCHT0     3072(R9)
-	PREFETCHT1     8256(R9)
-	PREFETCHT0     3136(R9)
-	PREFETCHT1     8320(R9)
-	PREFETCHT0     3200(R9)
-	LEAQ           (BX)(R8*8), R11
-	VBROADCASTI128 8(R9), Y2
+	PREFETCHT1     8192(DI)
+	PREFETCHT0     3072(DI)
+	PREFETCHT1     8256(DI)
+	PREFETCHT0     3136(DI)
+	PREFETCHT1     8320(DI)
+	PREFETCHT0     3200(DI)
+	LEAQ           (CX)(SI*8), R9
+	VBROADCASTI128 8(DI), Y2
 	VPSRLVD        constant17<>+0(SB), Y2, Y2
 	VPAND          constant18<>+0(SB), Y2, Y2
-	VPBROADCASTD   4(R9), Y3
+	VPBROADCASTD   4(DI), Y3
 	VPSHUFB        constant19<>+0(SB), Y3, Y3
 	VPAND          constant20<>+0(SB), Y3, Y3
 	VPCMPEQB       constant20<>+0(SB), Y3, Y3
 	VPAND          constant21<>+0(SB), Y3, Y3
 	VPOR           Y3, Y2, Y2
-	VPMADDUBSW     (R11), Y2, Y2
-	VBROADCASTI128 32(R9), Y3
+	VPMADDUBSW     (R9), Y2, Y2
+	VBROADCASTI128 32(DI), Y3
 	VPSRLVD        constant17<>+0(SB), Y3, Y3
 	VPAND          constant18<>+0(SB), Y3, Y3
-	VPBROADCASTD   28(R9), Y4
+	VPBROADCASTD   28(DI), Y4
 	VPSHUFB        constant19<>+0(SB), Y4, Y4
 	VPAND          constant20<>+0(SB), Y4, Y4
 	VPCMPEQB       constant20<>+0(SB), Y4, Y4
 	VPAND          constant21<>+0(SB), Y4, Y4
 	VPOR           Y4, Y3, Y3
-	VPMADDUBSW     32(R11), Y3, Y3
+	VPMADDUBSW     32(R9), Y3, Y3
 	VPUNPCKLDQ     Y3, Y2, Y4
 	VPUNPCKHDQ     Y3, Y2, Y2
 	VPADDW         Y4, Y2, Y2
-	VBROADCASTI128 56(R9), Y3
+	VBROADCASTI128 56(DI), Y3
 	VPSRLVD        constant17<>+0(SB), Y3, Y3
 	VPAND          constant18<>+0(SB), Y3, Y3
-	VPBROADCASTD   52(R9), Y4
+	VPBROADCASTD   52(DI), Y4
 	VPSHUFB        constant19<>+0(SB), Y4, Y4
 	VPAND          constant20<>+0(SB), Y4, Y4
 	VPCMPEQB       constant20<>+0(SB), Y4, Y4
 	VPAND          constant21<>+0(SB), Y4, Y4
 	VPOR           Y4, Y3, Y3
-	VPMADDUBSW     64(R11), Y3, Y3
-	VBROADCASTI128 80(R9), Y4
+	VPMADDUBSW     64(R9), Y3, Y3
+	VBROADCASTI128 80(DI), Y4
 	VPSRLVD        constant17<>+0(SB), Y4, Y4
 	VPAND          constant18<>+0(SB), Y4, Y4
-	VPBROADCASTD   76(R9), Y5
+	VPBROADCASTD   76(DI), Y5
 	VPSHUFB        constant19<>+0(SB), Y5, Y5
 	VPAND          constant20<>+0(SB), Y5, Y5
 	VPCMPEQB       constant20<>+0(SB), Y5, Y5
 	VPAND          constant21<>+0(SB), Y5, Y5
 	VPOR           Y5, Y4, Y4
-	VPMADDUBSW     96(R11), Y4, Y4
+	VPMADDUBSW     96(R9), Y4, Y4
 	VPUNPCKLDQ     Y4, Y3, Y5
 	VPUNPCKHDQ     Y4, Y3, Y3
 	VPADDW         Y5, Y3, Y3
 	VPUNPCKLQDQ    Y3, Y2, Y4
 	VPUNPCKHQDQ    Y3, Y2, Y2
 	VPADDW         Y4, Y2, Y2
-	VBROADCASTI128 104(R9), Y3
+	VBROADCASTI128 104(DI), Y3
 	VPSRLVD        constant17<>+0(SB), Y3, Y3
 	VPAND          constant18<>+0(SB), Y3, Y3
-	VPBROADCASTD   100(R9), Y4
+	VPBROADCASTD   100(DI), Y4
 	VPSHUFB        constant19<>+0(SB), Y4, Y4
 	VPAND          constant20<>+0(SB), Y4, Y4
 	VPCMPEQB       constant20<>+0(SB), Y4, Y4
 	VPAND          constant21<>+0(SB), Y4, Y4
 	VPOR           Y4, Y3, Y3
-	VPMADDUBSW     128(R11), Y3, Y3
-	VBROADCASTI128 128(R9), Y4
+	VPMADDUBSW     128(R9), Y3, Y3
+	VBROADCASTI128 128(DI), Y4
 	VPSRLVD        constant17<>+0(SB), Y4, Y4
 	VPAND          constant18<>+0(SB), Y4, Y4
-	VPBROADCASTD   124(R9), Y5
+	VPBROADCASTD   124(DI), Y5
 	VPSHUFB        constant19<>+0(SB), Y5, Y5
 	VPAND          constant20<>+0(SB), Y5, Y5
 	VPCMPEQB       constant20<>+0(SB), Y5, Y5
 	VPAND          constant21<>+0(SB), Y5, Y5
 	VPOR           Y5, Y4, Y4
-	VPMADDUBSW     160(R11), Y4, Y4
+	VPMADDUBSW     160(R9), Y4, Y4
 	VPUNPCKLDQ     Y4, Y3, Y5
 	VPUNPCKHDQ     Y4, Y3, Y3
 	VPADDW         Y5, Y3, Y3
-	VBROADCASTI128 152(R9), Y4
+	VBROADCASTI128 152(DI), Y4
 	VPSRLVD        constant17<>+0(SB), Y4, Y4
 	VPAND          constant18<>+0(SB), Y4, Y4
-	VPBROADCASTD   148(R9), Y5
+	VPBROADCASTD   148(DI), Y5
 	VPSHUFB        constant19<>+0(SB), Y5, Y5
 	VPAND          constant20<>+0(SB), Y5, Y5
 	VPCMPEQB       constant20<>+0(SB), Y5, Y5
 	VPAND          constant21<>+0(SB), Y5, Y5
 	VPOR           Y5, Y4, Y4
-	VPMADDUBSW     192(R11), Y4, Y4
-	VBROADCASTI128 176(R9), Y5
+	VPMADDUBSW     192(R9), Y4, Y4
+	VBROADCASTI128 176(DI), Y5
 	VPSRLVD        constant17<>+0(SB), Y5, Y5
 	VPAND          constant18<>+0(SB), Y5, Y5
-	VPBROADCASTD   172(R9), Y6
+	VPBROADCASTD   172(DI), Y6
 	VPSHUFB        constant19<>+0(SB), Y6, Y6
 	VPAND          constant20<>+0(SB), Y6, Y6
 	VPCMPEQB       constant20<>+0(SB), Y6, Y6
 	VPAND          constant21<>+0(SB), Y6, Y6
 	VPOR           Y6, Y5, Y5
-	VPMADDUBSW     224(R11), Y5, Y5
+	VPMADDUBSW     224(R9), Y5, Y5
 	VPUNPCKLDQ     Y5, Y4, Y6
 	VPUNPCKHDQ     Y5, Y4, Y4
 	VPADDW         Y6, Y4, Y4
@@ -873,150 +872,151 @@ group:
 	VPERM2I128     $0x20, Y3, Y2, Y4
 	VPERM2I128     $0x31, Y3, Y2, Y2
 	VPADDD         Y2, Y4, Y4
-	VMOVD          (R9), X2
-	VPINSRD        $0x01, 24(R9), X2, X2
-	VPINSRD        $0x02, 96(R9), X2, X2
-	VPINSRD        $0x03, 120(R9), X2, X2
+	VMOVD          (DI), X2
+	VPINSRD        $0x01, 24(DI), X2, X2
+	VPINSRD        $0x02, 96(DI), X2, X2
+	VPINSRD        $0x03, 120(DI), X2, X2
 	VCVTPH2PS      X2, Y3
-	VMOVD          48(R9), X2
-	VPINSRD        $0x01, 72(R9), X2, X2
-	VPINSRD        $0x02, 144(R9), X2, X2
-	VPINSRD        $0x03, 168(R9), X2, X2
+	VMOVD          48(DI), X2
+	VPINSRD        $0x01, 72(DI), X2, X2
+	VPINSRD        $0x02, 144(DI), X2, X2
+	VPINSRD        $0x03, 168(DI), X2, X2
 	VCVTPH2PS      X2, Y5
 	VSHUFPS        $0x88, Y5, Y3, Y2
 	VSHUFPS        $0xdd, Y5, Y3, Y3
 	VPXOR          constant23<>+0(SB), Y3, Y3
-	VMOVDQU        (SI)(R8*1), Y5
+	VMOVDQU        (DX)(SI*1), Y5
 	VCVTDQ2PS      Y4, Y4
 	VMULPS         Y5, Y2, Y2
 	VFMADD231PS    Y2, Y4, Y1
-	VMOVDQU        (DI)(R8*1), Y2
+	VMOVDQU        (BX)(SI*1), Y2
 	VCVTDQ2PS      Y2, Y2
 	VMULPS         Y5, Y2, Y2
 	VFNMADD231PS   Y2, Y3, Y1
-	ADDQ           $+192, R9
-	ADDQ           $+32, R8
-	JMP            group
+	ADDQ           $+192, DI
+	ADDQ           $+32, SI
+	CMPQ           SI, AX
+	JL             group
 
 rest:
-	CMPQ R10, $0x00
+	CMPQ R8, $0x00
 	JE   done
-	CMPQ R9, (SP)
+	CMPQ DI, (SP)
 	JLS  inPlace
-	MOVQ R10, R11
-	LEAQ 8(SP), R12
+	MOVQ R8, R9
+	LEAQ 8(SP), R10
 
 copy:
-	MOVL    (R9), R13
-	MOVL    R13, (R12)
-	ADDQ    $+4, R9
-	ADDQ    $+4, R12
-	MOVL    (R9), R13
-	MOVL    R13, (R12)
-	ADDQ    $+4, R9
-	ADDQ    $+4, R12
-	VMOVDQU (R9), X2
-	VMOVDQU X2, (R12)
-	ADDQ    $+16, R9
-	ADDQ    $+16, R12
-	SUBQ    $+1, R11
+	MOVL    (DI), R11
+	MOVL    R11, (R10)
+	ADDQ    $+4, DI
+	ADDQ    $+4, R10
+	MOVL    (DI), R11
+	MOVL    R11, (R10)
+	ADDQ    $+4, DI
+	ADDQ    $+4, R10
+	VMOVDQU (DI), X2
+	VMOVDQU X2, (R10)
+	ADDQ    $+16, DI
+	ADDQ    $+16, R10
+	SUBQ    $+1, R9
 	JG      copy
-	LEAQ    8(SP), R9
+	LEAQ    8(SP), DI
 
 inPlace:
-	LEAQ           (BX)(R8*8), R11
-	VBROADCASTI128 8(R9), Y2
+	LEAQ           (CX)(SI*8), R9
+	VBROADCASTI128 8(DI), Y2
 	VPSRLVD        constant17<>+0(SB), Y2, Y2
 	VPAND          constant18<>+0(SB), Y2, Y2
-	VPBROADCASTD   4(R9), Y3
+	VPBROADCASTD   4(DI), Y3
 	VPSHUFB        constant19<>+0(SB), Y3, Y3
 	VPAND          constant20<>+0(SB), Y3, Y3
 	VPCMPEQB       constant20<>+0(SB), Y3, Y3
 	VPAND          constant21<>+0(SB), Y3, Y3
 	VPOR           Y3, Y2, Y2
-	VPMADDUBSW     (R11), Y2, Y2
-	VBROADCASTI128 32(R9), Y3
+	VPMADDUBSW     (R9), Y2, Y2
+	VBROADCASTI128 32(DI), Y3
 	VPSRLVD        constant17<>+0(SB), Y3, Y3
 	VPAND          constant18<>+0(SB), Y3, Y3
-	VPBROADCASTD   28(R9), Y4
+	VPBROADCASTD   28(DI), Y4
 	VPSHUFB        constant19<>+0(SB), Y4, Y4
 	VPAND          constant20<>+0(SB), Y4, Y4
 	VPCMPEQB       constant20<>+0(SB), Y4, Y4
 	VPAND          constant21<>+0(SB), Y4, Y4
 	VPOR           Y4, Y3, Y3
-	VPMADDUBSW     32(R11), Y3, Y3
+	VPMADDUBSW     32(R9), Y3, Y3
 	VPUNPCKLDQ     Y3, Y2, Y4
 	VPUNPCKHDQ     Y3, Y2, Y2
 	VPADDW         Y4, Y2, Y2
-	VBROADCASTI128 56(R9), Y3
+	VBROADCASTI128 56(DI), Y3
 	VPSRLVD        constant17<>+0(SB), Y3, Y3
 	VPAND          constant18<>+0(SB), Y3, Y3
-	VPBROADCASTD   52(R9), Y4
+	VPBROADCASTD   52(DI), Y4
 	VPSHUFB        constant19<>+0(SB), Y4, Y4
 	VPAND          constant20<>+0(SB), Y4, Y4
 	VPCMPEQB       constant20<>+0(SB), Y4, Y4
 	VPAND          constant21<>+0(SB), Y4, Y4
 	VPOR           Y4, Y3, Y3
-	VPMADDUBSW     64(R11), Y3, Y3
-	VBROADCASTI128 80(R9), Y4
+	VPMADDUBSW     64(R9), Y3, Y3
+	VBROADCASTI128 80(DI), Y4
 	VPSRLVD        constant17<>+0(SB), Y4, Y4
 	VPAND          constant18<>+0(SB), Y4, Y4
-	VPBROADCASTD   76(R9), Y5
+	VPBROADCASTD   76(DI), Y5
 	VPSHUFB        constant19<>+0(SB), Y5, Y5
 	VPAND          constant20<>+0(SB), Y5, Y5
 	VPCMPEQB       constant20<>+0(SB), Y5, Y5
 	VPAND          constant21<>+0(SB), Y5, Y5
 	VPOR           Y5, Y4, Y4
-	VPMADDUBSW     96(R11), Y4, Y4
+	VPMADDUBSW     96(R9), Y4, Y4
 	VPUNPCKLDQ     Y4, Y3, Y5
 	VPUNPCKHDQ     Y4, Y3, Y3
 	VPADDW         Y5, Y3, Y3
 	VPUNPCKLQDQ    Y3, Y2, Y4
 	VPUNPCKHQDQ    Y3, Y2, Y2
 	VPADDW         Y4, Y2, Y2
-	VBROADCASTI128 104(R9), Y3
+	VBROADCASTI128 104(DI), Y3
 	VPSRLVD        constant17<>+0(SB), Y3, Y3
 	VPAND          constant18<>+0(SB), Y3, Y3
-	VPBROADCASTD   100(R9), Y4
+	VPBROADCASTD   100(DI), Y4
 	VPSHUFB        constant19<>+0(SB), Y4, Y4
 	VPAND          constant20<>+0(SB), Y4, Y4
 	VPCMPEQB       constant20<>+0(SB), Y4, Y4
 	VPAND          constant21<>+0(SB), Y4, Y4
 	VPOR           Y4, Y3, Y3
-	VPMADDUBSW     128(R11), Y3, Y3
-	VBROADCASTI128 128(R9), Y4
+	VPMADDUBSW     128(R9), Y3, Y3
+	VBROADCASTI128 128(DI), Y4
 	VPSRLVD        constant17<>+0(SB), Y4, Y4
 	VPAND          constant18<>+0(SB), Y4, Y4
-	VPBROADCASTD   124(R9), Y5
+	VPBROADCASTD   124(DI), Y5
 	VPSHUFB        constant19<>+0(SB), Y5, Y5
 	VPAND          constant20<>+0(SB), Y5, Y5
 	VPCMPEQB       constant20<>+0(SB), Y5, Y5
 	VPAND          constant21<>+0(SB), Y5, Y5
 	VPOR           Y5, Y4, Y4
-	VPMADDUBSW     160(R11), Y4, Y4
+	VPMADDUBSW     160(R9), Y4, Y4
 	VPUNPCKLDQ     Y4, Y3, Y5
 	VPUNPCKHDQ     Y4, Y3, Y3
 	VPADDW         Y5, Y3, Y3
-	VBROADCASTI128 152(R9), Y4
+	VBROADCASTI128 152(DI), Y4
 	VPSRLVD        constant17<>+0(SB), Y4, Y4
 	VPAND          constant18<>+0(SB), Y4, Y4
-	VPBROADCASTD   148(R9), Y5
+	VPBROADCASTD   148(DI), Y5
 	VPSHUFB        constant19<>+0(SB), Y5, Y5
 	VPAND          constant20<>+0(SB), Y5, Y5
 	VPCMPEQB       constant20<>+0(SB), Y5, Y5
 	VPAND          constant21<>+0(SB), Y5, Y5
 	VPOR           Y5, Y4, Y4
-	VPMADDUBSW     192(R11), Y4, Y4
-	VBROADCASTI128 176(R9), Y5
+	VPMADDUBSW     192(R9), Y4, Y4
+	VBROADCASTI128 176(DI), Y5
 	VPSRLVD        constant17<>+0(SB), Y5, Y5
 	VPAND          constant18<>+0(SB), Y5, Y5
-	VPBROADCASTD   172(R9), Y6
+	VPBROADCASTD   172(DI), Y6
 	VPSHUFB        constant19<>+0(SB), Y6, Y6
 	VPAND          constant20<>+0(SB), Y6, Y6
 	VPCMPEQB       constant20<>+0(SB), Y6, Y6
 	VPAND          constant21<>+0(SB), Y6, Y6
 	VPOR           Y6, Y5, Y5
-	VPMADDUBSW     224(R11), Y5, Y5
+	VPMADDUBSW     224(R9), Y5, Y5
 	VPUNPCKLDQ     Y5, Y4, Y6
 	VPUNPCKHDQ     Y5, Y4, Y4
 	VPADDW         Y6, Y4, Y4
@@ -1028,40 +1028,42 @@ inPlace:
 	VPERM2I128     $0x20, Y3, Y2, Y4
 	VPERM2I128     $0x31, Y3, Y2, Y2
 	VPADDD         Y2, Y4, Y4
-	VMOVD          (R9), X2
-	VPINSRD        $0x01, 24(R9), X2, X2
-	VPINSRD        $0x02, 96(R9), X2, X2
-	VPINSRD        $0x03, 120(R9), X2, X2
+	VMOVD          (DI), X2
+	VPINSRD        $0x01, 24(DI), X2, X2
+	VPINSRD        $0x02, 96(DI), X2, X2
+	VPINSRD        $0x03, 120(DI), X2, X2
 	VCVTPH2PS      X2, Y3
-	VMOVD          48(R9), X2
-	VPINSRD        $0x01, 72(R9), X2, X2
-	VPINSRD        $0x02, 144(R9), X2, X2
-	VPINSRD        $0x03, 168(R9), X2, X2
+	VMOVD          48(DI), X2
+	VPINSRD        $0x01, 72(DI), X2, X2
+	VPINSRD        $0x02, 144(DI), X2, X2
+	VPINSRD        $0x03, 168(DI), X2, X2
 	VCVTPH2PS      X2, Y5
 	VSHUFPS        $0x88, Y5, Y3, Y2
 	VSHUFPS        $0xdd, Y5, Y3, Y3
 	VPXOR          constant23<>+0(SB), Y3, Y3
 	VPAND          Y0, Y2, Y2
 	VPAND          Y0, Y3, Y3
-	VMOVDQU        (SI)(R8*1), Y5
+	VMOVDQU        (DX)(SI*1), Y5
 	VCVTDQ2PS      Y4, Y4
 	VMULPS         Y5, Y2, Y2
 	VFMADD231PS    Y2, Y4, Y1
-	VMOVDQU        (DI)(R8*1), Y2
+	VMOVDQU        (BX)(SI*1), Y2
 	VCVTDQ2PS      Y2, Y2
 	VMULPS         Y5, Y2, Y2
 	VFNMADD231PS   Y2, Y3, Y1
 
 done:
+	MOVQ         dst+0(FP), SI
 	VPERMILPS    $0x4e, Y1, Y2
 	VADDPS       Y1, Y2, Y2
 	VPERMILPS    $0xb1, Y2, Y1
 	VADDPS       Y1, Y2, Y2
 	VEXTRACTI128 $0x01, Y2, X1
 	VADDPS       X2, X1, X1
-	VMOVSS       X1, (AX)
-	ADDQ         $0x04, AX
-	ADDQ         stride+16(FP), CX
+	VMOVSS       X1, (SI)
+	ADDQ         $0x04, dst+0(FP)
+	MOVQ         stride+16(FP), SI
+	ADDQ         SI, w+8(FP)
 	DECQ         n+24(FP)
 	JG           row
 	VZEROUPPER

@@ -7,29 +7,27 @@
 // func q5_kRowAVX512(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 // Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VL, AVX512VNNI, MMX+
 TEXT ·q5_kRowAVX512(SB), NOSPLIT, $360-72
-	MOVQ dst+0(FP), AX
-	MOVQ w+8(FP), CX
-	MOVQ blocks+64(FP), DX
-	MOVQ q+32(FP), BX
-	MOVQ d+40(FP), SI
-	MOVQ s+48(FP), DI
-	MOVQ half+56(FP), R8
+	MOVQ blocks+64(FP), AX
+	MOVQ q+32(FP), CX
+	MOVQ d+40(FP), DX
+	MOVQ s+48(FP), BX
+	MOVQ half+56(FP), SI
 	JMP  constants
 
 begin:
-	MOVQ      w+8(FP), R8
-	MOVQ      stride+16(FP), R9
-	IMULQ     n+24(FP), R9
-	ADDQ      R9, R8
-	SUBQ      $+352, R8
-	MOVQ      R8, (SP)
-	MOVQ      DX, R10
-	ANDQ      $+15, R10
-	LEAQ      constant0<>+0(SB), R8
-	SHLQ      $0x02, R10
-	SUBQ      R10, R8
-	VMOVDQU32 64(R8), Z0
-	SHRQ      $0x02, R10
+	MOVQ      w+8(FP), SI
+	MOVQ      stride+16(FP), DI
+	IMULQ     n+24(FP), DI
+	ADDQ      DI, SI
+	SUBQ      $+352, SI
+	MOVQ      SI, (SP)
+	MOVQ      AX, R8
+	ANDQ      $+15, R8
+	LEAQ      constant0<>+0(SB), SI
+	SHLQ      $0x02, R8
+	SUBQ      R8, SI
+	VMOVDQU32 64(SI), Z0
+	SHRQ      $0x02, R8
 	VMOVDQU32 constant1<>+0(SB), Y1
 	VMOVDQU32 Y1, 8(SP)
 	VMOVDQU32 Y1, 40(SP)
@@ -42,102 +40,102 @@ begin:
 	VMOVDQU32 Y1, 264(SP)
 	VMOVDQU32 Y1, 296(SP)
 	VMOVDQU32 Y1, 328(SP)
-	ANDQ      $-16, DX
-	SHLQ      $0x02, DX
+	ANDQ      $-16, AX
+	SHLQ      $0x02, AX
 
 row:
 	VPXORD Z1, Z1, Z1
-	MOVQ   CX, R9
-	XORQ   R8, R8
+	MOVQ   w+8(FP), DI
+	XORQ   SI, SI
+	CMPQ   SI, AX
+	JGE    rest
 
 group:
-	CMPQ            R8, DX
-	JGE             rest
-	PREFETCHT1      8192(R9)
-	PREFETCHT0      3072(R9)
-	PREFETCHT1      8256(R9)
-	PREFETCHT0      3136(R9)
-	PREFETCHT1      8320(R9)
-	PREFETCHT0      3200(R9)
-	PREFETCHT1      8384(R9)
-	PREFETCHT0      3264(R9)
-	PREFETCHT1      8448(R9)
-	PREFETCHT0      3328(R9)
-	PREFETCHT1      8512(R9)
-	PREFETCHT0      3392(R9)
-	LEAQ            (BX)(R8*8), R11
-	VBROADCASTI64X4 48(R9), Z14
+	PREFETCHT1      8192(DI)
+	PREFETCHT0      3072(DI)
+	PREFETCHT1      8256(DI)
+	PREFETCHT0      3136(DI)
+	PREFETCHT1      8320(DI)
+	PREFETCHT0      3200(DI)
+	PREFETCHT1      8384(DI)
+	PREFETCHT0      3264(DI)
+	PREFETCHT1      8448(DI)
+	PREFETCHT0      3328(DI)
+	PREFETCHT1      8512(DI)
+	PREFETCHT0      3392(DI)
+	LEAQ            (CX)(SI*8), R9
+	VBROADCASTI64X4 48(DI), Z14
 	VPSRLVD         Z2, Z14, Z14
 	VPANDD          Z3, Z14, Z14
-	VBROADCASTI64X4 16(R9), Z15
+	VBROADCASTI64X4 16(DI), Z15
 	VPROLVD         Z4, Z15, Z15
 	VPTERNLOGD      $0xf8, Z5, Z15, Z14
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        (R11), Z14, Z15
-	VBROADCASTI64X4 80(R9), Z14
+	VPDPBUSD        (R9), Z14, Z15
+	VBROADCASTI64X4 80(DI), Z14
 	VPSRLVD         Z2, Z14, Z14
 	VPANDD          Z3, Z14, Z14
-	VBROADCASTI64X4 16(R9), Z16
+	VBROADCASTI64X4 16(DI), Z16
 	VPROLVD         Z6, Z16, Z16
 	VPTERNLOGD      $0xf8, Z5, Z16, Z14
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        64(R11), Z14, Z16
+	VPDPBUSD        64(R9), Z14, Z16
 	VPACKSSDW       Z16, Z15, Z14
 	VPMADDWD        Z7, Z14, Z14
-	VBROADCASTI64X4 112(R9), Z15
+	VBROADCASTI64X4 112(DI), Z15
 	VPSRLVD         Z2, Z15, Z15
 	VPANDD          Z3, Z15, Z15
-	VBROADCASTI64X4 16(R9), Z16
+	VBROADCASTI64X4 16(DI), Z16
 	VPROLVD         Z8, Z16, Z16
 	VPTERNLOGD      $0xf8, Z5, Z16, Z15
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        128(R11), Z15, Z16
-	VBROADCASTI64X4 144(R9), Z15
+	VPDPBUSD        128(R9), Z15, Z16
+	VBROADCASTI64X4 144(DI), Z15
 	VPSRLVD         Z2, Z15, Z15
 	VPANDD          Z3, Z15, Z15
-	VBROADCASTI64X4 16(R9), Z17
+	VBROADCASTI64X4 16(DI), Z17
 	VPROLVD         Z9, Z17, Z17
 	VPTERNLOGD      $0xf8, Z5, Z17, Z15
 	VPXORD          Z17, Z17, Z17
-	VPDPBUSD        192(R11), Z15, Z17
+	VPDPBUSD        192(R9), Z15, Z17
 	VPACKSSDW       Z17, Z16, Z15
 	VPMADDWD        Z7, Z15, Z15
 	VPACKSSDW       Z15, Z14, Z14
 	VPMADDWD        Z7, Z14, Z14
-	VBROADCASTI64X4 224(R9), Z15
+	VBROADCASTI64X4 224(DI), Z15
 	VPSRLVD         Z2, Z15, Z15
 	VPANDD          Z3, Z15, Z15
-	VBROADCASTI64X4 192(R9), Z16
+	VBROADCASTI64X4 192(DI), Z16
 	VPROLVD         Z4, Z16, Z16
 	VPTERNLOGD      $0xf8, Z5, Z16, Z15
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        256(R11), Z15, Z16
-	VBROADCASTI64X4 256(R9), Z15
+	VPDPBUSD        256(R9), Z15, Z16
+	VBROADCASTI64X4 256(DI), Z15
 	VPSRLVD         Z2, Z15, Z15
 	VPANDD          Z3, Z15, Z15
-	VBROADCASTI64X4 192(R9), Z17
+	VBROADCASTI64X4 192(DI), Z17
 	VPROLVD         Z6, Z17, Z17
 	VPTERNLOGD      $0xf8, Z5, Z17, Z15
 	VPXORD          Z17, Z17, Z17
-	VPDPBUSD        320(R11), Z15, Z17
+	VPDPBUSD        320(R9), Z15, Z17
 	VPACKSSDW       Z17, Z16, Z15
 	VPMADDWD        Z7, Z15, Z15
-	VBROADCASTI64X4 288(R9), Z16
+	VBROADCASTI64X4 288(DI), Z16
 	VPSRLVD         Z2, Z16, Z16
 	VPANDD          Z3, Z16, Z16
-	VBROADCASTI64X4 192(R9), Z17
+	VBROADCASTI64X4 192(DI), Z17
 	VPROLVD         Z8, Z17, Z17
 	VPTERNLOGD      $0xf8, Z5, Z17, Z16
 	VPXORD          Z17, Z17, Z17
-	VPDPBUSD        384(R11), Z16, Z17
-	VBROADCASTI64X4 320(R9), Z16
+	VPDPBUSD        384(R9), Z16, Z17
+	VBROADCASTI64X4 320(DI), Z16
 	VPSRLVD         Z2, Z16, Z16
 	VPANDD          Z3, Z16, Z16
-	VBROADCASTI64X4 192(R9), Z18
+	VBROADCASTI64X4 192(DI), Z18
 	VPROLVD         Z9, Z18, Z18
 	VPTERNLOGD      $0xf8, Z5, Z18, Z16
 	VPXORD          Z18, Z18, Z18
-	VPDPBUSD        448(R11), Z16, Z18
+	VPDPBUSD        448(R9), Z16, Z18
 	VPACKSSDW       Z18, Z17, Z16
 	VPMADDWD        Z7, Z16, Z16
 	VPACKSSDW       Z16, Z15, Z15
@@ -146,8 +144,8 @@ group:
 	VPERMT2D        Z15, Z10, Z16
 	VPERMT2D        Z15, Z11, Z14
 	VPADDD          Z14, Z16, Z16
-	VBROADCASTI32X4 (R9), Y14
-	VINSERTI32X4    $0x01, 176(R9), Y14, Y14
+	VBROADCASTI32X4 (DI), Y14
+	VINSERTI32X4    $0x01, 176(DI), Y14, Y14
 	VPSHUFD         $0xed, Y14, Y15
 	VPSRLVD         constant2<>+0(SB), Y15, Y15
 	VPANDD          constant3<>+0(SB), Y15, Y17
@@ -166,129 +164,130 @@ group:
 	VCVTDQ2PS       Z17, Z17
 	VMULPS          Z14, Z15, Z15
 	VMULPS          Z18, Z17, Z17
-	VMOVDQU32       (SI)(R8*1), Z14
+	VMOVDQU32       (DX)(SI*1), Z14
 	VCVTDQ2PS       Z16, Z16
 	VMULPS          Z14, Z15, Z15
 	VFMADD231PS     Z15, Z16, Z1
-	VMOVDQU32       (DI)(R8*1), Z15
+	VMOVDQU32       (BX)(SI*1), Z15
 	VCVTDQ2PS       Z15, Z15
 	VMULPS          Z14, Z15, Z15
 	VFNMADD231PS    Z15, Z17, Z1
-	ADDQ            $+352, R9
-	ADDQ            $+64, R8
-	JMP             group
+	ADDQ            $+352, DI
+	ADDQ            $+64, SI
+	CMPQ            SI, AX
+	JL              group
 
 rest:
-	CMPQ R10, $0x00
+	CMPQ R8, $0x00
 	JE   done
-	CMPQ R9, (SP)
+	CMPQ DI, (SP)
 	JLS  inPlace
-	MOVQ R10, R11
-	LEAQ 8(SP), R12
+	MOVQ R8, R9
+	LEAQ 8(SP), R10
 
 copy:
-	VMOVDQU32 (R9), X14
-	VMOVDQU32 X14, (R12)
-	ADDQ      $+16, R9
-	ADDQ      $+16, R12
-	VMOVDQU32 (R9), Y14
-	VMOVDQU32 Y14, (R12)
-	ADDQ      $+32, R9
-	ADDQ      $+32, R12
-	VMOVDQU32 (R9), Y14
-	VMOVDQU32 Y14, (R12)
-	ADDQ      $+32, R9
-	ADDQ      $+32, R12
-	VMOVDQU32 (R9), Y14
-	VMOVDQU32 Y14, (R12)
-	ADDQ      $+32, R9
-	ADDQ      $+32, R12
-	VMOVDQU32 (R9), Y14
-	VMOVDQU32 Y14, (R12)
-	ADDQ      $+32, R9
-	ADDQ      $+32, R12
-	VMOVDQU32 (R9), Y14
-	VMOVDQU32 Y14, (R12)
-	ADDQ      $+32, R9
-	ADDQ      $+32, R12
-	SUBQ      $+8, R11
+	VMOVDQU32 (DI), X14
+	VMOVDQU32 X14, (R10)
+	ADDQ      $+16, DI
+	ADDQ      $+16, R10
+	VMOVDQU32 (DI), Y14
+	VMOVDQU32 Y14, (R10)
+	ADDQ      $+32, DI
+	ADDQ      $+32, R10
+	VMOVDQU32 (DI), Y14
+	VMOVDQU32 Y14, (R10)
+	ADDQ      $+32, DI
+	ADDQ      $+32, R10
+	VMOVDQU32 (DI), Y14
+	VMOVDQU32 Y14, (R10)
+	ADDQ      $+32, DI
+	ADDQ      $+32, R10
+	VMOVDQU32 (DI), Y14
+	VMOVDQU32 Y14, (R10)
+	ADDQ      $+32, DI
+	ADDQ      $+32, R10
+	VMOVDQU32 (DI), Y14
+	VMOVDQU32 Y14, (R10)
+	ADDQ      $+32, DI
+	ADDQ      $+32, R10
+	SUBQ      $+8, R9
 	JG        copy
-	LEAQ      8(SP), R9
+	LEAQ      8(SP), DI
 
 inPlace:
-	LEAQ            (BX)(R8*8), R11
-	VBROADCASTI64X4 48(R9), Z14
+	LEAQ            (CX)(SI*8), R9
+	VBROADCASTI64X4 48(DI), Z14
 	VPSRLVD         Z2, Z14, Z14
 	VPANDD          Z3, Z14, Z14
-	VBROADCASTI64X4 16(R9), Z15
+	VBROADCASTI64X4 16(DI), Z15
 	VPROLVD         Z4, Z15, Z15
 	VPTERNLOGD      $0xf8, Z5, Z15, Z14
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        (R11), Z14, Z15
-	VBROADCASTI64X4 80(R9), Z14
+	VPDPBUSD        (R9), Z14, Z15
+	VBROADCASTI64X4 80(DI), Z14
 	VPSRLVD         Z2, Z14, Z14
 	VPANDD          Z3, Z14, Z14
-	VBROADCASTI64X4 16(R9), Z16
+	VBROADCASTI64X4 16(DI), Z16
 	VPROLVD         Z6, Z16, Z16
 	VPTERNLOGD      $0xf8, Z5, Z16, Z14
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        64(R11), Z14, Z16
+	VPDPBUSD        64(R9), Z14, Z16
 	VPACKSSDW       Z16, Z15, Z14
 	VPMADDWD        Z7, Z14, Z14
-	VBROADCASTI64X4 112(R9), Z15
+	VBROADCASTI64X4 112(DI), Z15
 	VPSRLVD         Z2, Z15, Z15
 	VPANDD          Z3, Z15, Z15
-	VBROADCASTI64X4 16(R9), Z16
+	VBROADCASTI64X4 16(DI), Z16
 	VPROLVD         Z8, Z16, Z16
 	VPTERNLOGD      $0xf8, Z5, Z16, Z15
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        128(R11), Z15, Z16
-	VBROADCASTI64X4 144(R9), Z15
+	VPDPBUSD        128(R9), Z15, Z16
+	VBROADCASTI64X4 144(DI), Z15
 	VPSRLVD         Z2, Z15, Z15
 	VPANDD          Z3, Z15, Z15
-	VBROADCASTI64X4 16(R9), Z17
+	VBROADCASTI64X4 16(DI), Z17
 	VPROLVD         Z9, Z17, Z17
 	VPTERNLOGD      $0xf8, Z5, Z17, Z15
 	VPXORD          Z17, Z17, Z17
-	VPDPBUSD        192(R11), Z15, Z17
+	VPDPBUSD        192(R9), Z15, Z17
 	VPACKSSDW       Z17, Z16, Z15
 	VPMADDWD        Z7, Z15, Z15
 	VPACKSSDW       Z15, Z14, Z14
 	VPMADDWD        Z7, Z14, Z14
-	VBROADCASTI64X4 224(R9), Z15
+	VBROADCASTI64X4 224(DI), Z15
 	VPSRLVD         Z2, Z15, Z15
 	VPANDD          Z3, Z15, Z15
-	VBROADCASTI64X4 192(R9), Z16
+	VBROADCASTI64X4 192(DI), Z16
 	VPROLVD         Z4, Z16, Z16
 	VPTERNLOGD      $0xf8, Z5, Z16, Z15
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        256(R11), Z15, Z16
-	VBROADCASTI64X4 256(R9), Z15
+	VPDPBUSD        256(R9), Z15, Z16
+	VBROADCASTI64X4 256(DI), Z15
 	VPSRLVD         Z2, Z15, Z15
 	VPANDD          Z3, Z15, Z15
-	VBROADCASTI64X4 192(R9), Z17
+	VBROADCASTI64X4 192(DI), Z17
 	VPROLVD         Z6, Z17, Z17
 	VPTERNLOGD      $0xf8, Z5, Z17, Z15
 	VPXORD          Z17, Z17, Z17
-	VPDPBUSD        320(R11), Z15, Z17
+	VPDPBUSD        320(R9), Z15, Z17
 	VPACKSSDW       Z17, Z16, Z15
 	VPMADDWD        Z7, Z15, Z15
-	VBROADCASTI64X4 288(R9), Z16
+	VBROADCASTI64X4 288(DI), Z16
 	VPSRLVD         Z2, Z16, Z16
 	VPANDD          Z3, Z16, Z16
-	VBROADCASTI64X4 192(R9), Z17
+	VBROADCASTI64X4 192(DI), Z17
 	VPROLVD         Z8, Z17, Z17
 	VPTERNLOGD      $0xf8, Z5, Z17, Z16
 	VPXORD          Z17, Z17, Z17
-	VPDPBUSD        384(R11), Z16, Z17
-	VBROADCASTI64X4 320(R9), Z16
+	VPDPBUSD        384(R9), Z16, Z17
+	VBROADCASTI64X4 320(DI), Z16
 	VPSRLVD         Z2, Z16, Z16
 	VPANDD          Z3, Z16, Z16
-	VBROADCASTI64X4 192(R9), Z18
+	VBROADCASTI64X4 192(DI), Z18
 	VPROLVD         Z9, Z18, Z18
 	VPTERNLOGD      $0xf8, Z5, Z18, Z16
 	VPXORD          Z18, Z18, Z18
-	VPDPBUSD        448(R11), Z16, Z18
+	VPDPBUSD        448(R9), Z16, Z18
 	VPACKSSDW       Z18, Z17, Z16
 	VPMADDWD        Z7, Z16, Z16
 	VPACKSSDW       Z16, Z15, Z15
@@ -297,8 +296,8 @@ inPlace:
 	VPERMT2D        Z15, Z10, Z16
 	VPERMT2D        Z15, Z11, Z14
 	VPADDD          Z14, Z16, Z16
-	VBROADCASTI32X4 (R9), Y14
-	VINSERTI32X4    $0x01, 176(R9), Y14, Y14
+	VBROADCASTI32X4 (DI), Y14
+	VINSERTI32X4    $0x01, 176(DI), Y14, Y14
 	VPSHUFD         $0xed, Y14, Y15
 	VPSRLVD         constant2<>+0(SB), Y15, Y15
 	VPANDD          constant3<>+0(SB), Y15, Y17
@@ -319,16 +318,17 @@ inPlace:
 	VMULPS          Z18, Z17, Z17
 	VPANDD          Z0, Z15, Z15
 	VPANDD          Z0, Z17, Z17
-	VMOVDQU32       (SI)(R8*1), Z14
+	VMOVDQU32       (DX)(SI*1), Z14
 	VCVTDQ2PS       Z16, Z16
 	VMULPS          Z14, Z15, Z15
 	VFMADD231PS     Z15, Z16, Z1
-	VMOVDQU32       (DI)(R8*1), Z15
+	VMOVDQU32       (BX)(SI*1), Z15
 	VCVTDQ2PS       Z15, Z15
 	VMULPS          Z14, Z15, Z15
 	VFNMADD231PS    Z15, Z17, Z1
 
 done:
+	MOVQ          dst+0(FP), SI
 	VPERMILPS     $0x4e, Z1, Z14
 	VADDPS        Z1, Z14, Z14
 	VPERMILPS     $0xb1, Z14, Z1
@@ -337,9 +337,10 @@ done:
 	VADDPS        Z14, Z1, Z1
 	VEXTRACTI32X4 $0x02, Z1, X14
 	VADDPS        X1, X14, X14
-	VMOVSS        X14, (AX)
-	ADDQ          $0x04, AX
-	ADDQ          stride+16(FP), CX
+	VMOVSS        X14, (SI)
+	ADDQ          $0x04, dst+0(FP)
+	MOVQ          stride+16(FP), SI
+	ADDQ          SI, w+8(FP)
 	DECQ          n+24(FP)
 	JG            row
 	VZEROUPPER
@@ -697,99 +698,97 @@ GLOBL constant18<>(SB), RODATA|NOPTR, $64
 // func q5_kRowAVX2(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 // Requires: AVX, AVX2, F16C, FMA3, MMX+
 TEXT ·q5_kRowAVX2(SB), NOSPLIT, $0-72
-	MOVQ dst+0(FP), AX
-	MOVQ w+8(FP), CX
-	MOVQ blocks+64(FP), DX
-	MOVQ q+32(FP), BX
-	MOVQ d+40(FP), SI
-	MOVQ s+48(FP), DI
-	MOVQ half+56(FP), R8
-	ANDQ $-8, DX
-	SHLQ $0x02, DX
+	MOVQ blocks+64(FP), AX
+	MOVQ q+32(FP), CX
+	MOVQ d+40(FP), DX
+	MOVQ s+48(FP), BX
+	MOVQ half+56(FP), SI
+	ANDQ $-8, AX
+	SHLQ $0x02, AX
 
 row:
 	VPXOR Y0, Y0, Y0
-	MOVQ  CX, R9
-	XORQ  R8, R8
+	MOVQ  w+8(FP), DI
+	XORQ  SI, SI
+	CMPQ  SI, AX
+	JGE   rest
 
 group:
-	CMPQ           R8, DX
-	JGE            rest
-	PREFETCHT1     8192(R9)
-	PREFETCHT0     3072(R9)
-	PREFETCHT1     8256(R9)
-	PREFETCHT0     3136(R9)
-	PREFETCHT1     8320(R9)
-	PREFETCHT0     3200(R9)
-	LEAQ           (BX)(R8*8), R10
-	VMOVDQU        48(R9), Y1
+	PREFETCHT1     8192(DI)
+	PREFETCHT0     3072(DI)
+	PREFETCHT1     8256(DI)
+	PREFETCHT0     3136(DI)
+	PREFETCHT1     8320(DI)
+	PREFETCHT0     3200(DI)
+	LEAQ           (CX)(SI*8), R8
+	VMOVDQU        48(DI), Y1
 	VPSRLD         $0x04, Y1, Y2
 	VPAND          constant19<>+0(SB), Y1, Y1
 	VPAND          constant19<>+0(SB), Y2, Y2
-	VMOVDQU        16(R9), Y3
+	VMOVDQU        16(DI), Y3
 	VPSLLVD        constant20<>+0(SB), Y3, Y3
 	VPAND          constant21<>+0(SB), Y3, Y3
 	VPOR           Y3, Y1, Y1
-	VPMADDUBSW     (R10), Y1, Y1
-	VMOVDQU        16(R9), Y3
+	VPMADDUBSW     (R8), Y1, Y1
+	VMOVDQU        16(DI), Y3
 	VPSLLVD        constant22<>+0(SB), Y3, Y3
 	VPAND          constant21<>+0(SB), Y3, Y3
 	VPOR           Y3, Y2, Y2
-	VPMADDUBSW     32(R10), Y2, Y2
+	VPMADDUBSW     32(R8), Y2, Y2
 	VPUNPCKLDQ     Y2, Y1, Y3
 	VPUNPCKHDQ     Y2, Y1, Y1
 	VPADDW         Y3, Y1, Y1
-	VMOVDQU        80(R9), Y2
+	VMOVDQU        80(DI), Y2
 	VPSRLD         $0x04, Y2, Y3
 	VPAND          constant19<>+0(SB), Y2, Y2
 	VPAND          constant19<>+0(SB), Y3, Y3
-	VMOVDQU        16(R9), Y4
+	VMOVDQU        16(DI), Y4
 	VPSLLVD        constant23<>+0(SB), Y4, Y4
 	VPAND          constant21<>+0(SB), Y4, Y4
 	VPOR           Y4, Y2, Y2
-	VPMADDUBSW     64(R10), Y2, Y2
-	VMOVDQU        16(R9), Y4
+	VPMADDUBSW     64(R8), Y2, Y2
+	VMOVDQU        16(DI), Y4
 	VPSLLVD        constant24<>+0(SB), Y4, Y4
 	VPAND          constant21<>+0(SB), Y4, Y4
 	VPOR           Y4, Y3, Y3
-	VPMADDUBSW     96(R10), Y3, Y3
+	VPMADDUBSW     96(R8), Y3, Y3
 	VPUNPCKLDQ     Y3, Y2, Y4
 	VPUNPCKHDQ     Y3, Y2, Y2
 	VPADDW         Y4, Y2, Y2
 	VPUNPCKLQDQ    Y2, Y1, Y3
 	VPUNPCKHQDQ    Y2, Y1, Y1
 	VPADDW         Y3, Y1, Y1
-	VMOVDQU        112(R9), Y2
+	VMOVDQU        112(DI), Y2
 	VPSRLD         $0x04, Y2, Y3
 	VPAND          constant19<>+0(SB), Y2, Y2
 	VPAND          constant19<>+0(SB), Y3, Y3
-	VMOVDQU        16(R9), Y4
+	VMOVDQU        16(DI), Y4
 	VPSRLVD        constant25<>+0(SB), Y4, Y4
 	VPAND          constant21<>+0(SB), Y4, Y4
 	VPOR           Y4, Y2, Y2
-	VPMADDUBSW     128(R10), Y2, Y2
-	VMOVDQU        16(R9), Y4
+	VPMADDUBSW     128(R8), Y2, Y2
+	VMOVDQU        16(DI), Y4
 	VPSRLVD        constant24<>+0(SB), Y4, Y4
 	VPAND          constant21<>+0(SB), Y4, Y4
 	VPOR           Y4, Y3, Y3
-	VPMADDUBSW     160(R10), Y3, Y3
+	VPMADDUBSW     160(R8), Y3, Y3
 	VPUNPCKLDQ     Y3, Y2, Y4
 	VPUNPCKHDQ     Y3, Y2, Y2
 	VPADDW         Y4, Y2, Y2
-	VMOVDQU        144(R9), Y3
+	VMOVDQU        144(DI), Y3
 	VPSRLD         $0x04, Y3, Y4
 	VPAND          constant19<>+0(SB), Y3, Y3
 	VPAND          constant19<>+0(SB), Y4, Y4
-	VMOVDQU        16(R9), Y5
+	VMOVDQU        16(DI), Y5
 	VPSRLVD        constant23<>+0(SB), Y5, Y5
 	VPAND          constant21<>+0(SB), Y5, Y5
 	VPOR           Y5, Y3, Y3
-	VPMADDUBSW     192(R10), Y3, Y3
-	VMOVDQU        16(R9), Y5
+	VPMADDUBSW     192(R8), Y3, Y3
+	VMOVDQU        16(DI), Y5
 	VPSRLVD        constant22<>+0(SB), Y5, Y5
 	VPAND          constant21<>+0(SB), Y5, Y5
 	VPOR           Y5, Y4, Y4
-	VPMADDUBSW     224(R10), Y4, Y4
+	VPMADDUBSW     224(R8), Y4, Y4
 	VPUNPCKLDQ     Y4, Y3, Y5
 	VPUNPCKHDQ     Y4, Y3, Y3
 	VPADDW         Y5, Y3, Y3
@@ -801,7 +800,7 @@ group:
 	VPERM2I128     $0x20, Y2, Y1, Y3
 	VPERM2I128     $0x31, Y2, Y1, Y1
 	VPADDD         Y1, Y3, Y3
-	VBROADCASTI128 (R9), Y1
+	VBROADCASTI128 (DI), Y1
 	VPSHUFD        $0xed, Y1, Y2
 	VPSRLVD        constant2<>+0(SB), Y2, Y2
 	VPAND          constant3<>+0(SB), Y2, Y4
@@ -821,28 +820,31 @@ group:
 	VCVTDQ2PS      Y4, Y4
 	VMULPS         Y1, Y2, Y2
 	VMULPS         Y5, Y4, Y4
-	VMOVDQU        (SI)(R8*1), Y1
+	VMOVDQU        (DX)(SI*1), Y1
 	VCVTDQ2PS      Y3, Y3
 	VMULPS         Y1, Y2, Y2
 	VFMADD231PS    Y2, Y3, Y0
-	VMOVDQU        (DI)(R8*1), Y2
+	VMOVDQU        (BX)(SI*1), Y2
 	VCVTDQ2PS      Y2, Y2
 	VMULPS         Y1, Y2, Y2
 	VFNMADD231PS   Y2, Y4, Y0
-	ADDQ           $+176, R9
-	ADDQ           $+32, R8
-	JMP            group
+	ADDQ           $+176, DI
+	ADDQ           $+32, SI
+	CMPQ           SI, AX
+	JL             group
 
 rest:
+	MOVQ         dst+0(FP), SI
 	VPERMILPS    $0x4e, Y0, Y1
 	VADDPS       Y0, Y1, Y1
 	VPERMILPS    $0xb1, Y1, Y0
 	VADDPS       Y0, Y1, Y1
 	VEXTRACTI128 $0x01, Y1, X0
 	VADDPS       X1, X0, X0
-	VMOVSS       X0, (AX)
-	ADDQ         $0x04, AX
-	ADDQ         stride+16(FP), CX
+	VMOVSS       X0, (SI)
+	ADDQ         $0x04, dst+0(FP)
+	MOVQ         stride+16(FP), SI
+	ADDQ         SI, w+8(FP)
 	DECQ         n+24(FP)
 	JG           row
 	VZEROUPPER

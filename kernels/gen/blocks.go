@@ -29,7 +29,7 @@ type blockFormat struct {
 // are few requests in flight, once it is near. docs/performance.md has what either alone and other distances gave.
 func prefetch(m Mem, n int) {
 	const near, far = 3 << 10, 8 << 10
-	for line := 0; line < n; line += 64 {
+	for line := 0; line < n-8; line += 64 { // a few bytes of another line can wait
 		PREFETCHT1(m.Offset(far + line))
 		PREFETCHT0(m.Offset(near + line))
 	}

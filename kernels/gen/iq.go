@@ -146,9 +146,7 @@ func (f *iqFormat) codes(v *simd, u iqUnits, emit func(reg.VecVirtual)) {
 	LEAQ(Mem{Symbol: Symbol{Name: "·" + f.book}, Base: reg.StaticBase}, book)
 	if !v.wide() && f.entry == 8 {
 		for n := range 2 {
-			for e := range 4 {
-				emit(f.loaded(v, u, book, 4*n, e))
-			}
+			f.loaded(v, u, book, 4*n, emit)
 		}
 		return
 	}
@@ -231,23 +229,41 @@ func (f *iqFormat) ninths(v *simd, u iqUnits, n int) reg.VecVirtual {
 	return x
 }
 
-// loaded returns entry e of each of four blocks, for AVX2: loads one by one are faster than its gathering of eight bytes.
-func (f *iqFormat) loaded(v *simd, u iqUnits, book reg.Register, block, e int) reg.VecVirtual {
-	var x [4]reg.VecVirtual
-	for k := range x {
-		x[k] = YMM()
-		index := GP32()
-		if f.words != nil {
-			MOVWLZX(v.room.Offset(2*(4*(block+k)+e)), index)
-		} else {
-			MOVBLZX(u.block(block+k, f.indices, 8).Offset(e), index)
-		}
-		VPBROADCASTQ(Mem{Base: book, Index: index.As64(), Scale: 8}, x[k])
+// loaded emits the entries of four blocks for AVX2, which gathers eight bytes more slowly than it loads them one by one. It is loads that
+// limit, so two indices are loaded at a time; but where there are signs for words to wait for, other operations do.
+func (f *iqFormat) loaded(v *simd, u iqUnits, book reg.Register, block int, emit func(reg.VecVirtual)) {
+	load1, load2, extend := MOVBLZX, MOVWLZX, func(x reg.GPVirtual, to Op) { MOVBLZX(x.As8(), to) }
+	place := func(k, e int) Mem { return u.block(block+k, f.indices, 8).Offset(e) }
+	bits := uint64(8)
+	if f.words != nil {
+		load1, load2, extend = MOVWLZX, MOVL, func(x reg.GPVirtual, to Op) { MOVWLZX(x.As16(), to) }
+		place = func(k, e int) Mem { return v.room.Offset(2 * (4*(block+k) + e)) }
+		bits = 16
 	}
-	VPBLENDD(Imm(0x0c), x[1], x[0], x[0])
-	VPBLENDD(Imm(0xc0), x[3], x[2], x[2])
-	VPBLENDD(Imm(0xf0), x[2], x[0], x[0])
-	return x[0]
+	var two [4]reg.GPVirtual
+	for e := range 4 {
+		var x [4]reg.VecVirtual
+		for k := range x {
+			index := GP32()
+			switch {
+			case f.signs != nil && f.words != nil:
+				load1(place(k, e), index)
+			case e%2 == 0:
+				two[k] = GP32()
+				load2(place(k, e), two[k])
+				extend(two[k], index)
+			default:
+				index = two[k]
+				SHRL(Imm(bits), index)
+			}
+			x[k] = YMM()
+			VPBROADCASTQ(Mem{Base: book, Index: index.As64(), Scale: 8}, x[k])
+		}
+		VPBLENDD(Imm(0x0c), x[1], x[0], x[0])
+		VPBLENDD(Imm(0xc0), x[3], x[2], x[2])
+		VPBLENDD(Imm(0xf0), x[2], x[0], x[0])
+		emit(x[0])
+	}
 }
 
 // gather returns the entries of the codebook with these indices.
@@ -280,12 +296,13 @@ func ones(opcode string, r Op) {
 type signs struct {
 	v     *simd
 	masks Mem
+	held  bool // there are registers for what bytes takes
 	// With 256 bits a word for each entry of eight columns, of the first and of the second four blocks: the sign bits and, below, twice them.
 	words [2]reg.VecVirtual
 }
 
 func (f *iqFormat) signsOf(v *simd, u iqUnits) *signs {
-	s := &signs{v: v}
+	s := &signs{v: v, held: f.words == nil && f.entry == 8}
 	if v.wide() {
 		s.masks = v.room.Offset(f.masks(v))
 		return s
@@ -310,7 +327,11 @@ func (s *signs) bytes(k int) reg.VecVirtual {
 	e := uint32(k % 4 * 2)
 	low := 0x01010100 + e*0x01010101
 	high := low | 1
-	VPSHUFB(s.v.dwords(low, high, low+0x08080808, high+0x08080808), s.words[k/4], m)
+	pattern := s.v.dwords(low, high, low+0x08080808, high+0x08080808)
+	if s.held {
+		pattern = s.v.inRegister(pattern)
+	}
+	VPSHUFB(pattern, s.words[k/4], m)
 	VPAND(s.v.inRegister(s.v.dwords(0x08040202, 0x80402010)), m, m)
 	VPSUBB(m, s.v.inRegister(s.v.dwords(0x04020101, 0x40201008)), m)
 	return m
@@ -370,7 +391,9 @@ func (s *iqScales) factors(v *simd, x reg.VecVirtual) {
 	}
 	and(v.dwords(uint32(s.mask)), x, x)
 	VCVTDQ2PS(x, x)
-	VFMADD213PS(v.dwords(math.Float32bits(s.offset)), v.inRegister(v.dwords(math.Float32bits(s.slope))), x)
+	slope := v.new()
+	load(v.dwords(math.Float32bits(s.slope)), slope)
+	VFMADD213PS(v.dwords(math.Float32bits(s.offset)), slope, x)
 }
 
 // highBits are the bits of indices above a byte: word i has those of mask of the two bytes that from says of so many, the second one
@@ -380,6 +403,7 @@ type highBits struct {
 	from    func(i int) (int, int)
 	factors []uint16
 	mask    uint16
+	held    bool // there are registers for these constants
 }
 
 // words returns a vector of words from entry i of the group on, of which a unit has 32: a byte at low for each, and the bits h, which are at
@@ -388,7 +412,11 @@ func (h *highBits) words(v *simd, u iqUnits, i, low, high int) reg.VecVirtual {
 	at := i / 32 * u.bytes
 	x := v.new()
 	VPMOVZXBW(off(u.w, at+low+i%32), x)
-	return v.include(x, h.spread(v, u, i, high), uint32(h.mask)*0x00010001)
+	bits, mask := h.spread(v, u, i, high), uint32(h.mask)*0x00010001
+	if h.held && !v.wide() {
+		return v.or(v.and(v.inRegister(v.dwords(mask)), bits), x)
+	}
+	return v.include(x, bits, mask)
 }
 
 // spread returns the words of the bits h, with others around them.
@@ -404,8 +432,12 @@ func (h *highBits) spread(v *simd, u iqUnits, i, high int) reg.VecVirtual {
 		a, b := h.from(i%32 + k)
 		from = append(from, byte(a), byte(max(b, -128)))
 	}
-	VPSHUFB(v.bytes(from...), bits, bits)
-	VPMULLW(v.words(h.factors...), bits, bits)
+	order, factors := v.bytes(from...), v.words(h.factors...)
+	if h.held {
+		order, factors = v.inRegister(order), v.inRegister(factors)
+	}
+	VPSHUFB(order, bits, bits)
+	VPMULLW(factors, bits, bits)
 	return bits
 }
 
@@ -463,7 +495,13 @@ func (v *simd) parity(x reg.VecVirtual) reg.VecVirtual {
 		xor(x, t, t)
 		and(v.dwords(0x0f0f0f0f), t, t)
 	}
-	VPSHUFB(t, v.inRegister(v.dwords(0x00808000, 0x80000080, 0x80000080, 0x00808000)), odd) // 0x80 for nibbles of an odd number of bits
+	table := v.dwords(0x00808000, 0x80000080, 0x80000080, 0x00808000)
+	if !v.wide() {
+		r := v.new()
+		load(table, r)
+		table = r
+	}
+	VPSHUFB(t, table, odd) // 0x80 for nibbles of an odd number of bits
 	return v.or(odd, x)
 }
 
@@ -570,7 +608,7 @@ func iq2_xs() *iqFormat {
 
 // iq2_s: binary16 d; the low bytes of the indices; signs; bit pairs above the indices' bytes; scale nibbles.
 func iq2_s() *iqFormat {
-	pairs := &highBits{8, func(i int) (int, int) { return i / 4, -1 }, []uint16{256, 64, 16, 4}, 0x300}
+	pairs := &highBits{8, func(i int) (int, int) { return i / 4, -1 }, []uint16{256, 64, 16, 4}, 0x300, false}
 	return &iqFormat{
 		name: "iq2_s", book: "iq2sBook", entry: 8, unit: []int{2, 32, 32, 16}, max: 43, shift: 6, kind: halves,
 		words:  func(v *simd, u iqUnits, i int, _ bool) reg.VecVirtual { return pairs.words(v, u, i, 2, 66) },
@@ -636,9 +674,9 @@ func iq1_s() *iqFormat {
 			return i/4*2 + 1, -1
 		}
 		return i / 4 * 2, i/4*2 + 1
-	}, []uint16{256, 32, 4, 128}, 0x700}
+	}, []uint16{256, 32, 4, 128}, 0x700, true}
 	// The offset's sign is in the upper byte's top bit: a word with that byte below is multiplied by 16.
-	sign := &highBits{16, func(i int) (int, int) { return i/4*2 + 1, -1 }, []uint16{16}, 0x800}
+	sign := &highBits{16, func(i int) (int, int) { return i/4*2 + 1, -1 }, []uint16{16}, 0x800, true}
 	return &iqFormat{
 		name: "iq1_s", book: "iq1Book", entry: 8, unit: []int{2, 32, 16}, max: 31, shift: 4,
 		words: func(v *simd, u iqUnits, i int, packed bool) reg.VecVirtual {
@@ -676,7 +714,7 @@ func iq1_s() *iqFormat {
 // iq1_m: the low bytes of the indices; nibbles of three bits above them and the offset's sign; four words with d's nibbles on top and
 // 4×3 bits of scales below.
 func iq1_m() *iqFormat {
-	nibbles := &highBits{16, func(i int) (int, int) { return i / 2, -1 }, []uint16{256, 16}, 0xf00}
+	nibbles := &highBits{16, func(i int) (int, int) { return i / 2, -1 }, []uint16{256, 16}, 0xf00, true}
 	return &iqFormat{
 		name: "iq1_m", book: "iq1Book", entry: 8, unit: []int{32, 16, 4, 4}, max: 31, shift: 4, kind: halves,
 		words: func(v *simd, u iqUnits, i int, _ bool) reg.VecVirtual { return nibbles.words(v, u, i, 0, 32) },

@@ -768,8 +768,8 @@ func (f *unitFormat) group(v *simd, w reg.Register, x blockArgs, acc, mask reg.V
 // activations are zero, and their scales are made so. Only where that would pass the last row's end the group is copied first.
 func (f *unitFormat) rows(v *simd) {
 	function(f.name+"Row"+v.isa(), v.w, "func(dst *float32, w *byte, stride, n int, q *int8, d *float32, s, half *int32, blocks int)")
-	dst, w, end := param("dst"), param("w"), param("blocks")
-	stride, n := paramAt("stride"), paramAt("n")
+	end := param("blocks")
+	dst, w, stride, n := paramAt("dst"), paramAt("w"), paramAt("stride"), paramAt("n")
 	x := blockArgs{param("q"), param("d"), param("s"), param("half"), GP64()}
 	p := GP64()
 	v.begin()
@@ -783,7 +783,8 @@ func (f *unitFormat) rows(v *simd) {
 	var room *turns
 	if f.ahead != nil && f.room(v) > 0 {
 		room = f.newTurns(v, readable)
-		room.next(w)
+		MOVQ(w, p)
+		room.next(p)
 		room.turn()
 	}
 
@@ -792,9 +793,9 @@ func (f *unitFormat) rows(v *simd) {
 	zero(acc)
 	MOVQ(w, p)
 	XORQ(x.o, x.o)
-	Label("group")
 	CMPQ(x.o, end)
 	JGE(LabelRef("rest"))
+	Label("group")
 	prefetch(off(p, 0), f.groupBytes(v))
 	if room != nil {
 		next := GP64()
@@ -805,7 +806,8 @@ func (f *unitFormat) rows(v *simd) {
 	room.turn()
 	ADDQ(I32(f.groupBytes(v)), p)
 	ADDQ(I32(4*v.lanes), x.o)
-	JMP(LabelRef("group"))
+	CMPQ(x.o, end)
+	JL(LabelRef("group"))
 	Label("rest")
 	if rest != nil {
 		CMPQ(rest.blocks, Imm(0))
@@ -822,9 +824,12 @@ func (f *unitFormat) rows(v *simd) {
 		room.turn()
 		Label("done")
 	}
-	VMOVSS(sumLanes(acc), off(dst, 0))
+	t := GP64()
+	MOVQ(dst, t)
+	VMOVSS(sumLanes(acc), off(t, 0))
 	ADDQ(Imm(4), dst)
-	ADDQ(stride, w)
+	MOVQ(stride, t)
+	ADDQ(t, w)
 	DECQ(n)
 	JG(LabelRef("row"))
 	VZEROUPPER()

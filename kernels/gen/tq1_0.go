@@ -15,20 +15,18 @@ func tq1_0() *unitFormat {
 	const unit = 54
 	// digits returns the digits of x's bytes, in each 32-bit lane those of which powers has three to the power.
 	digits := func(v *simd, x reg.VecVirtual, powers ...uint32) reg.VecVirtual {
-		factors := make([]uint32, len(powers))
+		low, high := make([]uint32, len(powers)), make([]uint32, len(powers))
 		for i, p := range powers {
-			factors[i] = p * 0x00010001
+			high[i] = p * 0x00010001
+			low[i] = high[i] << 8
 		}
-		digit := func(x reg.VecVirtual) reg.VecVirtual { // of the upper bytes of words, the lower ones being zero
-			VPMULLW(v.dwords(factors...), x, x)
-			VPMULHUW(v.words(3), x, x)
-			return x
-		}
-		even := v.new()
-		VPSLLW(Imm(8), x, even)
-		odd := digit(v.and(v.words(0xff00), x))
-		VPSLLW(Imm(8), odd, odd)
-		return v.or(digit(even), odd)
+		// Of a byte times the power, what is above the byte has to go. The lower bytes of words come to the upper ones by the multiplication.
+		even, odd := v.new(), v.and(v.words(0xff00), x)
+		VPMULLW(v.dwords(low...), x, even)
+		VPMULLW(v.dwords(high...), odd, odd)
+		VPMULHUW(v.words(3), even, even)
+		VPMULHUW(v.words(3<<8), odd, odd)
+		return v.include(even, odd, 0xff00ff00)
 	}
 	repeat := func(n int, powers ...uint32) (out []uint32) {
 		for _, p := range powers {
