@@ -45,13 +45,13 @@ begin:
 	VPSHUFB         Z2, Z18, Z18
 	VPMULLW         Z3, Z18, Z18
 	VPTERNLOGD      $0xf8, Z4, Z18, Z1
+	VPMOVZXBW       56(R8), Z18
+	VBROADCASTI32X4 88(R8), Z19
+	VPSHUFB         Z2, Z19, Z19
+	VPMULLW         Z3, Z19, Z19
+	VPTERNLOGD      $0xf8, Z4, Z19, Z18
 	VMOVDQU32       Z1, 136(SP)(R10*1)
-	VPMOVZXBW       56(R8), Z1
-	VBROADCASTI32X4 88(R8), Z18
-	VPSHUFB         Z2, Z18, Z18
-	VPMULLW         Z3, Z18, Z18
-	VPTERNLOGD      $0xf8, Z4, Z18, Z1
-	VMOVDQU32       Z1, 200(SP)(R10*1)
+	VMOVDQU32       Z18, 200(SP)(R10*1)
 
 skip1:
 	XORQ $+128, R10
@@ -65,9 +65,7 @@ row:
 	JGE    rest
 
 group:
-	PREFETCHT1      8192(R8)
 	PREFETCHT0      3072(R8)
-	PREFETCHT1      8256(R8)
 	PREFETCHT0      3136(R8)
 	LEAQ            112(R8), R11
 	XORQ            $+128, R10
@@ -78,13 +76,13 @@ group:
 	VPSHUFB         Z2, Z19, Z19
 	VPMULLW         Z3, Z19, Z19
 	VPTERNLOGD      $0xf8, Z4, Z19, Z18
+	VPMOVZXBW       56(R11), Z19
+	VBROADCASTI32X4 88(R11), Z20
+	VPSHUFB         Z2, Z20, Z20
+	VPMULLW         Z3, Z20, Z20
+	VPTERNLOGD      $0xf8, Z4, Z20, Z19
 	VMOVDQU32       Z18, 136(SP)(R10*1)
-	VPMOVZXBW       56(R11), Z18
-	VBROADCASTI32X4 88(R11), Z19
-	VPSHUFB         Z2, Z19, Z19
-	VPMULLW         Z3, Z19, Z19
-	VPTERNLOGD      $0xf8, Z4, Z19, Z18
-	VMOVDQU32       Z18, 200(SP)(R10*1)
+	VMOVDQU32       Z19, 200(SP)(R10*1)
 
 skip2:
 	XORQ         $+128, R10
@@ -217,13 +215,13 @@ inPlace:
 	VPSHUFB         Z2, Z19, Z19
 	VPMULLW         Z3, Z19, Z19
 	VPTERNLOGD      $0xf8, Z4, Z19, Z18
+	VPMOVZXBW       56(R8), Z19
+	VBROADCASTI32X4 88(R8), Z20
+	VPSHUFB         Z2, Z20, Z20
+	VPMULLW         Z3, Z20, Z20
+	VPTERNLOGD      $0xf8, Z4, Z20, Z19
 	VMOVDQU32       Z18, 136(SP)(R10*1)
-	VPMOVZXBW       56(R8), Z18
-	VBROADCASTI32X4 88(R8), Z19
-	VPSHUFB         Z2, Z19, Z19
-	VPMULLW         Z3, Z19, Z19
-	VPTERNLOGD      $0xf8, Z4, Z19, Z18
-	VMOVDQU32       Z18, 200(SP)(R10*1)
+	VMOVDQU32       Z19, 200(SP)(R10*1)
 	MOVQ            stride+16(FP), R11
 	ADDQ            w+8(FP), R11
 	XORQ            $+128, R10
@@ -234,13 +232,13 @@ inPlace:
 	VPSHUFB         Z2, Z19, Z19
 	VPMULLW         Z3, Z19, Z19
 	VPTERNLOGD      $0xf8, Z4, Z19, Z18
+	VPMOVZXBW       56(R11), Z19
+	VBROADCASTI32X4 88(R11), Z20
+	VPSHUFB         Z2, Z20, Z20
+	VPMULLW         Z3, Z20, Z20
+	VPTERNLOGD      $0xf8, Z4, Z20, Z19
 	VMOVDQU32       Z18, 136(SP)(R10*1)
-	VPMOVZXBW       56(R11), Z18
-	VBROADCASTI32X4 88(R11), Z19
-	VPSHUFB         Z2, Z19, Z19
-	VPMULLW         Z3, Z19, Z19
-	VPTERNLOGD      $0xf8, Z4, Z19, Z18
-	VMOVDQU32       Z18, 200(SP)(R10*1)
+	VMOVDQU32       Z19, 200(SP)(R10*1)
 
 skip3:
 	XORQ         $+128, R10
@@ -588,13 +586,13 @@ tile:
 	VPSHUFB         Z2, Z1, Z1
 	VPMULLW         Z3, Z1, Z1
 	VPTERNLOGD      $0xf8, Z4, Z1, Z0
+	VPMOVZXBW       56(R10), Z1
+	VBROADCASTI32X4 88(R10), Z18
+	VPSHUFB         Z2, Z18, Z18
+	VPMULLW         Z3, Z18, Z18
+	VPTERNLOGD      $0xf8, Z4, Z18, Z1
 	VMOVDQU32       Z0, (SP)
-	VPMOVZXBW       56(R10), Z0
-	VBROADCASTI32X4 88(R10), Z1
-	VPSHUFB         Z2, Z1, Z1
-	VPMULLW         Z3, Z1, Z1
-	VPTERNLOGD      $0xf8, Z4, Z1, Z0
-	VMOVDQU32       Z0, 64(SP)
+	VMOVDQU32       Z1, 64(SP)
 	LEAQ            ·iq1Book+0(SB), R11
 	VMOVDQU32       (SP), Z0
 	VMOVDQU32       64(SP), Z1
@@ -718,33 +716,28 @@ TEXT ·iq1_mRowAVX2(SB), NOSPLIT, $136-72
 	JMP  constants
 
 begin:
-	MOVQ           w+8(FP), DI
-	MOVQ           stride+16(FP), R8
-	IMULQ          n+24(FP), R8
-	ADDQ           R8, DI
-	SUBQ           $+56, DI
-	MOVQ           DI, (SP)
-	ANDQ           $-8, AX
-	SHLQ           $0x02, AX
-	XORQ           R9, R9
-	MOVQ           w+8(FP), R8
-	XORQ           $+64, R9
-	CMPQ           R8, (SP)
-	JHI            skip4
-	VPMOVZXBW      (R8), Y0
-	VBROADCASTI128 32(R8), Y1
-	VPSHUFB        Y2, Y1, Y1
-	VPMULLW        Y3, Y1, Y1
-	VPAND          Y4, Y1, Y1
-	VPOR           Y1, Y0, Y0
-	VMOVDQU        Y0, 8(SP)(R9*1)
-	VPMOVZXBW      16(R8), Y0
-	VBROADCASTI128 32(R8), Y1
-	VPSHUFB        Y5, Y1, Y1
-	VPMULLW        Y3, Y1, Y1
-	VPAND          Y4, Y1, Y1
-	VPOR           Y1, Y0, Y0
-	VMOVDQU        Y0, 40(SP)(R9*1)
+	MOVQ       w+8(FP), DI
+	MOVQ       stride+16(FP), R8
+	IMULQ      n+24(FP), R8
+	ADDQ       R8, DI
+	SUBQ       $+56, DI
+	MOVQ       DI, (SP)
+	ANDQ       $-8, AX
+	SHLQ       $0x02, AX
+	XORQ       R9, R9
+	MOVQ       w+8(FP), R8
+	XORQ       $+64, R9
+	CMPQ       R8, (SP)
+	JHI        skip4
+	VPMOVZXBW  32(R8), Y0
+	VPSLLW     $0x04, Y0, Y1
+	VPOR       Y1, Y0, Y0
+	VPAND      Y2, Y0, Y0
+	VMOVDQU    (R8), Y1
+	VPUNPCKLBW Y0, Y1, Y4
+	VPUNPCKHBW Y0, Y1, Y0
+	VMOVDQU    Y4, 8(SP)(R9*1)
+	VMOVDQU    Y0, 40(SP)(R9*1)
 
 skip4:
 	XORQ $+64, R9
@@ -758,26 +751,20 @@ row:
 	JGE   rest
 
 group:
-	PREFETCHT1     8192(R8)
-	PREFETCHT0     3072(R8)
-	LEAQ           56(R8), R10
-	XORQ           $+64, R9
-	CMPQ           R10, (SP)
-	JHI            skip5
-	VPMOVZXBW      (R10), Y1
-	VBROADCASTI128 32(R10), Y7
-	VPSHUFB        Y2, Y7, Y7
-	VPMULLW        Y3, Y7, Y7
-	VPAND          Y4, Y7, Y7
-	VPOR           Y7, Y1, Y1
-	VMOVDQU        Y1, 8(SP)(R9*1)
-	VPMOVZXBW      16(R10), Y1
-	VBROADCASTI128 32(R10), Y7
-	VPSHUFB        Y5, Y7, Y7
-	VPMULLW        Y3, Y7, Y7
-	VPAND          Y4, Y7, Y7
-	VPOR           Y7, Y1, Y1
-	VMOVDQU        Y1, 40(SP)(R9*1)
+	PREFETCHT0 3072(R8)
+	LEAQ       56(R8), R10
+	XORQ       $+64, R9
+	CMPQ       R10, (SP)
+	JHI        skip5
+	VPMOVZXBW  32(R10), Y1
+	VPSLLW     $0x04, Y1, Y4
+	VPOR       Y4, Y1, Y1
+	VPAND      Y2, Y1, Y1
+	VMOVDQU    (R10), Y4
+	VPUNPCKLBW Y1, Y4, Y5
+	VPUNPCKHBW Y1, Y4, Y1
+	VMOVDQU    Y5, 8(SP)(R9*1)
+	VMOVDQU    Y1, 40(SP)(R9*1)
 
 skip5:
 	XORQ         $+64, R9
@@ -788,17 +775,107 @@ skip5:
 	VPBROADCASTQ (R11)(R12*8), Y1
 	MOVL         16(SP)(R9*1), R14
 	MOVWLZX      R14, R12
+	VPBROADCASTQ (R11)(R12*8), Y4
+	MOVL         40(SP)(R9*1), R15
+	MOVWLZX      R15, R12
+	VPBROADCASTQ (R11)(R12*8), Y5
+	MOVL         48(SP)(R9*1), BP
+	MOVWLZX      BP, R12
+	VPBROADCASTQ (R11)(R12*8), Y6
+	VPBLENDD     $0x0c, Y4, Y1, Y1
+	VPBLENDD     $0xc0, Y6, Y5, Y5
+	VPBLENDD     $0xf0, Y5, Y1, Y1
+	VPMADDUBSW   (R10), Y1, Y1
+	SHRL         $0x10, R13
+	VPBROADCASTQ (R11)(R13*8), Y4
+	SHRL         $0x10, R14
+	VPBROADCASTQ (R11)(R14*8), Y5
+	SHRL         $0x10, R15
+	VPBROADCASTQ (R11)(R15*8), Y6
+	SHRL         $0x10, BP
+	VPBROADCASTQ (R11)(BP*8), Y7
+	VPBLENDD     $0x0c, Y5, Y4, Y4
+	VPBLENDD     $0xc0, Y7, Y6, Y6
+	VPBLENDD     $0xf0, Y6, Y4, Y4
+	VPMADDUBSW   64(R10), Y4, Y4
+	VPADDW       Y1, Y4, Y4
+	VPMADDWD     Y3, Y4, Y4
+	MOVL         12(SP)(R9*1), R13
+	MOVWLZX      R13, R12
+	VPBROADCASTQ (R11)(R12*8), Y1
+	MOVL         20(SP)(R9*1), R14
+	MOVWLZX      R14, R12
+	VPBROADCASTQ (R11)(R12*8), Y5
+	MOVL         44(SP)(R9*1), R15
+	MOVWLZX      R15, R12
+	VPBROADCASTQ (R11)(R12*8), Y6
+	MOVL         52(SP)(R9*1), BP
+	MOVWLZX      BP, R12
 	VPBROADCASTQ (R11)(R12*8), Y7
-	MOVL         24(SP)(R9*1), R15
+	VPBLENDD     $0x0c, Y5, Y1, Y1
+	VPBLENDD     $0xc0, Y7, Y6, Y6
+	VPBLENDD     $0xf0, Y6, Y1, Y1
+	VPMADDUBSW   128(R10), Y1, Y1
+	SHRL         $0x10, R13
+	VPBROADCASTQ (R11)(R13*8), Y5
+	SHRL         $0x10, R14
+	VPBROADCASTQ (R11)(R14*8), Y6
+	SHRL         $0x10, R15
+	VPBROADCASTQ (R11)(R15*8), Y7
+	SHRL         $0x10, BP
+	VPBROADCASTQ (R11)(BP*8), Y8
+	VPBLENDD     $0x0c, Y6, Y5, Y5
+	VPBLENDD     $0xc0, Y8, Y7, Y7
+	VPBLENDD     $0xf0, Y7, Y5, Y5
+	VPMADDUBSW   192(R10), Y5, Y5
+	VPADDW       Y1, Y5, Y5
+	VPMADDWD     Y3, Y5, Y5
+	MOVL         24(SP)(R9*1), R13
+	MOVWLZX      R13, R12
+	VPBROADCASTQ (R11)(R12*8), Y1
+	MOVL         32(SP)(R9*1), R14
+	MOVWLZX      R14, R12
+	VPBROADCASTQ (R11)(R12*8), Y6
+	MOVL         56(SP)(R9*1), R15
+	MOVWLZX      R15, R12
+	VPBROADCASTQ (R11)(R12*8), Y7
+	MOVL         64(SP)(R9*1), BP
+	MOVWLZX      BP, R12
+	VPBROADCASTQ (R11)(R12*8), Y8
+	VPBLENDD     $0x0c, Y6, Y1, Y1
+	VPBLENDD     $0xc0, Y8, Y7, Y7
+	VPBLENDD     $0xf0, Y7, Y1, Y1
+	VPMADDUBSW   32(R10), Y1, Y1
+	SHRL         $0x10, R13
+	VPBROADCASTQ (R11)(R13*8), Y6
+	SHRL         $0x10, R14
+	VPBROADCASTQ (R11)(R14*8), Y7
+	SHRL         $0x10, R15
+	VPBROADCASTQ (R11)(R15*8), Y8
+	SHRL         $0x10, BP
+	VPBROADCASTQ (R11)(BP*8), Y9
+	VPBLENDD     $0x0c, Y7, Y6, Y6
+	VPBLENDD     $0xc0, Y9, Y8, Y8
+	VPBLENDD     $0xf0, Y8, Y6, Y6
+	VPMADDUBSW   96(R10), Y6, Y6
+	VPADDW       Y1, Y6, Y6
+	VPMADDWD     Y3, Y6, Y6
+	MOVL         28(SP)(R9*1), R13
+	MOVWLZX      R13, R12
+	VPBROADCASTQ (R11)(R12*8), Y1
+	MOVL         36(SP)(R9*1), R14
+	MOVWLZX      R14, R12
+	VPBROADCASTQ (R11)(R12*8), Y7
+	MOVL         60(SP)(R9*1), R15
 	MOVWLZX      R15, R12
 	VPBROADCASTQ (R11)(R12*8), Y8
-	MOVL         32(SP)(R9*1), BP
+	MOVL         68(SP)(R9*1), BP
 	MOVWLZX      BP, R12
 	VPBROADCASTQ (R11)(R12*8), Y9
 	VPBLENDD     $0x0c, Y7, Y1, Y1
 	VPBLENDD     $0xc0, Y9, Y8, Y8
 	VPBLENDD     $0xf0, Y8, Y1, Y1
-	VPMADDUBSW   (R10), Y1, Y1
+	VPMADDUBSW   160(R10), Y1, Y1
 	SHRL         $0x10, R13
 	VPBROADCASTQ (R11)(R13*8), Y7
 	SHRL         $0x10, R14
@@ -810,144 +887,54 @@ skip5:
 	VPBLENDD     $0x0c, Y8, Y7, Y7
 	VPBLENDD     $0xc0, Y10, Y9, Y9
 	VPBLENDD     $0xf0, Y9, Y7, Y7
-	VPMADDUBSW   64(R10), Y7, Y7
+	VPMADDUBSW   224(R10), Y7, Y7
 	VPADDW       Y1, Y7, Y7
-	VPMADDWD     Y6, Y7, Y7
-	MOVL         12(SP)(R9*1), R13
-	MOVWLZX      R13, R12
-	VPBROADCASTQ (R11)(R12*8), Y1
-	MOVL         20(SP)(R9*1), R14
-	MOVWLZX      R14, R12
-	VPBROADCASTQ (R11)(R12*8), Y8
-	MOVL         28(SP)(R9*1), R15
-	MOVWLZX      R15, R12
-	VPBROADCASTQ (R11)(R12*8), Y9
-	MOVL         36(SP)(R9*1), BP
-	MOVWLZX      BP, R12
-	VPBROADCASTQ (R11)(R12*8), Y10
-	VPBLENDD     $0x0c, Y8, Y1, Y1
-	VPBLENDD     $0xc0, Y10, Y9, Y9
-	VPBLENDD     $0xf0, Y9, Y1, Y1
-	VPMADDUBSW   128(R10), Y1, Y1
-	SHRL         $0x10, R13
-	VPBROADCASTQ (R11)(R13*8), Y8
-	SHRL         $0x10, R14
-	VPBROADCASTQ (R11)(R14*8), Y9
-	SHRL         $0x10, R15
-	VPBROADCASTQ (R11)(R15*8), Y10
-	SHRL         $0x10, BP
-	VPBROADCASTQ (R11)(BP*8), Y11
-	VPBLENDD     $0x0c, Y9, Y8, Y8
-	VPBLENDD     $0xc0, Y11, Y10, Y10
-	VPBLENDD     $0xf0, Y10, Y8, Y8
-	VPMADDUBSW   192(R10), Y8, Y8
-	VPADDW       Y1, Y8, Y8
-	VPMADDWD     Y6, Y8, Y8
-	MOVL         40(SP)(R9*1), R13
-	MOVWLZX      R13, R12
-	VPBROADCASTQ (R11)(R12*8), Y1
-	MOVL         48(SP)(R9*1), R14
-	MOVWLZX      R14, R12
-	VPBROADCASTQ (R11)(R12*8), Y9
-	MOVL         56(SP)(R9*1), R15
-	MOVWLZX      R15, R12
-	VPBROADCASTQ (R11)(R12*8), Y10
-	MOVL         64(SP)(R9*1), BP
-	MOVWLZX      BP, R12
-	VPBROADCASTQ (R11)(R12*8), Y11
-	VPBLENDD     $0x0c, Y9, Y1, Y1
-	VPBLENDD     $0xc0, Y11, Y10, Y10
-	VPBLENDD     $0xf0, Y10, Y1, Y1
-	VPMADDUBSW   32(R10), Y1, Y1
-	SHRL         $0x10, R13
-	VPBROADCASTQ (R11)(R13*8), Y9
-	SHRL         $0x10, R14
-	VPBROADCASTQ (R11)(R14*8), Y10
-	SHRL         $0x10, R15
-	VPBROADCASTQ (R11)(R15*8), Y11
-	SHRL         $0x10, BP
-	VPBROADCASTQ (R11)(BP*8), Y12
-	VPBLENDD     $0x0c, Y10, Y9, Y9
-	VPBLENDD     $0xc0, Y12, Y11, Y11
-	VPBLENDD     $0xf0, Y11, Y9, Y9
-	VPMADDUBSW   96(R10), Y9, Y9
-	VPADDW       Y1, Y9, Y9
-	VPMADDWD     Y6, Y9, Y9
-	MOVL         44(SP)(R9*1), R13
-	MOVWLZX      R13, R12
-	VPBROADCASTQ (R11)(R12*8), Y1
-	MOVL         52(SP)(R9*1), R14
-	MOVWLZX      R14, R12
-	VPBROADCASTQ (R11)(R12*8), Y10
-	MOVL         60(SP)(R9*1), R15
-	MOVWLZX      R15, R12
-	VPBROADCASTQ (R11)(R12*8), Y11
-	MOVL         68(SP)(R9*1), BP
-	MOVWLZX      BP, R12
-	VPBROADCASTQ (R11)(R12*8), Y12
-	VPBLENDD     $0x0c, Y10, Y1, Y1
-	VPBLENDD     $0xc0, Y12, Y11, Y11
-	VPBLENDD     $0xf0, Y11, Y1, Y1
-	VPMADDUBSW   160(R10), Y1, Y1
-	SHRL         $0x10, R13
-	VPBROADCASTQ (R11)(R13*8), Y10
-	SHRL         $0x10, R14
-	VPBROADCASTQ (R11)(R14*8), Y11
-	SHRL         $0x10, R15
-	VPBROADCASTQ (R11)(R15*8), Y12
-	SHRL         $0x10, BP
-	VPBROADCASTQ (R11)(BP*8), Y13
-	VPBLENDD     $0x0c, Y11, Y10, Y10
-	VPBLENDD     $0xc0, Y13, Y12, Y12
-	VPBLENDD     $0xf0, Y12, Y10, Y10
-	VPMADDUBSW   224(R10), Y10, Y10
-	VPADDW       Y1, Y10, Y10
-	VPMADDWD     Y6, Y10, Y10
-	VSHUFPS      $0x88, Y9, Y7, Y1
-	VSHUFPS      $0xdd, Y9, Y7, Y7
-	VPADDD       Y1, Y7, Y7
-	VPERMQ       $0xd8, Y7, Y7
-	VSHUFPS      $0x88, Y10, Y8, Y1
-	VSHUFPS      $0xdd, Y10, Y8, Y8
-	VPADDD       Y1, Y8, Y8
-	VPERMQ       $0xd8, Y8, Y8
+	VPMADDWD     Y3, Y7, Y7
+	VSHUFPS      $0x88, Y6, Y4, Y1
+	VSHUFPS      $0xdd, Y6, Y4, Y4
+	VPADDD       Y1, Y4, Y4
+	VPERMQ       $0xd8, Y4, Y4
+	VSHUFPS      $0x88, Y7, Y5, Y1
+	VSHUFPS      $0xdd, Y7, Y5, Y5
+	VPADDD       Y1, Y5, Y5
+	VPERMQ       $0xd8, Y5, Y5
 	VMOVDQU      (BX)(DI*1), Y1
-	VMOVDQU      (SI)(DI*1), Y9
-	VPSUBD       Y9, Y1, Y1
-	VPSLLD       $0x04, Y9, Y9
-	VPSUBD       Y9, Y7, Y7
+	VMOVDQU      (SI)(DI*1), Y6
+	VPSUBD       Y6, Y1, Y1
+	VPSLLD       $0x04, Y6, Y6
+	VPSUBD       Y6, Y4, Y4
 	VPSLLD       $0x04, Y1, Y1
-	VPSUBD       Y1, Y8, Y8
+	VPSUBD       Y1, Y5, Y5
 	VPBROADCASTQ 48(R8), Y1
-	VPBROADCASTQ 48(R8), Y9
-	VPSHUFB      constant23<>+0(SB), Y9, Y10
-	VPSHUFB      constant24<>+0(SB), Y9, Y9
-	VPSRLD       $0x04, Y10, Y10
-	VPAND        constant25<>+0(SB), Y10, Y10
-	VMOVDQU      constant25<>+0(SB), Y11
-	VPANDN       Y9, Y11, Y9
-	VPOR         Y9, Y10, Y10
-	VCVTPH2PS    X10, Y9
-	VPSHUFB      constant26<>+0(SB), Y1, Y1
-	VPSRLVD      constant27<>+0(SB), Y1, Y10
-	VPSRLVD      constant28<>+0(SB), Y1, Y1
-	VPAND        constant29<>+0(SB), Y1, Y1
+	VPBROADCASTQ 48(R8), Y6
+	VPSHUFB      constant20<>+0(SB), Y6, Y7
+	VPSHUFB      constant21<>+0(SB), Y6, Y6
+	VPSRLD       $0x04, Y7, Y7
+	VPAND        constant18<>+0(SB), Y7, Y7
+	VMOVDQU      constant18<>+0(SB), Y8
+	VPANDN       Y6, Y8, Y6
+	VPOR         Y6, Y7, Y7
+	VCVTPH2PS    X7, Y6
+	VPSHUFB      constant22<>+0(SB), Y1, Y1
+	VPSRLVD      constant23<>+0(SB), Y1, Y7
+	VPSRLVD      constant24<>+0(SB), Y1, Y1
+	VPAND        constant25<>+0(SB), Y1, Y1
 	VCVTDQ2PS    Y1, Y1
-	VMOVDQU      constant30<>+0(SB), Y11
-	VFMADD213PS  constant30<>+0(SB), Y11, Y1
-	VMULPS       Y9, Y1, Y1
-	VPAND        constant29<>+0(SB), Y10, Y10
-	VCVTDQ2PS    Y10, Y10
-	VMOVDQU      constant30<>+0(SB), Y11
-	VFMADD213PS  constant30<>+0(SB), Y11, Y10
-	VMULPS       Y9, Y10, Y10
-	VMOVDQU      (DX)(DI*1), Y9
+	VMOVDQU      constant26<>+0(SB), Y8
+	VFMADD213PS  constant26<>+0(SB), Y8, Y1
+	VMULPS       Y6, Y1, Y1
+	VPAND        constant25<>+0(SB), Y7, Y7
 	VCVTDQ2PS    Y7, Y7
-	VMULPS       Y9, Y1, Y1
-	VFMADD231PS  Y1, Y7, Y0
-	VCVTDQ2PS    Y8, Y8
-	VMULPS       Y9, Y10, Y10
-	VFMADD231PS  Y10, Y8, Y0
+	VMOVDQU      constant26<>+0(SB), Y8
+	VFMADD213PS  constant26<>+0(SB), Y8, Y7
+	VMULPS       Y6, Y7, Y7
+	VMOVDQU      (DX)(DI*1), Y6
+	VCVTDQ2PS    Y4, Y4
+	VMULPS       Y6, Y1, Y1
+	VFMADD231PS  Y1, Y4, Y0
+	VCVTDQ2PS    Y5, Y5
+	VMULPS       Y6, Y7, Y7
+	VFMADD231PS  Y7, Y5, Y0
 	XORQ         $+64, R9
 	ADDQ         $+56, R8
 	ADDQ         $+32, DI
@@ -973,89 +960,62 @@ rest:
 
 constants:
 	VMOVDQU constant19<>+0(SB), Y3
-	VMOVDQU constant20<>+0(SB), Y4
 	VMOVDQU constant18<>+0(SB), Y2
-	VMOVDQU constant22<>+0(SB), Y6
-	VMOVDQU constant21<>+0(SB), Y5
 	JMP     begin
 
-DATA constant18<>+0(SB)/8, $0xff01ff01ff00ff00
-DATA constant18<>+8(SB)/8, $0xff03ff03ff02ff02
-DATA constant18<>+16(SB)/8, $0xff05ff05ff04ff04
-DATA constant18<>+24(SB)/8, $0xff07ff07ff06ff06
+DATA constant18<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant18<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant18<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant18<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
 GLOBL constant18<>(SB), RODATA|NOPTR, $32
 
-DATA constant19<>+0(SB)/8, $0x0010010000100100
-DATA constant19<>+8(SB)/8, $0x0010010000100100
-DATA constant19<>+16(SB)/8, $0x0010010000100100
-DATA constant19<>+24(SB)/8, $0x0010010000100100
+DATA constant19<>+0(SB)/8, $0x0001000100010001
+DATA constant19<>+8(SB)/8, $0x0001000100010001
+DATA constant19<>+16(SB)/8, $0x0001000100010001
+DATA constant19<>+24(SB)/8, $0x0001000100010001
 GLOBL constant19<>(SB), RODATA|NOPTR, $32
 
-DATA constant20<>+0(SB)/8, $0x0f000f000f000f00
-DATA constant20<>+8(SB)/8, $0x0f000f000f000f00
-DATA constant20<>+16(SB)/8, $0x0f000f000f000f00
-DATA constant20<>+24(SB)/8, $0x0f000f000f000f00
+DATA constant20<>+0(SB)/8, $0x0501050105010501
+DATA constant20<>+8(SB)/8, $0x0501050105010501
+DATA constant20<>+16(SB)/8, $0x0501050105010501
+DATA constant20<>+24(SB)/8, $0x0501050105010501
 GLOBL constant20<>(SB), RODATA|NOPTR, $32
 
-DATA constant21<>+0(SB)/8, $0xff09ff09ff08ff08
-DATA constant21<>+8(SB)/8, $0xff0bff0bff0aff0a
-DATA constant21<>+16(SB)/8, $0xff0dff0dff0cff0c
-DATA constant21<>+24(SB)/8, $0xff0fff0fff0eff0e
+DATA constant21<>+0(SB)/8, $0x0703070307030703
+DATA constant21<>+8(SB)/8, $0x0703070307030703
+DATA constant21<>+16(SB)/8, $0x0703070307030703
+DATA constant21<>+24(SB)/8, $0x0703070307030703
 GLOBL constant21<>(SB), RODATA|NOPTR, $32
 
-DATA constant22<>+0(SB)/8, $0x0001000100010001
-DATA constant22<>+8(SB)/8, $0x0001000100010001
-DATA constant22<>+16(SB)/8, $0x0001000100010001
-DATA constant22<>+24(SB)/8, $0x0001000100010001
+DATA constant22<>+0(SB)/8, $0x0100808001008080
+DATA constant22<>+8(SB)/8, $0x0302808003028080
+DATA constant22<>+16(SB)/8, $0x0504808005048080
+DATA constant22<>+24(SB)/8, $0x0706808007068080
 GLOBL constant22<>(SB), RODATA|NOPTR, $32
 
-DATA constant23<>+0(SB)/8, $0x0501050105010501
-DATA constant23<>+8(SB)/8, $0x0501050105010501
-DATA constant23<>+16(SB)/8, $0x0501050105010501
-DATA constant23<>+24(SB)/8, $0x0501050105010501
+DATA constant23<>+0(SB)/8, $0x0000001800000012
+DATA constant23<>+8(SB)/8, $0x0000001800000012
+DATA constant23<>+16(SB)/8, $0x0000001800000012
+DATA constant23<>+24(SB)/8, $0x0000001800000012
 GLOBL constant23<>(SB), RODATA|NOPTR, $32
 
-DATA constant24<>+0(SB)/8, $0x0703070307030703
-DATA constant24<>+8(SB)/8, $0x0703070307030703
-DATA constant24<>+16(SB)/8, $0x0703070307030703
-DATA constant24<>+24(SB)/8, $0x0703070307030703
+DATA constant24<>+0(SB)/8, $0x000000150000000f
+DATA constant24<>+8(SB)/8, $0x000000150000000f
+DATA constant24<>+16(SB)/8, $0x000000150000000f
+DATA constant24<>+24(SB)/8, $0x000000150000000f
 GLOBL constant24<>(SB), RODATA|NOPTR, $32
 
-DATA constant25<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant25<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant25<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant25<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant25<>+0(SB)/8, $0x0000000e0000000e
+DATA constant25<>+8(SB)/8, $0x0000000e0000000e
+DATA constant25<>+16(SB)/8, $0x0000000e0000000e
+DATA constant25<>+24(SB)/8, $0x0000000e0000000e
 GLOBL constant25<>(SB), RODATA|NOPTR, $32
 
-DATA constant26<>+0(SB)/8, $0x0100808001008080
-DATA constant26<>+8(SB)/8, $0x0302808003028080
-DATA constant26<>+16(SB)/8, $0x0504808005048080
-DATA constant26<>+24(SB)/8, $0x0706808007068080
+DATA constant26<>+0(SB)/8, $0x3e0000003e000000
+DATA constant26<>+8(SB)/8, $0x3e0000003e000000
+DATA constant26<>+16(SB)/8, $0x3e0000003e000000
+DATA constant26<>+24(SB)/8, $0x3e0000003e000000
 GLOBL constant26<>(SB), RODATA|NOPTR, $32
-
-DATA constant27<>+0(SB)/8, $0x0000001800000012
-DATA constant27<>+8(SB)/8, $0x0000001800000012
-DATA constant27<>+16(SB)/8, $0x0000001800000012
-DATA constant27<>+24(SB)/8, $0x0000001800000012
-GLOBL constant27<>(SB), RODATA|NOPTR, $32
-
-DATA constant28<>+0(SB)/8, $0x000000150000000f
-DATA constant28<>+8(SB)/8, $0x000000150000000f
-DATA constant28<>+16(SB)/8, $0x000000150000000f
-DATA constant28<>+24(SB)/8, $0x000000150000000f
-GLOBL constant28<>(SB), RODATA|NOPTR, $32
-
-DATA constant29<>+0(SB)/8, $0x0000000e0000000e
-DATA constant29<>+8(SB)/8, $0x0000000e0000000e
-DATA constant29<>+16(SB)/8, $0x0000000e0000000e
-DATA constant29<>+24(SB)/8, $0x0000000e0000000e
-GLOBL constant29<>(SB), RODATA|NOPTR, $32
-
-DATA constant30<>+0(SB)/8, $0x3e0000003e000000
-DATA constant30<>+8(SB)/8, $0x3e0000003e000000
-DATA constant30<>+16(SB)/8, $0x3e0000003e000000
-DATA constant30<>+24(SB)/8, $0x3e0000003e000000
-GLOBL constant30<>(SB), RODATA|NOPTR, $32
 
 // func iq1_mPackAVX2(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX2, F16C, FMA3
@@ -1075,363 +1035,343 @@ row:
 	XORQ R9, R9
 
 tile:
-	VPMOVZXBW      (R10), Y0
-	VBROADCASTI128 32(R10), Y1
-	VMOVDQU        constant18<>+0(SB), Y2
-	VMOVDQU        constant19<>+0(SB), Y3
-	VPSHUFB        Y2, Y1, Y1
-	VPMULLW        Y3, Y1, Y1
-	VMOVDQU        constant20<>+0(SB), Y2
-	VPAND          Y2, Y1, Y1
-	VPOR           Y1, Y0, Y0
-	VMOVDQU        Y0, (SP)
-	VPMOVZXBW      16(R10), Y0
-	VBROADCASTI128 32(R10), Y1
-	VMOVDQU        constant21<>+0(SB), Y2
-	VMOVDQU        constant19<>+0(SB), Y3
-	VPSHUFB        Y2, Y1, Y1
-	VPMULLW        Y3, Y1, Y1
-	VMOVDQU        constant20<>+0(SB), Y2
-	VPAND          Y2, Y1, Y1
-	VPOR           Y1, Y0, Y0
-	VMOVDQU        Y0, 32(SP)
-	LEAQ           ·iq1Book+0(SB), R11
-	MOVL           (SP), R13
-	MOVWLZX        R13, R12
-	VPBROADCASTQ   (R11)(R12*8), Y0
-	MOVL           8(SP), R14
-	MOVWLZX        R14, R12
-	VPBROADCASTQ   (R11)(R12*8), Y1
-	MOVL           16(SP), R15
-	MOVWLZX        R15, R12
-	VPBROADCASTQ   (R11)(R12*8), Y2
-	MOVL           24(SP), BP
-	MOVWLZX        BP, R12
-	VPBROADCASTQ   (R11)(R12*8), Y3
-	VPBLENDD       $0x0c, Y1, Y0, Y0
-	VPBLENDD       $0xc0, Y3, Y2, Y2
-	VPBLENDD       $0xf0, Y2, Y0, Y0
-	SHRL           $0x10, R13
-	VPBROADCASTQ   (R11)(R13*8), Y1
-	SHRL           $0x10, R14
-	VPBROADCASTQ   (R11)(R14*8), Y2
-	SHRL           $0x10, R15
-	VPBROADCASTQ   (R11)(R15*8), Y3
-	SHRL           $0x10, BP
-	VPBROADCASTQ   (R11)(BP*8), Y4
-	VPBLENDD       $0x0c, Y2, Y1, Y1
-	VPBLENDD       $0xc0, Y4, Y3, Y3
-	VPBLENDD       $0xf0, Y3, Y1, Y1
-	MOVL           4(SP), R13
-	MOVWLZX        R13, R12
-	VPBROADCASTQ   (R11)(R12*8), Y2
-	MOVL           12(SP), R14
-	MOVWLZX        R14, R12
-	VPBROADCASTQ   (R11)(R12*8), Y3
-	MOVL           20(SP), R15
-	MOVWLZX        R15, R12
-	VPBROADCASTQ   (R11)(R12*8), Y4
-	MOVL           28(SP), BP
-	MOVWLZX        BP, R12
-	VPBROADCASTQ   (R11)(R12*8), Y5
-	VPBLENDD       $0x0c, Y3, Y2, Y2
-	VPBLENDD       $0xc0, Y5, Y4, Y4
-	VPBLENDD       $0xf0, Y4, Y2, Y2
-	SHRL           $0x10, R13
-	VPBROADCASTQ   (R11)(R13*8), Y3
-	SHRL           $0x10, R14
-	VPBROADCASTQ   (R11)(R14*8), Y4
-	SHRL           $0x10, R15
-	VPBROADCASTQ   (R11)(R15*8), Y5
-	SHRL           $0x10, BP
-	VPBROADCASTQ   (R11)(BP*8), Y6
-	VPBLENDD       $0x0c, Y4, Y3, Y3
-	VPBLENDD       $0xc0, Y6, Y5, Y5
-	VPBLENDD       $0xf0, Y5, Y3, Y3
-	MOVL           32(SP), R13
-	MOVWLZX        R13, R12
-	VPBROADCASTQ   (R11)(R12*8), Y4
-	MOVL           40(SP), R14
-	MOVWLZX        R14, R12
-	VPBROADCASTQ   (R11)(R12*8), Y5
-	MOVL           48(SP), R15
-	MOVWLZX        R15, R12
-	VPBROADCASTQ   (R11)(R12*8), Y6
-	MOVL           56(SP), BP
-	MOVWLZX        BP, R12
-	VPBROADCASTQ   (R11)(R12*8), Y7
-	VPBLENDD       $0x0c, Y5, Y4, Y4
-	VPBLENDD       $0xc0, Y7, Y6, Y6
-	VPBLENDD       $0xf0, Y6, Y4, Y4
-	SHRL           $0x10, R13
-	VPBROADCASTQ   (R11)(R13*8), Y5
-	SHRL           $0x10, R14
-	VPBROADCASTQ   (R11)(R14*8), Y6
-	SHRL           $0x10, R15
-	VPBROADCASTQ   (R11)(R15*8), Y7
-	SHRL           $0x10, BP
-	VPBROADCASTQ   (R11)(BP*8), Y8
-	VPBLENDD       $0x0c, Y6, Y5, Y5
-	VPBLENDD       $0xc0, Y8, Y7, Y7
-	VPBLENDD       $0xf0, Y7, Y5, Y5
-	MOVL           36(SP), R13
-	MOVWLZX        R13, R12
-	VPBROADCASTQ   (R11)(R12*8), Y6
-	MOVL           44(SP), R14
-	MOVWLZX        R14, R12
-	VPBROADCASTQ   (R11)(R12*8), Y7
-	MOVL           52(SP), R15
-	MOVWLZX        R15, R12
-	VPBROADCASTQ   (R11)(R12*8), Y8
-	MOVL           60(SP), BP
-	MOVWLZX        BP, R12
-	VPBROADCASTQ   (R11)(R12*8), Y9
-	VPBLENDD       $0x0c, Y7, Y6, Y6
-	VPBLENDD       $0xc0, Y9, Y8, Y8
-	VPBLENDD       $0xf0, Y8, Y6, Y6
-	SHRL           $0x10, R13
-	VPBROADCASTQ   (R11)(R13*8), Y7
-	SHRL           $0x10, R14
-	VPBROADCASTQ   (R11)(R14*8), Y8
-	SHRL           $0x10, R15
-	VPBROADCASTQ   (R11)(R15*8), Y9
-	SHRL           $0x10, BP
-	VPBROADCASTQ   (R11)(BP*8), Y10
-	VPBLENDD       $0x0c, Y8, Y7, Y7
-	VPBLENDD       $0xc0, Y10, Y9, Y9
-	VPBLENDD       $0xf0, Y9, Y7, Y7
-	VSHUFPS        $0x88, Y4, Y0, Y8
-	VSHUFPS        $0xdd, Y4, Y0, Y0
-	VPERMQ         $0xd8, Y8, Y8
-	VMOVDQU        Y8, (AX)(R9*8)
-	VPERMQ         $0xd8, Y0, Y0
-	VMOVDQU        Y0, 64(AX)(R9*8)
-	VSHUFPS        $0x88, Y5, Y1, Y0
-	VSHUFPS        $0xdd, Y5, Y1, Y1
-	VPERMQ         $0xd8, Y0, Y0
-	VMOVDQU        Y0, 128(AX)(R9*8)
-	VPERMQ         $0xd8, Y1, Y1
-	VMOVDQU        Y1, 192(AX)(R9*8)
-	VSHUFPS        $0x88, Y6, Y2, Y0
-	VSHUFPS        $0xdd, Y6, Y2, Y1
-	VPERMQ         $0xd8, Y0, Y0
-	VMOVDQU        Y0, 256(AX)(R9*8)
-	VPERMQ         $0xd8, Y1, Y1
-	VMOVDQU        Y1, 320(AX)(R9*8)
-	VSHUFPS        $0x88, Y7, Y3, Y0
-	VSHUFPS        $0xdd, Y7, Y3, Y1
-	VPERMQ         $0xd8, Y0, Y0
-	VMOVDQU        Y0, 384(AX)(R9*8)
-	VPERMQ         $0xd8, Y1, Y1
-	VMOVDQU        Y1, 448(AX)(R9*8)
-	VPBROADCASTQ   48(R10), Y0
-	VPBROADCASTQ   48(R10), Y1
-	VPSHUFB        constant23<>+0(SB), Y1, Y2
-	VPSHUFB        constant24<>+0(SB), Y1, Y1
-	VPSRLD         $0x04, Y2, Y2
-	VPAND          constant25<>+0(SB), Y2, Y2
-	VMOVDQU        constant25<>+0(SB), Y3
-	VPANDN         Y1, Y3, Y1
-	VPOR           Y1, Y2, Y2
-	VCVTPH2PS      X2, Y1
-	VPSHUFB        constant26<>+0(SB), Y0, Y0
-	VPSRLVD        constant27<>+0(SB), Y0, Y2
-	VPSRLVD        constant28<>+0(SB), Y0, Y0
-	VPAND          constant29<>+0(SB), Y0, Y0
-	VCVTDQ2PS      Y0, Y0
-	VMOVDQU        constant30<>+0(SB), Y3
-	VFMADD213PS    constant30<>+0(SB), Y3, Y0
-	VMULPS         Y1, Y0, Y0
-	VPAND          constant29<>+0(SB), Y2, Y2
-	VCVTDQ2PS      Y2, Y2
-	VMOVDQU        constant30<>+0(SB), Y3
-	VFMADD213PS    constant30<>+0(SB), Y3, Y2
-	VMULPS         Y1, Y2, Y2
-	VMOVDQU        Y0, (CX)(R9*2)
-	VMOVDQU        Y2, 64(CX)(R9*2)
-	ADDQ           $+56, R10
-	VPMOVZXBW      (R10), Y0
-	VBROADCASTI128 32(R10), Y1
-	VMOVDQU        constant18<>+0(SB), Y2
-	VMOVDQU        constant19<>+0(SB), Y3
-	VPSHUFB        Y2, Y1, Y1
-	VPMULLW        Y3, Y1, Y1
-	VMOVDQU        constant20<>+0(SB), Y2
-	VPAND          Y2, Y1, Y1
-	VPOR           Y1, Y0, Y0
-	VMOVDQU        Y0, (SP)
-	VPMOVZXBW      16(R10), Y0
-	VBROADCASTI128 32(R10), Y1
-	VMOVDQU        constant21<>+0(SB), Y2
-	VMOVDQU        constant19<>+0(SB), Y3
-	VPSHUFB        Y2, Y1, Y1
-	VPMULLW        Y3, Y1, Y1
-	VMOVDQU        constant20<>+0(SB), Y2
-	VPAND          Y2, Y1, Y1
-	VPOR           Y1, Y0, Y0
-	VMOVDQU        Y0, 32(SP)
-	LEAQ           ·iq1Book+0(SB), R11
-	MOVL           (SP), R13
-	MOVWLZX        R13, R12
-	VPBROADCASTQ   (R11)(R12*8), Y0
-	MOVL           8(SP), R14
-	MOVWLZX        R14, R12
-	VPBROADCASTQ   (R11)(R12*8), Y1
-	MOVL           16(SP), R15
-	MOVWLZX        R15, R12
-	VPBROADCASTQ   (R11)(R12*8), Y2
-	MOVL           24(SP), BP
-	MOVWLZX        BP, R12
-	VPBROADCASTQ   (R11)(R12*8), Y3
-	VPBLENDD       $0x0c, Y1, Y0, Y0
-	VPBLENDD       $0xc0, Y3, Y2, Y2
-	VPBLENDD       $0xf0, Y2, Y0, Y0
-	SHRL           $0x10, R13
-	VPBROADCASTQ   (R11)(R13*8), Y1
-	SHRL           $0x10, R14
-	VPBROADCASTQ   (R11)(R14*8), Y2
-	SHRL           $0x10, R15
-	VPBROADCASTQ   (R11)(R15*8), Y3
-	SHRL           $0x10, BP
-	VPBROADCASTQ   (R11)(BP*8), Y4
-	VPBLENDD       $0x0c, Y2, Y1, Y1
-	VPBLENDD       $0xc0, Y4, Y3, Y3
-	VPBLENDD       $0xf0, Y3, Y1, Y1
-	MOVL           4(SP), R13
-	MOVWLZX        R13, R12
-	VPBROADCASTQ   (R11)(R12*8), Y2
-	MOVL           12(SP), R14
-	MOVWLZX        R14, R12
-	VPBROADCASTQ   (R11)(R12*8), Y3
-	MOVL           20(SP), R15
-	MOVWLZX        R15, R12
-	VPBROADCASTQ   (R11)(R12*8), Y4
-	MOVL           28(SP), BP
-	MOVWLZX        BP, R12
-	VPBROADCASTQ   (R11)(R12*8), Y5
-	VPBLENDD       $0x0c, Y3, Y2, Y2
-	VPBLENDD       $0xc0, Y5, Y4, Y4
-	VPBLENDD       $0xf0, Y4, Y2, Y2
-	SHRL           $0x10, R13
-	VPBROADCASTQ   (R11)(R13*8), Y3
-	SHRL           $0x10, R14
-	VPBROADCASTQ   (R11)(R14*8), Y4
-	SHRL           $0x10, R15
-	VPBROADCASTQ   (R11)(R15*8), Y5
-	SHRL           $0x10, BP
-	VPBROADCASTQ   (R11)(BP*8), Y6
-	VPBLENDD       $0x0c, Y4, Y3, Y3
-	VPBLENDD       $0xc0, Y6, Y5, Y5
-	VPBLENDD       $0xf0, Y5, Y3, Y3
-	MOVL           32(SP), R13
-	MOVWLZX        R13, R12
-	VPBROADCASTQ   (R11)(R12*8), Y4
-	MOVL           40(SP), R14
-	MOVWLZX        R14, R12
-	VPBROADCASTQ   (R11)(R12*8), Y5
-	MOVL           48(SP), R15
-	MOVWLZX        R15, R12
-	VPBROADCASTQ   (R11)(R12*8), Y6
-	MOVL           56(SP), BP
-	MOVWLZX        BP, R12
-	VPBROADCASTQ   (R11)(R12*8), Y7
-	VPBLENDD       $0x0c, Y5, Y4, Y4
-	VPBLENDD       $0xc0, Y7, Y6, Y6
-	VPBLENDD       $0xf0, Y6, Y4, Y4
-	SHRL           $0x10, R13
-	VPBROADCASTQ   (R11)(R13*8), Y5
-	SHRL           $0x10, R14
-	VPBROADCASTQ   (R11)(R14*8), Y6
-	SHRL           $0x10, R15
-	VPBROADCASTQ   (R11)(R15*8), Y7
-	SHRL           $0x10, BP
-	VPBROADCASTQ   (R11)(BP*8), Y8
-	VPBLENDD       $0x0c, Y6, Y5, Y5
-	VPBLENDD       $0xc0, Y8, Y7, Y7
-	VPBLENDD       $0xf0, Y7, Y5, Y5
-	MOVL           36(SP), R13
-	MOVWLZX        R13, R12
-	VPBROADCASTQ   (R11)(R12*8), Y6
-	MOVL           44(SP), R14
-	MOVWLZX        R14, R12
-	VPBROADCASTQ   (R11)(R12*8), Y7
-	MOVL           52(SP), R15
-	MOVWLZX        R15, R12
-	VPBROADCASTQ   (R11)(R12*8), Y8
-	MOVL           60(SP), BP
-	MOVWLZX        BP, R12
-	VPBROADCASTQ   (R11)(R12*8), Y9
-	VPBLENDD       $0x0c, Y7, Y6, Y6
-	VPBLENDD       $0xc0, Y9, Y8, Y8
-	VPBLENDD       $0xf0, Y8, Y6, Y6
-	SHRL           $0x10, R13
-	VPBROADCASTQ   (R11)(R13*8), Y7
-	SHRL           $0x10, R14
-	VPBROADCASTQ   (R11)(R14*8), Y8
-	SHRL           $0x10, R15
-	VPBROADCASTQ   (R11)(R15*8), Y9
-	SHRL           $0x10, BP
-	VPBROADCASTQ   (R11)(BP*8), Y10
-	VPBLENDD       $0x0c, Y8, Y7, Y7
-	VPBLENDD       $0xc0, Y10, Y9, Y9
-	VPBLENDD       $0xf0, Y9, Y7, Y7
-	VSHUFPS        $0x88, Y4, Y0, Y8
-	VSHUFPS        $0xdd, Y4, Y0, Y0
-	VPERMQ         $0xd8, Y8, Y8
-	VMOVDQU        Y8, 32(AX)(R9*8)
-	VPERMQ         $0xd8, Y0, Y0
-	VMOVDQU        Y0, 96(AX)(R9*8)
-	VSHUFPS        $0x88, Y5, Y1, Y0
-	VSHUFPS        $0xdd, Y5, Y1, Y1
-	VPERMQ         $0xd8, Y0, Y0
-	VMOVDQU        Y0, 160(AX)(R9*8)
-	VPERMQ         $0xd8, Y1, Y1
-	VMOVDQU        Y1, 224(AX)(R9*8)
-	VSHUFPS        $0x88, Y6, Y2, Y0
-	VSHUFPS        $0xdd, Y6, Y2, Y1
-	VPERMQ         $0xd8, Y0, Y0
-	VMOVDQU        Y0, 288(AX)(R9*8)
-	VPERMQ         $0xd8, Y1, Y1
-	VMOVDQU        Y1, 352(AX)(R9*8)
-	VSHUFPS        $0x88, Y7, Y3, Y0
-	VSHUFPS        $0xdd, Y7, Y3, Y1
-	VPERMQ         $0xd8, Y0, Y0
-	VMOVDQU        Y0, 416(AX)(R9*8)
-	VPERMQ         $0xd8, Y1, Y1
-	VMOVDQU        Y1, 480(AX)(R9*8)
-	VPBROADCASTQ   48(R10), Y0
-	VPBROADCASTQ   48(R10), Y1
-	VPSHUFB        constant23<>+0(SB), Y1, Y2
-	VPSHUFB        constant24<>+0(SB), Y1, Y1
-	VPSRLD         $0x04, Y2, Y2
-	VPAND          constant25<>+0(SB), Y2, Y2
-	VMOVDQU        constant25<>+0(SB), Y3
-	VPANDN         Y1, Y3, Y1
-	VPOR           Y1, Y2, Y2
-	VCVTPH2PS      X2, Y1
-	VPSHUFB        constant26<>+0(SB), Y0, Y0
-	VPSRLVD        constant27<>+0(SB), Y0, Y2
-	VPSRLVD        constant28<>+0(SB), Y0, Y0
-	VPAND          constant29<>+0(SB), Y0, Y0
-	VCVTDQ2PS      Y0, Y0
-	VMOVDQU        constant30<>+0(SB), Y3
-	VFMADD213PS    constant30<>+0(SB), Y3, Y0
-	VMULPS         Y1, Y0, Y0
-	VPAND          constant29<>+0(SB), Y2, Y2
-	VCVTDQ2PS      Y2, Y2
-	VMOVDQU        constant30<>+0(SB), Y3
-	VFMADD213PS    constant30<>+0(SB), Y3, Y2
-	VMULPS         Y1, Y2, Y2
-	VMOVDQU        Y0, 32(CX)(R9*2)
-	VMOVDQU        Y2, 96(CX)(R9*2)
-	ADDQ           $+56, R10
-	ADDQ           $0x40, R9
-	CMPQ           R9, R8
-	JL             tile
-	ADDQ           BX, DX
-	LEAQ           (CX)(DI*2), CX
-	LEAQ           (AX)(DI*8), AX
-	DECQ           SI
-	JG             row
+	VPMOVZXBW    32(R10), Y0
+	VPSLLW       $0x04, Y0, Y1
+	VMOVDQU      constant18<>+0(SB), Y2
+	VPOR         Y1, Y0, Y0
+	VPAND        Y2, Y0, Y0
+	VMOVDQU      (R10), Y1
+	VPUNPCKLBW   Y0, Y1, Y2
+	VPUNPCKHBW   Y0, Y1, Y0
+	VMOVDQU      Y2, (SP)
+	VMOVDQU      Y0, 32(SP)
+	LEAQ         ·iq1Book+0(SB), R11
+	MOVL         (SP), R13
+	MOVWLZX      R13, R12
+	VPBROADCASTQ (R11)(R12*8), Y0
+	MOVL         8(SP), R14
+	MOVWLZX      R14, R12
+	VPBROADCASTQ (R11)(R12*8), Y1
+	MOVL         32(SP), R15
+	MOVWLZX      R15, R12
+	VPBROADCASTQ (R11)(R12*8), Y2
+	MOVL         40(SP), BP
+	MOVWLZX      BP, R12
+	VPBROADCASTQ (R11)(R12*8), Y3
+	VPBLENDD     $0x0c, Y1, Y0, Y0
+	VPBLENDD     $0xc0, Y3, Y2, Y2
+	VPBLENDD     $0xf0, Y2, Y0, Y0
+	SHRL         $0x10, R13
+	VPBROADCASTQ (R11)(R13*8), Y1
+	SHRL         $0x10, R14
+	VPBROADCASTQ (R11)(R14*8), Y2
+	SHRL         $0x10, R15
+	VPBROADCASTQ (R11)(R15*8), Y3
+	SHRL         $0x10, BP
+	VPBROADCASTQ (R11)(BP*8), Y4
+	VPBLENDD     $0x0c, Y2, Y1, Y1
+	VPBLENDD     $0xc0, Y4, Y3, Y3
+	VPBLENDD     $0xf0, Y3, Y1, Y1
+	MOVL         4(SP), R13
+	MOVWLZX      R13, R12
+	VPBROADCASTQ (R11)(R12*8), Y2
+	MOVL         12(SP), R14
+	MOVWLZX      R14, R12
+	VPBROADCASTQ (R11)(R12*8), Y3
+	MOVL         36(SP), R15
+	MOVWLZX      R15, R12
+	VPBROADCASTQ (R11)(R12*8), Y4
+	MOVL         44(SP), BP
+	MOVWLZX      BP, R12
+	VPBROADCASTQ (R11)(R12*8), Y5
+	VPBLENDD     $0x0c, Y3, Y2, Y2
+	VPBLENDD     $0xc0, Y5, Y4, Y4
+	VPBLENDD     $0xf0, Y4, Y2, Y2
+	SHRL         $0x10, R13
+	VPBROADCASTQ (R11)(R13*8), Y3
+	SHRL         $0x10, R14
+	VPBROADCASTQ (R11)(R14*8), Y4
+	SHRL         $0x10, R15
+	VPBROADCASTQ (R11)(R15*8), Y5
+	SHRL         $0x10, BP
+	VPBROADCASTQ (R11)(BP*8), Y6
+	VPBLENDD     $0x0c, Y4, Y3, Y3
+	VPBLENDD     $0xc0, Y6, Y5, Y5
+	VPBLENDD     $0xf0, Y5, Y3, Y3
+	MOVL         16(SP), R13
+	MOVWLZX      R13, R12
+	VPBROADCASTQ (R11)(R12*8), Y4
+	MOVL         24(SP), R14
+	MOVWLZX      R14, R12
+	VPBROADCASTQ (R11)(R12*8), Y5
+	MOVL         48(SP), R15
+	MOVWLZX      R15, R12
+	VPBROADCASTQ (R11)(R12*8), Y6
+	MOVL         56(SP), BP
+	MOVWLZX      BP, R12
+	VPBROADCASTQ (R11)(R12*8), Y7
+	VPBLENDD     $0x0c, Y5, Y4, Y4
+	VPBLENDD     $0xc0, Y7, Y6, Y6
+	VPBLENDD     $0xf0, Y6, Y4, Y4
+	SHRL         $0x10, R13
+	VPBROADCASTQ (R11)(R13*8), Y5
+	SHRL         $0x10, R14
+	VPBROADCASTQ (R11)(R14*8), Y6
+	SHRL         $0x10, R15
+	VPBROADCASTQ (R11)(R15*8), Y7
+	SHRL         $0x10, BP
+	VPBROADCASTQ (R11)(BP*8), Y8
+	VPBLENDD     $0x0c, Y6, Y5, Y5
+	VPBLENDD     $0xc0, Y8, Y7, Y7
+	VPBLENDD     $0xf0, Y7, Y5, Y5
+	MOVL         20(SP), R13
+	MOVWLZX      R13, R12
+	VPBROADCASTQ (R11)(R12*8), Y6
+	MOVL         28(SP), R14
+	MOVWLZX      R14, R12
+	VPBROADCASTQ (R11)(R12*8), Y7
+	MOVL         52(SP), R15
+	MOVWLZX      R15, R12
+	VPBROADCASTQ (R11)(R12*8), Y8
+	MOVL         60(SP), BP
+	MOVWLZX      BP, R12
+	VPBROADCASTQ (R11)(R12*8), Y9
+	VPBLENDD     $0x0c, Y7, Y6, Y6
+	VPBLENDD     $0xc0, Y9, Y8, Y8
+	VPBLENDD     $0xf0, Y8, Y6, Y6
+	SHRL         $0x10, R13
+	VPBROADCASTQ (R11)(R13*8), Y7
+	SHRL         $0x10, R14
+	VPBROADCASTQ (R11)(R14*8), Y8
+	SHRL         $0x10, R15
+	VPBROADCASTQ (R11)(R15*8), Y9
+	SHRL         $0x10, BP
+	VPBROADCASTQ (R11)(BP*8), Y10
+	VPBLENDD     $0x0c, Y8, Y7, Y7
+	VPBLENDD     $0xc0, Y10, Y9, Y9
+	VPBLENDD     $0xf0, Y9, Y7, Y7
+	VSHUFPS      $0x88, Y4, Y0, Y8
+	VSHUFPS      $0xdd, Y4, Y0, Y0
+	VPERMQ       $0xd8, Y8, Y8
+	VMOVDQU      Y8, (AX)(R9*8)
+	VPERMQ       $0xd8, Y0, Y0
+	VMOVDQU      Y0, 64(AX)(R9*8)
+	VSHUFPS      $0x88, Y5, Y1, Y0
+	VSHUFPS      $0xdd, Y5, Y1, Y1
+	VPERMQ       $0xd8, Y0, Y0
+	VMOVDQU      Y0, 128(AX)(R9*8)
+	VPERMQ       $0xd8, Y1, Y1
+	VMOVDQU      Y1, 192(AX)(R9*8)
+	VSHUFPS      $0x88, Y6, Y2, Y0
+	VSHUFPS      $0xdd, Y6, Y2, Y1
+	VPERMQ       $0xd8, Y0, Y0
+	VMOVDQU      Y0, 256(AX)(R9*8)
+	VPERMQ       $0xd8, Y1, Y1
+	VMOVDQU      Y1, 320(AX)(R9*8)
+	VSHUFPS      $0x88, Y7, Y3, Y0
+	VSHUFPS      $0xdd, Y7, Y3, Y1
+	VPERMQ       $0xd8, Y0, Y0
+	VMOVDQU      Y0, 384(AX)(R9*8)
+	VPERMQ       $0xd8, Y1, Y1
+	VMOVDQU      Y1, 448(AX)(R9*8)
+	VPBROADCASTQ 48(R10), Y0
+	VPBROADCASTQ 48(R10), Y1
+	VPSHUFB      constant20<>+0(SB), Y1, Y2
+	VPSHUFB      constant21<>+0(SB), Y1, Y1
+	VPSRLD       $0x04, Y2, Y2
+	VPAND        constant18<>+0(SB), Y2, Y2
+	VMOVDQU      constant18<>+0(SB), Y3
+	VPANDN       Y1, Y3, Y1
+	VPOR         Y1, Y2, Y2
+	VCVTPH2PS    X2, Y1
+	VPSHUFB      constant22<>+0(SB), Y0, Y0
+	VPSRLVD      constant23<>+0(SB), Y0, Y2
+	VPSRLVD      constant24<>+0(SB), Y0, Y0
+	VPAND        constant25<>+0(SB), Y0, Y0
+	VCVTDQ2PS    Y0, Y0
+	VMOVDQU      constant26<>+0(SB), Y3
+	VFMADD213PS  constant26<>+0(SB), Y3, Y0
+	VMULPS       Y1, Y0, Y0
+	VPAND        constant25<>+0(SB), Y2, Y2
+	VCVTDQ2PS    Y2, Y2
+	VMOVDQU      constant26<>+0(SB), Y3
+	VFMADD213PS  constant26<>+0(SB), Y3, Y2
+	VMULPS       Y1, Y2, Y2
+	VMOVDQU      Y0, (CX)(R9*2)
+	VMOVDQU      Y2, 64(CX)(R9*2)
+	ADDQ         $+56, R10
+	VPMOVZXBW    32(R10), Y0
+	VPSLLW       $0x04, Y0, Y1
+	VMOVDQU      constant18<>+0(SB), Y2
+	VPOR         Y1, Y0, Y0
+	VPAND        Y2, Y0, Y0
+	VMOVDQU      (R10), Y1
+	VPUNPCKLBW   Y0, Y1, Y2
+	VPUNPCKHBW   Y0, Y1, Y0
+	VMOVDQU      Y2, (SP)
+	VMOVDQU      Y0, 32(SP)
+	LEAQ         ·iq1Book+0(SB), R11
+	MOVL         (SP), R13
+	MOVWLZX      R13, R12
+	VPBROADCASTQ (R11)(R12*8), Y0
+	MOVL         8(SP), R14
+	MOVWLZX      R14, R12
+	VPBROADCASTQ (R11)(R12*8), Y1
+	MOVL         32(SP), R15
+	MOVWLZX      R15, R12
+	VPBROADCASTQ (R11)(R12*8), Y2
+	MOVL         40(SP), BP
+	MOVWLZX      BP, R12
+	VPBROADCASTQ (R11)(R12*8), Y3
+	VPBLENDD     $0x0c, Y1, Y0, Y0
+	VPBLENDD     $0xc0, Y3, Y2, Y2
+	VPBLENDD     $0xf0, Y2, Y0, Y0
+	SHRL         $0x10, R13
+	VPBROADCASTQ (R11)(R13*8), Y1
+	SHRL         $0x10, R14
+	VPBROADCASTQ (R11)(R14*8), Y2
+	SHRL         $0x10, R15
+	VPBROADCASTQ (R11)(R15*8), Y3
+	SHRL         $0x10, BP
+	VPBROADCASTQ (R11)(BP*8), Y4
+	VPBLENDD     $0x0c, Y2, Y1, Y1
+	VPBLENDD     $0xc0, Y4, Y3, Y3
+	VPBLENDD     $0xf0, Y3, Y1, Y1
+	MOVL         4(SP), R13
+	MOVWLZX      R13, R12
+	VPBROADCASTQ (R11)(R12*8), Y2
+	MOVL         12(SP), R14
+	MOVWLZX      R14, R12
+	VPBROADCASTQ (R11)(R12*8), Y3
+	MOVL         36(SP), R15
+	MOVWLZX      R15, R12
+	VPBROADCASTQ (R11)(R12*8), Y4
+	MOVL         44(SP), BP
+	MOVWLZX      BP, R12
+	VPBROADCASTQ (R11)(R12*8), Y5
+	VPBLENDD     $0x0c, Y3, Y2, Y2
+	VPBLENDD     $0xc0, Y5, Y4, Y4
+	VPBLENDD     $0xf0, Y4, Y2, Y2
+	SHRL         $0x10, R13
+	VPBROADCASTQ (R11)(R13*8), Y3
+	SHRL         $0x10, R14
+	VPBROADCASTQ (R11)(R14*8), Y4
+	SHRL         $0x10, R15
+	VPBROADCASTQ (R11)(R15*8), Y5
+	SHRL         $0x10, BP
+	VPBROADCASTQ (R11)(BP*8), Y6
+	VPBLENDD     $0x0c, Y4, Y3, Y3
+	VPBLENDD     $0xc0, Y6, Y5, Y5
+	VPBLENDD     $0xf0, Y5, Y3, Y3
+	MOVL         16(SP), R13
+	MOVWLZX      R13, R12
+	VPBROADCASTQ (R11)(R12*8), Y4
+	MOVL         24(SP), R14
+	MOVWLZX      R14, R12
+	VPBROADCASTQ (R11)(R12*8), Y5
+	MOVL         48(SP), R15
+	MOVWLZX      R15, R12
+	VPBROADCASTQ (R11)(R12*8), Y6
+	MOVL         56(SP), BP
+	MOVWLZX      BP, R12
+	VPBROADCASTQ (R11)(R12*8), Y7
+	VPBLENDD     $0x0c, Y5, Y4, Y4
+	VPBLENDD     $0xc0, Y7, Y6, Y6
+	VPBLENDD     $0xf0, Y6, Y4, Y4
+	SHRL         $0x10, R13
+	VPBROADCASTQ (R11)(R13*8), Y5
+	SHRL         $0x10, R14
+	VPBROADCASTQ (R11)(R14*8), Y6
+	SHRL         $0x10, R15
+	VPBROADCASTQ (R11)(R15*8), Y7
+	SHRL         $0x10, BP
+	VPBROADCASTQ (R11)(BP*8), Y8
+	VPBLENDD     $0x0c, Y6, Y5, Y5
+	VPBLENDD     $0xc0, Y8, Y7, Y7
+	VPBLENDD     $0xf0, Y7, Y5, Y5
+	MOVL         20(SP), R13
+	MOVWLZX      R13, R12
+	VPBROADCASTQ (R11)(R12*8), Y6
+	MOVL         28(SP), R14
+	MOVWLZX      R14, R12
+	VPBROADCASTQ (R11)(R12*8), Y7
+	MOVL         52(SP), R15
+	MOVWLZX      R15, R12
+	VPBROADCASTQ (R11)(R12*8), Y8
+	MOVL         60(SP), BP
+	MOVWLZX      BP, R12
+	VPBROADCASTQ (R11)(R12*8), Y9
+	VPBLENDD     $0x0c, Y7, Y6, Y6
+	VPBLENDD     $0xc0, Y9, Y8, Y8
+	VPBLENDD     $0xf0, Y8, Y6, Y6
+	SHRL         $0x10, R13
+	VPBROADCASTQ (R11)(R13*8), Y7
+	SHRL         $0x10, R14
+	VPBROADCASTQ (R11)(R14*8), Y8
+	SHRL         $0x10, R15
+	VPBROADCASTQ (R11)(R15*8), Y9
+	SHRL         $0x10, BP
+	VPBROADCASTQ (R11)(BP*8), Y10
+	VPBLENDD     $0x0c, Y8, Y7, Y7
+	VPBLENDD     $0xc0, Y10, Y9, Y9
+	VPBLENDD     $0xf0, Y9, Y7, Y7
+	VSHUFPS      $0x88, Y4, Y0, Y8
+	VSHUFPS      $0xdd, Y4, Y0, Y0
+	VPERMQ       $0xd8, Y8, Y8
+	VMOVDQU      Y8, 32(AX)(R9*8)
+	VPERMQ       $0xd8, Y0, Y0
+	VMOVDQU      Y0, 96(AX)(R9*8)
+	VSHUFPS      $0x88, Y5, Y1, Y0
+	VSHUFPS      $0xdd, Y5, Y1, Y1
+	VPERMQ       $0xd8, Y0, Y0
+	VMOVDQU      Y0, 160(AX)(R9*8)
+	VPERMQ       $0xd8, Y1, Y1
+	VMOVDQU      Y1, 224(AX)(R9*8)
+	VSHUFPS      $0x88, Y6, Y2, Y0
+	VSHUFPS      $0xdd, Y6, Y2, Y1
+	VPERMQ       $0xd8, Y0, Y0
+	VMOVDQU      Y0, 288(AX)(R9*8)
+	VPERMQ       $0xd8, Y1, Y1
+	VMOVDQU      Y1, 352(AX)(R9*8)
+	VSHUFPS      $0x88, Y7, Y3, Y0
+	VSHUFPS      $0xdd, Y7, Y3, Y1
+	VPERMQ       $0xd8, Y0, Y0
+	VMOVDQU      Y0, 416(AX)(R9*8)
+	VPERMQ       $0xd8, Y1, Y1
+	VMOVDQU      Y1, 480(AX)(R9*8)
+	VPBROADCASTQ 48(R10), Y0
+	VPBROADCASTQ 48(R10), Y1
+	VPSHUFB      constant20<>+0(SB), Y1, Y2
+	VPSHUFB      constant21<>+0(SB), Y1, Y1
+	VPSRLD       $0x04, Y2, Y2
+	VPAND        constant18<>+0(SB), Y2, Y2
+	VMOVDQU      constant18<>+0(SB), Y3
+	VPANDN       Y1, Y3, Y1
+	VPOR         Y1, Y2, Y2
+	VCVTPH2PS    X2, Y1
+	VPSHUFB      constant22<>+0(SB), Y0, Y0
+	VPSRLVD      constant23<>+0(SB), Y0, Y2
+	VPSRLVD      constant24<>+0(SB), Y0, Y0
+	VPAND        constant25<>+0(SB), Y0, Y0
+	VCVTDQ2PS    Y0, Y0
+	VMOVDQU      constant26<>+0(SB), Y3
+	VFMADD213PS  constant26<>+0(SB), Y3, Y0
+	VMULPS       Y1, Y0, Y0
+	VPAND        constant25<>+0(SB), Y2, Y2
+	VCVTDQ2PS    Y2, Y2
+	VMOVDQU      constant26<>+0(SB), Y3
+	VFMADD213PS  constant26<>+0(SB), Y3, Y2
+	VMULPS       Y1, Y2, Y2
+	VMOVDQU      Y0, 32(CX)(R9*2)
+	VMOVDQU      Y2, 96(CX)(R9*2)
+	ADDQ         $+56, R10
+	ADDQ         $0x40, R9
+	CMPQ         R9, R8
+	JL           tile
+	ADDQ         BX, DX
+	LEAQ         (CX)(DI*2), CX
+	LEAQ         (AX)(DI*8), AX
+	DECQ         SI
+	JG           row
 	VZEROUPPER
 	RET

@@ -45,13 +45,13 @@ begin:
 	VPSHUFB         Z2, Z13, Z13
 	VPMULLW         Z3, Z13, Z13
 	VPTERNLOGD      $0xf8, Z4, Z13, Z1
+	VPMOVZXBW       52(DI), Z13
+	VBROADCASTI32X4 84(DI), Z14
+	VPSHUFB         Z2, Z14, Z14
+	VPMULLW         Z3, Z14, Z14
+	VPTERNLOGD      $0xf8, Z4, Z14, Z13
 	VMOVDQU32       Z1, 136(SP)(R9*1)
-	VPMOVZXBW       52(DI), Z1
-	VBROADCASTI32X4 84(DI), Z13
-	VPSHUFB         Z2, Z13, Z13
-	VPMULLW         Z3, Z13, Z13
-	VPTERNLOGD      $0xf8, Z4, Z13, Z1
-	VMOVDQU32       Z1, 200(SP)(R9*1)
+	VMOVDQU32       Z13, 200(SP)(R9*1)
 
 skip1:
 	XORQ $+128, R9
@@ -65,9 +65,7 @@ row:
 	JGE    rest
 
 group:
-	PREFETCHT1      8192(DI)
 	PREFETCHT0      3072(DI)
-	PREFETCHT1      8256(DI)
 	PREFETCHT0      3136(DI)
 	LEAQ            100(DI), R10
 	XORQ            $+128, R9
@@ -78,13 +76,13 @@ group:
 	VPSHUFB         Z2, Z14, Z14
 	VPMULLW         Z3, Z14, Z14
 	VPTERNLOGD      $0xf8, Z4, Z14, Z13
+	VPMOVZXBW       52(R10), Z14
+	VBROADCASTI32X4 84(R10), Z15
+	VPSHUFB         Z2, Z15, Z15
+	VPMULLW         Z3, Z15, Z15
+	VPTERNLOGD      $0xf8, Z4, Z15, Z14
 	VMOVDQU32       Z13, 136(SP)(R9*1)
-	VPMOVZXBW       52(R10), Z13
-	VBROADCASTI32X4 84(R10), Z14
-	VPSHUFB         Z2, Z14, Z14
-	VPMULLW         Z3, Z14, Z14
-	VPTERNLOGD      $0xf8, Z4, Z14, Z13
-	VMOVDQU32       Z13, 200(SP)(R9*1)
+	VMOVDQU32       Z14, 200(SP)(R9*1)
 
 skip2:
 	XORQ            $+128, R9
@@ -193,13 +191,13 @@ inPlace:
 	VPSHUFB         Z2, Z14, Z14
 	VPMULLW         Z3, Z14, Z14
 	VPTERNLOGD      $0xf8, Z4, Z14, Z13
+	VPMOVZXBW       52(DI), Z14
+	VBROADCASTI32X4 84(DI), Z15
+	VPSHUFB         Z2, Z15, Z15
+	VPMULLW         Z3, Z15, Z15
+	VPTERNLOGD      $0xf8, Z4, Z15, Z14
 	VMOVDQU32       Z13, 136(SP)(R9*1)
-	VPMOVZXBW       52(DI), Z13
-	VBROADCASTI32X4 84(DI), Z14
-	VPSHUFB         Z2, Z14, Z14
-	VPMULLW         Z3, Z14, Z14
-	VPTERNLOGD      $0xf8, Z4, Z14, Z13
-	VMOVDQU32       Z13, 200(SP)(R9*1)
+	VMOVDQU32       Z14, 200(SP)(R9*1)
 	MOVQ            stride+16(FP), R10
 	ADDQ            w+8(FP), R10
 	XORQ            $+128, R9
@@ -210,13 +208,13 @@ inPlace:
 	VPSHUFB         Z2, Z14, Z14
 	VPMULLW         Z3, Z14, Z14
 	VPTERNLOGD      $0xf8, Z4, Z14, Z13
+	VPMOVZXBW       52(R10), Z14
+	VBROADCASTI32X4 84(R10), Z15
+	VPSHUFB         Z2, Z15, Z15
+	VPMULLW         Z3, Z15, Z15
+	VPTERNLOGD      $0xf8, Z4, Z15, Z14
 	VMOVDQU32       Z13, 136(SP)(R9*1)
-	VPMOVZXBW       52(R10), Z13
-	VBROADCASTI32X4 84(R10), Z14
-	VPSHUFB         Z2, Z14, Z14
-	VPMULLW         Z3, Z14, Z14
-	VPTERNLOGD      $0xf8, Z4, Z14, Z13
-	VMOVDQU32       Z13, 200(SP)(R9*1)
+	VMOVDQU32       Z14, 200(SP)(R9*1)
 
 skip3:
 	XORQ            $+128, R9
@@ -486,21 +484,21 @@ tile:
 	VPSHUFB         Z2, Z1, Z1
 	VPMULLW         Z3, Z1, Z1
 	VPTERNLOGD      $0xf8, Z4, Z1, Z0
-	VBROADCASTI32X4 34(R10), Z1
-	VPSHUFB         Z5, Z1, Z1
-	VPMULLW         Z6, Z1, Z1
-	VPTERNLOGD      $0xf8, Z7, Z1, Z0
+	VPMOVZXBW       52(R10), Z1
+	VBROADCASTI32X4 84(R10), Z15
+	VPSHUFB         Z2, Z15, Z15
+	VPMULLW         Z3, Z15, Z15
+	VPTERNLOGD      $0xf8, Z4, Z15, Z1
+	VBROADCASTI32X4 34(R10), Z15
+	VPSHUFB         Z5, Z15, Z15
+	VPMULLW         Z6, Z15, Z15
+	VPTERNLOGD      $0xf8, Z7, Z15, Z0
+	VBROADCASTI32X4 84(R10), Z15
+	VPSHUFB         Z5, Z15, Z15
+	VPMULLW         Z6, Z15, Z15
+	VPTERNLOGD      $0xf8, Z7, Z15, Z1
 	VMOVDQU32       Z0, (SP)
-	VPMOVZXBW       52(R10), Z0
-	VBROADCASTI32X4 84(R10), Z1
-	VPSHUFB         Z2, Z1, Z1
-	VPMULLW         Z3, Z1, Z1
-	VPTERNLOGD      $0xf8, Z4, Z1, Z0
-	VBROADCASTI32X4 84(R10), Z1
-	VPSHUFB         Z5, Z1, Z1
-	VPMULLW         Z6, Z1, Z1
-	VPTERNLOGD      $0xf8, Z7, Z1, Z0
-	VMOVDQU32       Z0, 64(SP)
+	VMOVDQU32       Z1, 64(SP)
 	LEAQ            ·iq1Book+0(SB), R11
 	VMOVDQU32       (SP), Z0
 	VMOVDQU32       64(SP), Z1
@@ -661,14 +659,14 @@ begin:
 	VPMULLW        Y3, Y1, Y1
 	VPAND          Y4, Y1, Y1
 	VPOR           Y1, Y0, Y0
+	VPMOVZXBW      18(DI), Y1
+	VBROADCASTI128 34(DI), Y7
+	VPSHUFB        Y5, Y7, Y7
+	VPMULLW        Y3, Y7, Y7
+	VPAND          Y4, Y7, Y7
+	VPOR           Y7, Y1, Y1
 	VMOVDQU        Y0, 8(SP)(R8*1)
-	VPMOVZXBW      18(DI), Y0
-	VBROADCASTI128 34(DI), Y1
-	VPSHUFB        Y5, Y1, Y1
-	VPMULLW        Y3, Y1, Y1
-	VPAND          Y4, Y1, Y1
-	VPOR           Y1, Y0, Y0
-	VMOVDQU        Y0, 40(SP)(R8*1)
+	VMOVDQU        Y1, 40(SP)(R8*1)
 
 skip4:
 	XORQ $+64, R8
@@ -682,7 +680,6 @@ row:
 	JGE   rest
 
 group:
-	PREFETCHT1     8192(DI)
 	PREFETCHT0     3072(DI)
 	LEAQ           50(DI), R9
 	XORQ           $+64, R8
@@ -694,14 +691,14 @@ group:
 	VPMULLW        Y3, Y7, Y7
 	VPAND          Y4, Y7, Y7
 	VPOR           Y7, Y1, Y1
+	VPMOVZXBW      18(R9), Y7
+	VBROADCASTI128 34(R9), Y8
+	VPSHUFB        Y5, Y8, Y8
+	VPMULLW        Y3, Y8, Y8
+	VPAND          Y4, Y8, Y8
+	VPOR           Y8, Y7, Y7
 	VMOVDQU        Y1, 8(SP)(R8*1)
-	VPMOVZXBW      18(R9), Y1
-	VBROADCASTI128 34(R9), Y7
-	VPSHUFB        Y5, Y7, Y7
-	VPMULLW        Y3, Y7, Y7
-	VPAND          Y4, Y7, Y7
-	VPOR           Y7, Y1, Y1
-	VMOVDQU        Y1, 40(SP)(R8*1)
+	VMOVDQU        Y7, 40(SP)(R8*1)
 
 skip5:
 	XORQ         $+64, R8
@@ -968,31 +965,33 @@ tile:
 	VMOVDQU        constant18<>+0(SB), Y2
 	VPAND          Y2, Y1, Y1
 	VPOR           Y1, Y0, Y0
-	VBROADCASTI128 34(R10), Y1
-	VMOVDQU        constant26<>+0(SB), Y2
-	VMOVDQU        constant27<>+0(SB), Y3
-	VPSHUFB        Y2, Y1, Y1
-	VPMULLW        Y3, Y1, Y1
-	VPAND          constant28<>+0(SB), Y1, Y1
-	VPOR           Y1, Y0, Y0
+	VPMOVZXBW      18(R10), Y1
+	VBROADCASTI128 34(R10), Y2
+	VMOVDQU        constant19<>+0(SB), Y3
+	VMOVDQU        constant17<>+0(SB), Y4
+	VPSHUFB        Y3, Y2, Y2
+	VPMULLW        Y4, Y2, Y2
+	VMOVDQU        constant18<>+0(SB), Y3
+	VPAND          Y3, Y2, Y2
+	VPOR           Y2, Y1, Y1
+	VBROADCASTI128 34(R10), Y2
+	VMOVDQU        constant26<>+0(SB), Y3
+	VMOVDQU        constant27<>+0(SB), Y4
+	VPSHUFB        Y3, Y2, Y2
+	VPMULLW        Y4, Y2, Y2
+	VMOVDQU        constant28<>+0(SB), Y3
+	VPAND          Y3, Y2, Y2
+	VPOR           Y2, Y0, Y0
+	VBROADCASTI128 34(R10), Y2
+	VMOVDQU        constant29<>+0(SB), Y3
+	VMOVDQU        constant27<>+0(SB), Y4
+	VPSHUFB        Y3, Y2, Y2
+	VPMULLW        Y4, Y2, Y2
+	VMOVDQU        constant28<>+0(SB), Y3
+	VPAND          Y3, Y2, Y2
+	VPOR           Y2, Y1, Y1
 	VMOVDQU        Y0, (SP)
-	VPMOVZXBW      18(R10), Y0
-	VBROADCASTI128 34(R10), Y1
-	VMOVDQU        constant19<>+0(SB), Y2
-	VMOVDQU        constant17<>+0(SB), Y3
-	VPSHUFB        Y2, Y1, Y1
-	VPMULLW        Y3, Y1, Y1
-	VMOVDQU        constant18<>+0(SB), Y2
-	VPAND          Y2, Y1, Y1
-	VPOR           Y1, Y0, Y0
-	VBROADCASTI128 34(R10), Y1
-	VMOVDQU        constant29<>+0(SB), Y2
-	VMOVDQU        constant27<>+0(SB), Y3
-	VPSHUFB        Y2, Y1, Y1
-	VPMULLW        Y3, Y1, Y1
-	VPAND          constant28<>+0(SB), Y1, Y1
-	VPOR           Y1, Y0, Y0
-	VMOVDQU        Y0, 32(SP)
+	VMOVDQU        Y1, 32(SP)
 	LEAQ           ·iq1Book+0(SB), R11
 	MOVL           (SP), R13
 	MOVWLZX        R13, R12
@@ -1142,31 +1141,33 @@ tile:
 	VMOVDQU        constant18<>+0(SB), Y2
 	VPAND          Y2, Y1, Y1
 	VPOR           Y1, Y0, Y0
-	VBROADCASTI128 34(R10), Y1
-	VMOVDQU        constant26<>+0(SB), Y2
-	VMOVDQU        constant27<>+0(SB), Y3
-	VPSHUFB        Y2, Y1, Y1
-	VPMULLW        Y3, Y1, Y1
-	VPAND          constant28<>+0(SB), Y1, Y1
-	VPOR           Y1, Y0, Y0
+	VPMOVZXBW      18(R10), Y1
+	VBROADCASTI128 34(R10), Y2
+	VMOVDQU        constant19<>+0(SB), Y3
+	VMOVDQU        constant17<>+0(SB), Y4
+	VPSHUFB        Y3, Y2, Y2
+	VPMULLW        Y4, Y2, Y2
+	VMOVDQU        constant18<>+0(SB), Y3
+	VPAND          Y3, Y2, Y2
+	VPOR           Y2, Y1, Y1
+	VBROADCASTI128 34(R10), Y2
+	VMOVDQU        constant26<>+0(SB), Y3
+	VMOVDQU        constant27<>+0(SB), Y4
+	VPSHUFB        Y3, Y2, Y2
+	VPMULLW        Y4, Y2, Y2
+	VMOVDQU        constant28<>+0(SB), Y3
+	VPAND          Y3, Y2, Y2
+	VPOR           Y2, Y0, Y0
+	VBROADCASTI128 34(R10), Y2
+	VMOVDQU        constant29<>+0(SB), Y3
+	VMOVDQU        constant27<>+0(SB), Y4
+	VPSHUFB        Y3, Y2, Y2
+	VPMULLW        Y4, Y2, Y2
+	VMOVDQU        constant28<>+0(SB), Y3
+	VPAND          Y3, Y2, Y2
+	VPOR           Y2, Y1, Y1
 	VMOVDQU        Y0, (SP)
-	VPMOVZXBW      18(R10), Y0
-	VBROADCASTI128 34(R10), Y1
-	VMOVDQU        constant19<>+0(SB), Y2
-	VMOVDQU        constant17<>+0(SB), Y3
-	VPSHUFB        Y2, Y1, Y1
-	VPMULLW        Y3, Y1, Y1
-	VMOVDQU        constant18<>+0(SB), Y2
-	VPAND          Y2, Y1, Y1
-	VPOR           Y1, Y0, Y0
-	VBROADCASTI128 34(R10), Y1
-	VMOVDQU        constant29<>+0(SB), Y2
-	VMOVDQU        constant27<>+0(SB), Y3
-	VPSHUFB        Y2, Y1, Y1
-	VPMULLW        Y3, Y1, Y1
-	VPAND          constant28<>+0(SB), Y1, Y1
-	VPOR           Y1, Y0, Y0
-	VMOVDQU        Y0, 32(SP)
+	VMOVDQU        Y1, 32(SP)
 	LEAQ           ·iq1Book+0(SB), R11
 	MOVL           (SP), R13
 	MOVWLZX        R13, R12

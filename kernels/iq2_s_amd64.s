@@ -47,13 +47,13 @@ begin:
 	VPSHUFB       Z2, Z15, Z15
 	VPMULLW       Z3, Z15, Z15
 	VPTERNLOGD    $0xf8, Z4, Z15, Z1
+	VPMOVZXBW     84(SI), Z15
+	VPBROADCASTQ  148(SI), Z16
+	VPSHUFB       Z2, Z16, Z16
+	VPMULLW       Z3, Z16, Z16
+	VPTERNLOGD    $0xf8, Z4, Z16, Z15
 	VMOVDQU32     Z1, 200(SP)(R8*1)
-	VPMOVZXBW     84(SI), Z1
-	VPBROADCASTQ  148(SI), Z15
-	VPSHUFB       Z2, Z15, Z15
-	VPMULLW       Z3, Z15, Z15
-	VPTERNLOGD    $0xf8, Z4, Z15, Z1
-	VMOVDQU32     Z1, 264(SP)(R8*1)
+	VMOVDQU32     Z15, 264(SP)(R8*1)
 	VMOVDQU32     34(SI), Y1
 	VINSERTI64X4  $0x01, 116(SI), Z1, Z1
 	VPSHUFB       Z5, Z1, Z1
@@ -73,11 +73,8 @@ row:
 	JGE    rest
 
 group:
-	PREFETCHT1    8192(SI)
 	PREFETCHT0    3072(SI)
-	PREFETCHT1    8256(SI)
 	PREFETCHT0    3136(SI)
-	PREFETCHT1    8320(SI)
 	PREFETCHT0    3200(SI)
 	LEAQ          164(SI), R9
 	XORQ          $+192, R8
@@ -88,13 +85,13 @@ group:
 	VPSHUFB       Z2, Z16, Z16
 	VPMULLW       Z3, Z16, Z16
 	VPTERNLOGD    $0xf8, Z4, Z16, Z15
+	VPMOVZXBW     84(R9), Z16
+	VPBROADCASTQ  148(R9), Z17
+	VPSHUFB       Z2, Z17, Z17
+	VPMULLW       Z3, Z17, Z17
+	VPTERNLOGD    $0xf8, Z4, Z17, Z16
 	VMOVDQU32     Z15, 200(SP)(R8*1)
-	VPMOVZXBW     84(R9), Z15
-	VPBROADCASTQ  148(R9), Z16
-	VPSHUFB       Z2, Z16, Z16
-	VPMULLW       Z3, Z16, Z16
-	VPTERNLOGD    $0xf8, Z4, Z16, Z15
-	VMOVDQU32     Z15, 264(SP)(R8*1)
+	VMOVDQU32     Z16, 264(SP)(R8*1)
 	VMOVDQU32     34(R9), Y15
 	VINSERTI64X4  $0x01, 116(R9), Z15, Z15
 	VPSHUFB       Z5, Z15, Z15
@@ -246,13 +243,13 @@ inPlace:
 	VPSHUFB       Z2, Z16, Z16
 	VPMULLW       Z3, Z16, Z16
 	VPTERNLOGD    $0xf8, Z4, Z16, Z15
+	VPMOVZXBW     84(SI), Z16
+	VPBROADCASTQ  148(SI), Z17
+	VPSHUFB       Z2, Z17, Z17
+	VPMULLW       Z3, Z17, Z17
+	VPTERNLOGD    $0xf8, Z4, Z17, Z16
 	VMOVDQU32     Z15, 200(SP)(R8*1)
-	VPMOVZXBW     84(SI), Z15
-	VPBROADCASTQ  148(SI), Z16
-	VPSHUFB       Z2, Z16, Z16
-	VPMULLW       Z3, Z16, Z16
-	VPTERNLOGD    $0xf8, Z4, Z16, Z15
-	VMOVDQU32     Z15, 264(SP)(R8*1)
+	VMOVDQU32     Z16, 264(SP)(R8*1)
 	VMOVDQU32     34(SI), Y15
 	VINSERTI64X4  $0x01, 116(SI), Z15, Z15
 	VPSHUFB       Z5, Z15, Z15
@@ -269,13 +266,13 @@ inPlace:
 	VPSHUFB       Z2, Z16, Z16
 	VPMULLW       Z3, Z16, Z16
 	VPTERNLOGD    $0xf8, Z4, Z16, Z15
+	VPMOVZXBW     84(R9), Z16
+	VPBROADCASTQ  148(R9), Z17
+	VPSHUFB       Z2, Z17, Z17
+	VPMULLW       Z3, Z17, Z17
+	VPTERNLOGD    $0xf8, Z4, Z17, Z16
 	VMOVDQU32     Z15, 200(SP)(R8*1)
-	VPMOVZXBW     84(R9), Z15
-	VPBROADCASTQ  148(R9), Z16
-	VPSHUFB       Z2, Z16, Z16
-	VPMULLW       Z3, Z16, Z16
-	VPTERNLOGD    $0xf8, Z4, Z16, Z15
-	VMOVDQU32     Z15, 264(SP)(R8*1)
+	VMOVDQU32     Z16, 264(SP)(R8*1)
 	VMOVDQU32     34(R9), Y15
 	VINSERTI64X4  $0x01, 116(R9), Z15, Z15
 	VPSHUFB       Z5, Z15, Z15
@@ -607,13 +604,13 @@ tile:
 	VPSHUFB       Z2, Z1, Z1
 	VPMULLW       Z3, Z1, Z1
 	VPTERNLOGD    $0xf8, Z4, Z1, Z0
+	VPMOVZXBW     84(R10), Z1
+	VPBROADCASTQ  148(R10), Z15
+	VPSHUFB       Z2, Z15, Z15
+	VPMULLW       Z3, Z15, Z15
+	VPTERNLOGD    $0xf8, Z4, Z15, Z1
 	VMOVDQU32     Z0, (SP)
-	VPMOVZXBW     84(R10), Z0
-	VPBROADCASTQ  148(R10), Z1
-	VPSHUFB       Z2, Z1, Z1
-	VPMULLW       Z3, Z1, Z1
-	VPTERNLOGD    $0xf8, Z4, Z1, Z0
-	VMOVDQU32     Z0, 64(SP)
+	VMOVDQU32     Z1, 64(SP)
 	VMOVDQU32     34(R10), Y0
 	VINSERTI64X4  $0x01, 116(R10), Z0, Z0
 	VPSHUFB       Z5, Z0, Z0
@@ -787,14 +784,14 @@ begin:
 	VPMULLW      constant17<>+0(SB), Y1, Y1
 	VPAND        constant18<>+0(SB), Y1, Y1
 	VPOR         Y1, Y0, Y0
+	VPMOVZXBW    18(SI), Y1
+	VPBROADCASTQ 66(SI), Y8
+	VPSHUFB      constant19<>+0(SB), Y8, Y8
+	VPMULLW      constant17<>+0(SB), Y8, Y8
+	VPAND        constant18<>+0(SB), Y8, Y8
+	VPOR         Y8, Y1, Y1
 	VMOVDQU      Y0, 8(SP)(DI*1)
-	VPMOVZXBW    18(SI), Y0
-	VPBROADCASTQ 66(SI), Y1
-	VPSHUFB      constant19<>+0(SB), Y1, Y1
-	VPMULLW      constant17<>+0(SB), Y1, Y1
-	VPAND        constant18<>+0(SB), Y1, Y1
-	VPOR         Y1, Y0, Y0
-	VMOVDQU      Y0, 40(SP)(DI*1)
+	VMOVDQU      Y1, 40(SP)(DI*1)
 
 skip4:
 	XORQ $+64, DI
@@ -808,210 +805,202 @@ row:
 	JGE   rest
 
 group:
-	PREFETCHT1   8192(SI)
 	PREFETCHT0   3072(SI)
-	PREFETCHT1   8256(SI)
 	PREFETCHT0   3136(SI)
 	LEAQ         82(SI), R8
 	XORQ         $+64, DI
 	CMPQ         R8, (SP)
 	JHI          skip5
 	VPMOVZXBW    2(R8), Y1
-	VPBROADCASTQ 66(R8), Y5
-	VPSHUFB      constant16<>+0(SB), Y5, Y5
-	VPMULLW      constant17<>+0(SB), Y5, Y5
-	VPAND        constant18<>+0(SB), Y5, Y5
-	VPOR         Y5, Y1, Y1
+	VPBROADCASTQ 66(R8), Y8
+	VPSHUFB      constant16<>+0(SB), Y8, Y8
+	VPMULLW      constant17<>+0(SB), Y8, Y8
+	VPAND        constant18<>+0(SB), Y8, Y8
+	VPOR         Y8, Y1, Y1
+	VPMOVZXBW    18(R8), Y8
+	VPBROADCASTQ 66(R8), Y9
+	VPSHUFB      constant19<>+0(SB), Y9, Y9
+	VPMULLW      constant17<>+0(SB), Y9, Y9
+	VPAND        constant18<>+0(SB), Y9, Y9
+	VPOR         Y9, Y8, Y8
 	VMOVDQU      Y1, 8(SP)(DI*1)
-	VPMOVZXBW    18(R8), Y1
-	VPBROADCASTQ 66(R8), Y5
-	VPSHUFB      constant19<>+0(SB), Y5, Y5
-	VPMULLW      constant17<>+0(SB), Y5, Y5
-	VPAND        constant18<>+0(SB), Y5, Y5
-	VPOR         Y5, Y1, Y1
-	VMOVDQU      Y1, 40(SP)(DI*1)
+	VMOVDQU      Y8, 40(SP)(DI*1)
 
 skip5:
 	XORQ         $+64, DI
 	VPERMQ       $0xd8, 34(SI), Y1
-	VPADDB       Y1, Y1, Y5
-	VPUNPCKLBW   Y1, Y5, Y6
-	VPUNPCKHBW   Y1, Y5, Y1
+	VPADDB       Y1, Y1, Y8
+	VPOR         constant20<>+0(SB), Y1, Y1
+	VPOR         constant20<>+0(SB), Y8, Y8
+	VPUNPCKLBW   Y1, Y8, Y9
+	VPUNPCKHBW   Y1, Y8, Y1
 	LEAQ         (CX)(BX*8), R8
 	LEAQ         ·iq2sBook+0(SB), R9
 	MOVWLZX      8(SP)(DI*1), R10
-	VPBROADCASTQ (R9)(R10*8), Y5
+	VPBROADCASTQ (R9)(R10*8), Y8
 	MOVWLZX      16(SP)(DI*1), R10
-	VPBROADCASTQ (R9)(R10*8), Y7
+	VPBROADCASTQ (R9)(R10*8), Y10
 	MOVWLZX      24(SP)(DI*1), R10
-	VPBROADCASTQ (R9)(R10*8), Y8
+	VPBROADCASTQ (R9)(R10*8), Y11
 	MOVWLZX      32(SP)(DI*1), R10
-	VPBROADCASTQ (R9)(R10*8), Y9
-	VPBLENDD     $0x0c, Y7, Y5, Y5
-	VPBLENDD     $0xc0, Y9, Y8, Y8
-	VPBLENDD     $0xf0, Y8, Y5, Y5
-	VMOVDQU      (R8), Y7
-	VPSHUFB      constant20<>+0(SB), Y6, Y8
-	VPAND        Y2, Y8, Y8
-	VPSUBB       Y8, Y3, Y8
-	VPSIGNB      Y8, Y7, Y7
-	VPMADDUBSW   Y7, Y5, Y5
-	MOVWLZX      10(SP)(DI*1), R10
-	VPBROADCASTQ (R9)(R10*8), Y7
-	MOVWLZX      18(SP)(DI*1), R10
-	VPBROADCASTQ (R9)(R10*8), Y8
-	MOVWLZX      26(SP)(DI*1), R10
-	VPBROADCASTQ (R9)(R10*8), Y9
-	MOVWLZX      34(SP)(DI*1), R10
-	VPBROADCASTQ (R9)(R10*8), Y10
-	VPBLENDD     $0x0c, Y8, Y7, Y7
-	VPBLENDD     $0xc0, Y10, Y9, Y9
-	VPBLENDD     $0xf0, Y9, Y7, Y7
-	VMOVDQU      64(R8), Y8
-	VPSHUFB      constant23<>+0(SB), Y6, Y9
-	VPAND        Y2, Y9, Y9
-	VPSUBB       Y9, Y3, Y9
-	VPSIGNB      Y9, Y8, Y8
-	VPMADDUBSW   Y8, Y7, Y7
-	VPADDW       Y5, Y7, Y7
-	VPMADDWD     Y4, Y7, Y7
-	MOVWLZX      12(SP)(DI*1), R10
-	VPBROADCASTQ (R9)(R10*8), Y5
-	MOVWLZX      20(SP)(DI*1), R10
-	VPBROADCASTQ (R9)(R10*8), Y8
-	MOVWLZX      28(SP)(DI*1), R10
-	VPBROADCASTQ (R9)(R10*8), Y9
-	MOVWLZX      36(SP)(DI*1), R10
-	VPBROADCASTQ (R9)(R10*8), Y10
-	VPBLENDD     $0x0c, Y8, Y5, Y5
-	VPBLENDD     $0xc0, Y10, Y9, Y9
-	VPBLENDD     $0xf0, Y9, Y5, Y5
-	VMOVDQU      128(R8), Y8
-	VPSHUFB      constant25<>+0(SB), Y6, Y9
-	VPAND        Y2, Y9, Y9
-	VPSUBB       Y9, Y3, Y9
-	VPSIGNB      Y9, Y8, Y8
-	VPMADDUBSW   Y8, Y5, Y5
-	MOVWLZX      14(SP)(DI*1), R10
-	VPBROADCASTQ (R9)(R10*8), Y8
-	MOVWLZX      22(SP)(DI*1), R10
-	VPBROADCASTQ (R9)(R10*8), Y9
-	MOVWLZX      30(SP)(DI*1), R10
-	VPBROADCASTQ (R9)(R10*8), Y10
-	MOVWLZX      38(SP)(DI*1), R10
-	VPBROADCASTQ (R9)(R10*8), Y11
-	VPBLENDD     $0x0c, Y9, Y8, Y8
-	VPBLENDD     $0xc0, Y11, Y10, Y10
-	VPBLENDD     $0xf0, Y10, Y8, Y8
-	VMOVDQU      192(R8), Y9
-	VPSHUFB      constant26<>+0(SB), Y6, Y6
-	VPAND        Y2, Y6, Y6
-	VPSUBB       Y6, Y3, Y6
-	VPSIGNB      Y6, Y9, Y9
-	VPMADDUBSW   Y9, Y8, Y6
-	VPADDW       Y5, Y6, Y6
-	VPMADDWD     Y4, Y6, Y6
-	MOVWLZX      40(SP)(DI*1), R10
-	VPBROADCASTQ (R9)(R10*8), Y5
-	MOVWLZX      48(SP)(DI*1), R10
-	VPBROADCASTQ (R9)(R10*8), Y8
-	MOVWLZX      56(SP)(DI*1), R10
-	VPBROADCASTQ (R9)(R10*8), Y9
-	MOVWLZX      64(SP)(DI*1), R10
-	VPBROADCASTQ (R9)(R10*8), Y10
-	VPBLENDD     $0x0c, Y8, Y5, Y5
-	VPBLENDD     $0xc0, Y10, Y9, Y9
-	VPBLENDD     $0xf0, Y9, Y5, Y5
-	VMOVDQU      32(R8), Y8
-	VPSHUFB      constant20<>+0(SB), Y1, Y9
-	VPAND        Y2, Y9, Y9
-	VPSUBB       Y9, Y3, Y9
-	VPSIGNB      Y9, Y8, Y8
-	VPMADDUBSW   Y8, Y5, Y5
-	MOVWLZX      42(SP)(DI*1), R10
-	VPBROADCASTQ (R9)(R10*8), Y8
-	MOVWLZX      50(SP)(DI*1), R10
-	VPBROADCASTQ (R9)(R10*8), Y9
-	MOVWLZX      58(SP)(DI*1), R10
-	VPBROADCASTQ (R9)(R10*8), Y10
-	MOVWLZX      66(SP)(DI*1), R10
-	VPBROADCASTQ (R9)(R10*8), Y11
-	VPBLENDD     $0x0c, Y9, Y8, Y8
-	VPBLENDD     $0xc0, Y11, Y10, Y10
-	VPBLENDD     $0xf0, Y10, Y8, Y8
-	VMOVDQU      96(R8), Y9
-	VPSHUFB      constant23<>+0(SB), Y1, Y10
-	VPAND        Y2, Y10, Y10
-	VPSUBB       Y10, Y3, Y10
-	VPSIGNB      Y10, Y9, Y9
-	VPMADDUBSW   Y9, Y8, Y8
-	VPADDW       Y5, Y8, Y8
-	VPMADDWD     Y4, Y8, Y8
-	MOVWLZX      44(SP)(DI*1), R10
-	VPBROADCASTQ (R9)(R10*8), Y5
-	MOVWLZX      52(SP)(DI*1), R10
-	VPBROADCASTQ (R9)(R10*8), Y9
-	MOVWLZX      60(SP)(DI*1), R10
-	VPBROADCASTQ (R9)(R10*8), Y10
-	MOVWLZX      68(SP)(DI*1), R10
-	VPBROADCASTQ (R9)(R10*8), Y11
-	VPBLENDD     $0x0c, Y9, Y5, Y5
-	VPBLENDD     $0xc0, Y11, Y10, Y10
-	VPBLENDD     $0xf0, Y10, Y5, Y5
-	VMOVDQU      160(R8), Y9
-	VPSHUFB      constant25<>+0(SB), Y1, Y10
-	VPAND        Y2, Y10, Y10
-	VPSUBB       Y10, Y3, Y10
-	VPSIGNB      Y10, Y9, Y9
-	VPMADDUBSW   Y9, Y5, Y5
-	MOVWLZX      46(SP)(DI*1), R10
-	VPBROADCASTQ (R9)(R10*8), Y9
-	MOVWLZX      54(SP)(DI*1), R10
-	VPBROADCASTQ (R9)(R10*8), Y10
-	MOVWLZX      62(SP)(DI*1), R10
-	VPBROADCASTQ (R9)(R10*8), Y11
-	MOVWLZX      70(SP)(DI*1), R10
 	VPBROADCASTQ (R9)(R10*8), Y12
-	VPBLENDD     $0x0c, Y10, Y9, Y9
+	VPBLENDD     $0x0c, Y10, Y8, Y8
 	VPBLENDD     $0xc0, Y12, Y11, Y11
-	VPBLENDD     $0xf0, Y11, Y9, Y9
-	VMOVDQU      224(R8), Y10
-	VPSHUFB      constant26<>+0(SB), Y1, Y1
-	VPAND        Y2, Y1, Y1
-	VPSUBB       Y1, Y3, Y1
-	VPSIGNB      Y1, Y10, Y10
-	VPMADDUBSW   Y10, Y9, Y1
-	VPADDW       Y5, Y1, Y1
-	VPMADDWD     Y4, Y1, Y1
-	VSHUFPS      $0x88, Y8, Y7, Y5
-	VSHUFPS      $0xdd, Y8, Y7, Y7
-	VPADDD       Y5, Y7, Y7
-	VPERMQ       $0xd8, Y7, Y7
-	VSHUFPS      $0x88, Y1, Y6, Y5
-	VSHUFPS      $0xdd, Y1, Y6, Y1
-	VPADDD       Y5, Y1, Y1
+	VPBLENDD     $0xf0, Y11, Y8, Y8
+	VMOVDQU      (R8), Y10
+	VPSHUFB      Y2, Y9, Y11
+	VPMULLW      Y3, Y11, Y11
+	VPSIGNB      Y11, Y10, Y10
+	VPMADDUBSW   Y10, Y8, Y8
+	MOVWLZX      10(SP)(DI*1), R10
+	VPBROADCASTQ (R9)(R10*8), Y10
+	MOVWLZX      18(SP)(DI*1), R10
+	VPBROADCASTQ (R9)(R10*8), Y11
+	MOVWLZX      26(SP)(DI*1), R10
+	VPBROADCASTQ (R9)(R10*8), Y12
+	MOVWLZX      34(SP)(DI*1), R10
+	VPBROADCASTQ (R9)(R10*8), Y13
+	VPBLENDD     $0x0c, Y11, Y10, Y10
+	VPBLENDD     $0xc0, Y13, Y12, Y12
+	VPBLENDD     $0xf0, Y12, Y10, Y10
+	VMOVDQU      64(R8), Y11
+	VPSHUFB      Y4, Y9, Y12
+	VPMULLW      Y3, Y12, Y12
+	VPSIGNB      Y12, Y11, Y11
+	VPMADDUBSW   Y11, Y10, Y10
+	VPADDW       Y8, Y10, Y10
+	VPMADDWD     Y5, Y10, Y10
+	MOVWLZX      12(SP)(DI*1), R10
+	VPBROADCASTQ (R9)(R10*8), Y8
+	MOVWLZX      20(SP)(DI*1), R10
+	VPBROADCASTQ (R9)(R10*8), Y11
+	MOVWLZX      28(SP)(DI*1), R10
+	VPBROADCASTQ (R9)(R10*8), Y12
+	MOVWLZX      36(SP)(DI*1), R10
+	VPBROADCASTQ (R9)(R10*8), Y13
+	VPBLENDD     $0x0c, Y11, Y8, Y8
+	VPBLENDD     $0xc0, Y13, Y12, Y12
+	VPBLENDD     $0xf0, Y12, Y8, Y8
+	VMOVDQU      128(R8), Y11
+	VPSHUFB      Y6, Y9, Y12
+	VPMULLW      Y3, Y12, Y12
+	VPSIGNB      Y12, Y11, Y11
+	VPMADDUBSW   Y11, Y8, Y8
+	MOVWLZX      14(SP)(DI*1), R10
+	VPBROADCASTQ (R9)(R10*8), Y11
+	MOVWLZX      22(SP)(DI*1), R10
+	VPBROADCASTQ (R9)(R10*8), Y12
+	MOVWLZX      30(SP)(DI*1), R10
+	VPBROADCASTQ (R9)(R10*8), Y13
+	MOVWLZX      38(SP)(DI*1), R10
+	VPBROADCASTQ (R9)(R10*8), Y14
+	VPBLENDD     $0x0c, Y12, Y11, Y11
+	VPBLENDD     $0xc0, Y14, Y13, Y13
+	VPBLENDD     $0xf0, Y13, Y11, Y11
+	VMOVDQU      192(R8), Y12
+	VPSHUFB      Y7, Y9, Y9
+	VPMULLW      Y3, Y9, Y9
+	VPSIGNB      Y9, Y12, Y12
+	VPMADDUBSW   Y12, Y11, Y9
+	VPADDW       Y8, Y9, Y9
+	VPMADDWD     Y5, Y9, Y9
+	MOVWLZX      40(SP)(DI*1), R10
+	VPBROADCASTQ (R9)(R10*8), Y8
+	MOVWLZX      48(SP)(DI*1), R10
+	VPBROADCASTQ (R9)(R10*8), Y11
+	MOVWLZX      56(SP)(DI*1), R10
+	VPBROADCASTQ (R9)(R10*8), Y12
+	MOVWLZX      64(SP)(DI*1), R10
+	VPBROADCASTQ (R9)(R10*8), Y13
+	VPBLENDD     $0x0c, Y11, Y8, Y8
+	VPBLENDD     $0xc0, Y13, Y12, Y12
+	VPBLENDD     $0xf0, Y12, Y8, Y8
+	VMOVDQU      32(R8), Y11
+	VPSHUFB      Y2, Y1, Y12
+	VPMULLW      Y3, Y12, Y12
+	VPSIGNB      Y12, Y11, Y11
+	VPMADDUBSW   Y11, Y8, Y8
+	MOVWLZX      42(SP)(DI*1), R10
+	VPBROADCASTQ (R9)(R10*8), Y11
+	MOVWLZX      50(SP)(DI*1), R10
+	VPBROADCASTQ (R9)(R10*8), Y12
+	MOVWLZX      58(SP)(DI*1), R10
+	VPBROADCASTQ (R9)(R10*8), Y13
+	MOVWLZX      66(SP)(DI*1), R10
+	VPBROADCASTQ (R9)(R10*8), Y14
+	VPBLENDD     $0x0c, Y12, Y11, Y11
+	VPBLENDD     $0xc0, Y14, Y13, Y13
+	VPBLENDD     $0xf0, Y13, Y11, Y11
+	VMOVDQU      96(R8), Y12
+	VPSHUFB      Y4, Y1, Y13
+	VPMULLW      Y3, Y13, Y13
+	VPSIGNB      Y13, Y12, Y12
+	VPMADDUBSW   Y12, Y11, Y11
+	VPADDW       Y8, Y11, Y11
+	VPMADDWD     Y5, Y11, Y11
+	MOVWLZX      44(SP)(DI*1), R10
+	VPBROADCASTQ (R9)(R10*8), Y8
+	MOVWLZX      52(SP)(DI*1), R10
+	VPBROADCASTQ (R9)(R10*8), Y12
+	MOVWLZX      60(SP)(DI*1), R10
+	VPBROADCASTQ (R9)(R10*8), Y13
+	MOVWLZX      68(SP)(DI*1), R10
+	VPBROADCASTQ (R9)(R10*8), Y14
+	VPBLENDD     $0x0c, Y12, Y8, Y8
+	VPBLENDD     $0xc0, Y14, Y13, Y13
+	VPBLENDD     $0xf0, Y13, Y8, Y8
+	VMOVDQU      160(R8), Y12
+	VPSHUFB      Y6, Y1, Y13
+	VPMULLW      Y3, Y13, Y13
+	VPSIGNB      Y13, Y12, Y12
+	VPMADDUBSW   Y12, Y8, Y8
+	MOVWLZX      46(SP)(DI*1), R10
+	VPBROADCASTQ (R9)(R10*8), Y12
+	MOVWLZX      54(SP)(DI*1), R10
+	VPBROADCASTQ (R9)(R10*8), Y13
+	MOVWLZX      62(SP)(DI*1), R10
+	VPBROADCASTQ (R9)(R10*8), Y14
+	MOVWLZX      70(SP)(DI*1), R10
+	VPBROADCASTQ (R9)(R10*8), Y15
+	VPBLENDD     $0x0c, Y13, Y12, Y12
+	VPBLENDD     $0xc0, Y15, Y14, Y14
+	VPBLENDD     $0xf0, Y14, Y12, Y12
+	VMOVDQU      224(R8), Y13
+	VPSHUFB      Y7, Y1, Y1
+	VPMULLW      Y3, Y1, Y1
+	VPSIGNB      Y1, Y13, Y13
+	VPMADDUBSW   Y13, Y12, Y1
+	VPADDW       Y8, Y1, Y1
+	VPMADDWD     Y5, Y1, Y1
+	VSHUFPS      $0x88, Y11, Y10, Y8
+	VSHUFPS      $0xdd, Y11, Y10, Y10
+	VPADDD       Y8, Y10, Y10
+	VPERMQ       $0xd8, Y10, Y10
+	VSHUFPS      $0x88, Y1, Y9, Y8
+	VSHUFPS      $0xdd, Y1, Y9, Y1
+	VPADDD       Y8, Y1, Y1
 	VPERMQ       $0xd8, Y1, Y1
-	VPMOVZXBD    74(SI), Y5
-	VPSRLD       $0x04, Y5, Y6
-	VCVTPH2PS    (SI), X8
-	VBROADCASTSS X8, Y8
-	VPAND        constant27<>+0(SB), Y5, Y5
-	VCVTDQ2PS    Y5, Y5
-	VMOVDQU      constant28<>+0(SB), Y9
-	VFMADD213PS  constant29<>+0(SB), Y9, Y5
-	VMULPS       Y8, Y5, Y5
-	VPAND        constant27<>+0(SB), Y6, Y6
-	VCVTDQ2PS    Y6, Y6
-	VMOVDQU      constant28<>+0(SB), Y9
-	VFMADD213PS  constant29<>+0(SB), Y9, Y6
-	VMULPS       Y8, Y6, Y6
-	VMOVDQU      (DX)(BX*1), Y8
-	VCVTDQ2PS    Y7, Y7
-	VMULPS       Y8, Y5, Y5
-	VFMADD231PS  Y5, Y7, Y0
+	VPMOVZXBD    74(SI), Y8
+	VPSRLD       $0x04, Y8, Y9
+	VCVTPH2PS    (SI), X11
+	VBROADCASTSS X11, Y11
+	VPAND        constant27<>+0(SB), Y8, Y8
+	VCVTDQ2PS    Y8, Y8
+	VMOVDQU      constant28<>+0(SB), Y12
+	VFMADD213PS  constant29<>+0(SB), Y12, Y8
+	VMULPS       Y11, Y8, Y8
+	VPAND        constant27<>+0(SB), Y9, Y9
+	VCVTDQ2PS    Y9, Y9
+	VMOVDQU      constant28<>+0(SB), Y12
+	VFMADD213PS  constant29<>+0(SB), Y12, Y9
+	VMULPS       Y11, Y9, Y9
+	VMOVDQU      (DX)(BX*1), Y11
+	VCVTDQ2PS    Y10, Y10
+	VMULPS       Y11, Y8, Y8
+	VFMADD231PS  Y8, Y10, Y0
 	VCVTDQ2PS    Y1, Y1
-	VMULPS       Y8, Y6, Y6
-	VFMADD231PS  Y6, Y1, Y0
+	VMULPS       Y11, Y9, Y9
+	VFMADD231PS  Y9, Y1, Y0
 	XORQ         $+64, DI
 	ADDQ         $+82, SI
 	ADDQ         $+32, BX
@@ -1036,9 +1025,12 @@ rest:
 	RET
 
 constants:
-	VMOVDQU constant24<>+0(SB), Y4
-	VMOVDQU constant22<>+0(SB), Y3
 	VMOVDQU constant21<>+0(SB), Y2
+	VMOVDQU constant24<>+0(SB), Y5
+	VMOVDQU constant23<>+0(SB), Y4
+	VMOVDQU constant25<>+0(SB), Y6
+	VMOVDQU constant26<>+0(SB), Y7
+	VMOVDQU constant22<>+0(SB), Y3
 	JMP     begin
 
 DATA constant16<>+0(SB)/8, $0xff00ff00ff00ff00
@@ -1065,28 +1057,28 @@ DATA constant19<>+16(SB)/8, $0xff06ff06ff06ff06
 DATA constant19<>+24(SB)/8, $0xff07ff07ff07ff07
 GLOBL constant19<>(SB), RODATA|NOPTR, $32
 
-DATA constant20<>+0(SB)/8, $0x0101010101010100
-DATA constant20<>+8(SB)/8, $0x0909090909090908
-DATA constant20<>+16(SB)/8, $0x0101010101010100
-DATA constant20<>+24(SB)/8, $0x0909090909090908
+DATA constant20<>+0(SB)/8, $0x0101010101010101
+DATA constant20<>+8(SB)/8, $0x0101010101010101
+DATA constant20<>+16(SB)/8, $0x0101010101010101
+DATA constant20<>+24(SB)/8, $0x0101010101010101
 GLOBL constant20<>(SB), RODATA|NOPTR, $32
 
-DATA constant21<>+0(SB)/8, $0x8040201008040202
-DATA constant21<>+8(SB)/8, $0x8040201008040202
-DATA constant21<>+16(SB)/8, $0x8040201008040202
-DATA constant21<>+24(SB)/8, $0x8040201008040202
+DATA constant21<>+0(SB)/8, $0x0100010001000100
+DATA constant21<>+8(SB)/8, $0x0908090809080908
+DATA constant21<>+16(SB)/8, $0x0100010001000100
+DATA constant21<>+24(SB)/8, $0x0908090809080908
 GLOBL constant21<>(SB), RODATA|NOPTR, $32
 
-DATA constant22<>+0(SB)/8, $0x4020100804020101
-DATA constant22<>+8(SB)/8, $0x4020100804020101
-DATA constant22<>+16(SB)/8, $0x4020100804020101
-DATA constant22<>+24(SB)/8, $0x4020100804020101
+DATA constant22<>+0(SB)/8, $0x0001000400100040
+DATA constant22<>+8(SB)/8, $0x0001000400100040
+DATA constant22<>+16(SB)/8, $0x0001000400100040
+DATA constant22<>+24(SB)/8, $0x0001000400100040
 GLOBL constant22<>(SB), RODATA|NOPTR, $32
 
-DATA constant23<>+0(SB)/8, $0x0303030303030302
-DATA constant23<>+8(SB)/8, $0x0b0b0b0b0b0b0b0a
-DATA constant23<>+16(SB)/8, $0x0303030303030302
-DATA constant23<>+24(SB)/8, $0x0b0b0b0b0b0b0b0a
+DATA constant23<>+0(SB)/8, $0x0302030203020302
+DATA constant23<>+8(SB)/8, $0x0b0a0b0a0b0a0b0a
+DATA constant23<>+16(SB)/8, $0x0302030203020302
+DATA constant23<>+24(SB)/8, $0x0b0a0b0a0b0a0b0a
 GLOBL constant23<>(SB), RODATA|NOPTR, $32
 
 DATA constant24<>+0(SB)/8, $0x0001000100010001
@@ -1095,16 +1087,16 @@ DATA constant24<>+16(SB)/8, $0x0001000100010001
 DATA constant24<>+24(SB)/8, $0x0001000100010001
 GLOBL constant24<>(SB), RODATA|NOPTR, $32
 
-DATA constant25<>+0(SB)/8, $0x0505050505050504
-DATA constant25<>+8(SB)/8, $0x0d0d0d0d0d0d0d0c
-DATA constant25<>+16(SB)/8, $0x0505050505050504
-DATA constant25<>+24(SB)/8, $0x0d0d0d0d0d0d0d0c
+DATA constant25<>+0(SB)/8, $0x0504050405040504
+DATA constant25<>+8(SB)/8, $0x0d0c0d0c0d0c0d0c
+DATA constant25<>+16(SB)/8, $0x0504050405040504
+DATA constant25<>+24(SB)/8, $0x0d0c0d0c0d0c0d0c
 GLOBL constant25<>(SB), RODATA|NOPTR, $32
 
-DATA constant26<>+0(SB)/8, $0x0707070707070706
-DATA constant26<>+8(SB)/8, $0x0f0f0f0f0f0f0f0e
-DATA constant26<>+16(SB)/8, $0x0707070707070706
-DATA constant26<>+24(SB)/8, $0x0f0f0f0f0f0f0f0e
+DATA constant26<>+0(SB)/8, $0x0706070607060706
+DATA constant26<>+8(SB)/8, $0x0f0e0f0e0f0e0f0e
+DATA constant26<>+16(SB)/8, $0x0706070607060706
+DATA constant26<>+24(SB)/8, $0x0f0e0f0e0f0e0f0e
 GLOBL constant26<>(SB), RODATA|NOPTR, $32
 
 DATA constant27<>+0(SB)/8, $0x0000000f0000000f
@@ -1149,16 +1141,18 @@ tile:
 	VPMULLW      constant17<>+0(SB), Y1, Y1
 	VPAND        constant18<>+0(SB), Y1, Y1
 	VPOR         Y1, Y0, Y0
+	VPMOVZXBW    18(R10), Y1
+	VPBROADCASTQ 66(R10), Y2
+	VPSHUFB      constant19<>+0(SB), Y2, Y2
+	VPMULLW      constant17<>+0(SB), Y2, Y2
+	VPAND        constant18<>+0(SB), Y2, Y2
+	VPOR         Y2, Y1, Y1
 	VMOVDQU      Y0, (SP)
-	VPMOVZXBW    18(R10), Y0
-	VPBROADCASTQ 66(R10), Y1
-	VPSHUFB      constant19<>+0(SB), Y1, Y1
-	VPMULLW      constant17<>+0(SB), Y1, Y1
-	VPAND        constant18<>+0(SB), Y1, Y1
-	VPOR         Y1, Y0, Y0
-	VMOVDQU      Y0, 32(SP)
+	VMOVDQU      Y1, 32(SP)
 	VPERMQ       $0xd8, 34(R10), Y0
 	VPADDB       Y0, Y0, Y1
+	VPOR         constant20<>+0(SB), Y0, Y0
+	VPOR         constant20<>+0(SB), Y1, Y1
 	VPUNPCKLBW   Y0, Y1, Y2
 	VPUNPCKHBW   Y0, Y1, Y0
 	LEAQ         ·iq2sBook+0(SB), R11
@@ -1173,11 +1167,10 @@ tile:
 	VPBLENDD     $0x0c, Y3, Y1, Y1
 	VPBLENDD     $0xc0, Y5, Y4, Y4
 	VPBLENDD     $0xf0, Y4, Y1, Y1
-	VPSHUFB      constant20<>+0(SB), Y2, Y3
-	VMOVDQU      constant21<>+0(SB), Y4
-	VPAND        Y4, Y3, Y3
+	VMOVDQU      constant21<>+0(SB), Y3
+	VPSHUFB      Y3, Y2, Y3
 	VMOVDQU      constant22<>+0(SB), Y4
-	VPSUBB       Y3, Y4, Y3
+	VPMULLW      Y4, Y3, Y3
 	VPSIGNB      Y3, Y1, Y1
 	VPADDB       constant1<>+0(SB), Y1, Y1
 	MOVWLZX      2(SP), R12
@@ -1191,11 +1184,10 @@ tile:
 	VPBLENDD     $0x0c, Y4, Y3, Y3
 	VPBLENDD     $0xc0, Y6, Y5, Y5
 	VPBLENDD     $0xf0, Y5, Y3, Y3
-	VPSHUFB      constant23<>+0(SB), Y2, Y4
-	VMOVDQU      constant21<>+0(SB), Y5
-	VPAND        Y5, Y4, Y4
+	VMOVDQU      constant23<>+0(SB), Y4
+	VPSHUFB      Y4, Y2, Y4
 	VMOVDQU      constant22<>+0(SB), Y5
-	VPSUBB       Y4, Y5, Y4
+	VPMULLW      Y5, Y4, Y4
 	VPSIGNB      Y4, Y3, Y3
 	VPADDB       constant1<>+0(SB), Y3, Y3
 	MOVWLZX      4(SP), R12
@@ -1209,11 +1201,10 @@ tile:
 	VPBLENDD     $0x0c, Y5, Y4, Y4
 	VPBLENDD     $0xc0, Y7, Y6, Y6
 	VPBLENDD     $0xf0, Y6, Y4, Y4
-	VPSHUFB      constant25<>+0(SB), Y2, Y5
-	VMOVDQU      constant21<>+0(SB), Y6
-	VPAND        Y6, Y5, Y5
+	VMOVDQU      constant25<>+0(SB), Y5
+	VPSHUFB      Y5, Y2, Y5
 	VMOVDQU      constant22<>+0(SB), Y6
-	VPSUBB       Y5, Y6, Y5
+	VPMULLW      Y6, Y5, Y5
 	VPSIGNB      Y5, Y4, Y4
 	VPADDB       constant1<>+0(SB), Y4, Y4
 	MOVWLZX      6(SP), R12
@@ -1227,11 +1218,10 @@ tile:
 	VPBLENDD     $0x0c, Y6, Y5, Y5
 	VPBLENDD     $0xc0, Y8, Y7, Y7
 	VPBLENDD     $0xf0, Y7, Y5, Y5
-	VPSHUFB      constant26<>+0(SB), Y2, Y2
-	VMOVDQU      constant21<>+0(SB), Y6
-	VPAND        Y6, Y2, Y2
+	VMOVDQU      constant26<>+0(SB), Y6
+	VPSHUFB      Y6, Y2, Y2
 	VMOVDQU      constant22<>+0(SB), Y6
-	VPSUBB       Y2, Y6, Y2
+	VPMULLW      Y6, Y2, Y2
 	VPSIGNB      Y2, Y5, Y5
 	VPADDB       constant1<>+0(SB), Y5, Y5
 	MOVWLZX      32(SP), R12
@@ -1245,11 +1235,10 @@ tile:
 	VPBLENDD     $0x0c, Y6, Y2, Y2
 	VPBLENDD     $0xc0, Y8, Y7, Y7
 	VPBLENDD     $0xf0, Y7, Y2, Y2
-	VPSHUFB      constant20<>+0(SB), Y0, Y6
-	VMOVDQU      constant21<>+0(SB), Y7
-	VPAND        Y7, Y6, Y6
+	VMOVDQU      constant21<>+0(SB), Y6
+	VPSHUFB      Y6, Y0, Y6
 	VMOVDQU      constant22<>+0(SB), Y7
-	VPSUBB       Y6, Y7, Y6
+	VPMULLW      Y7, Y6, Y6
 	VPSIGNB      Y6, Y2, Y2
 	VPADDB       constant1<>+0(SB), Y2, Y2
 	MOVWLZX      34(SP), R12
@@ -1263,11 +1252,10 @@ tile:
 	VPBLENDD     $0x0c, Y7, Y6, Y6
 	VPBLENDD     $0xc0, Y9, Y8, Y8
 	VPBLENDD     $0xf0, Y8, Y6, Y6
-	VPSHUFB      constant23<>+0(SB), Y0, Y7
-	VMOVDQU      constant21<>+0(SB), Y8
-	VPAND        Y8, Y7, Y7
+	VMOVDQU      constant23<>+0(SB), Y7
+	VPSHUFB      Y7, Y0, Y7
 	VMOVDQU      constant22<>+0(SB), Y8
-	VPSUBB       Y7, Y8, Y7
+	VPMULLW      Y8, Y7, Y7
 	VPSIGNB      Y7, Y6, Y6
 	VPADDB       constant1<>+0(SB), Y6, Y6
 	MOVWLZX      36(SP), R12
@@ -1281,11 +1269,10 @@ tile:
 	VPBLENDD     $0x0c, Y8, Y7, Y7
 	VPBLENDD     $0xc0, Y10, Y9, Y9
 	VPBLENDD     $0xf0, Y9, Y7, Y7
-	VPSHUFB      constant25<>+0(SB), Y0, Y8
-	VMOVDQU      constant21<>+0(SB), Y9
-	VPAND        Y9, Y8, Y8
+	VMOVDQU      constant25<>+0(SB), Y8
+	VPSHUFB      Y8, Y0, Y8
 	VMOVDQU      constant22<>+0(SB), Y9
-	VPSUBB       Y8, Y9, Y8
+	VPMULLW      Y9, Y8, Y8
 	VPSIGNB      Y8, Y7, Y7
 	VPADDB       constant1<>+0(SB), Y7, Y7
 	MOVWLZX      38(SP), R12
@@ -1299,11 +1286,10 @@ tile:
 	VPBLENDD     $0x0c, Y9, Y8, Y8
 	VPBLENDD     $0xc0, Y11, Y10, Y10
 	VPBLENDD     $0xf0, Y10, Y8, Y8
-	VPSHUFB      constant26<>+0(SB), Y0, Y0
-	VMOVDQU      constant21<>+0(SB), Y9
-	VPAND        Y9, Y0, Y0
+	VMOVDQU      constant26<>+0(SB), Y9
+	VPSHUFB      Y9, Y0, Y0
 	VMOVDQU      constant22<>+0(SB), Y9
-	VPSUBB       Y0, Y9, Y0
+	VPMULLW      Y9, Y0, Y0
 	VPSIGNB      Y0, Y8, Y8
 	VPADDB       constant1<>+0(SB), Y8, Y8
 	VSHUFPS      $0x88, Y2, Y1, Y0
@@ -1353,16 +1339,18 @@ tile:
 	VPMULLW      constant17<>+0(SB), Y1, Y1
 	VPAND        constant18<>+0(SB), Y1, Y1
 	VPOR         Y1, Y0, Y0
+	VPMOVZXBW    18(R10), Y1
+	VPBROADCASTQ 66(R10), Y2
+	VPSHUFB      constant19<>+0(SB), Y2, Y2
+	VPMULLW      constant17<>+0(SB), Y2, Y2
+	VPAND        constant18<>+0(SB), Y2, Y2
+	VPOR         Y2, Y1, Y1
 	VMOVDQU      Y0, (SP)
-	VPMOVZXBW    18(R10), Y0
-	VPBROADCASTQ 66(R10), Y1
-	VPSHUFB      constant19<>+0(SB), Y1, Y1
-	VPMULLW      constant17<>+0(SB), Y1, Y1
-	VPAND        constant18<>+0(SB), Y1, Y1
-	VPOR         Y1, Y0, Y0
-	VMOVDQU      Y0, 32(SP)
+	VMOVDQU      Y1, 32(SP)
 	VPERMQ       $0xd8, 34(R10), Y0
 	VPADDB       Y0, Y0, Y1
+	VPOR         constant20<>+0(SB), Y0, Y0
+	VPOR         constant20<>+0(SB), Y1, Y1
 	VPUNPCKLBW   Y0, Y1, Y2
 	VPUNPCKHBW   Y0, Y1, Y0
 	LEAQ         ·iq2sBook+0(SB), R11
@@ -1377,11 +1365,10 @@ tile:
 	VPBLENDD     $0x0c, Y3, Y1, Y1
 	VPBLENDD     $0xc0, Y5, Y4, Y4
 	VPBLENDD     $0xf0, Y4, Y1, Y1
-	VPSHUFB      constant20<>+0(SB), Y2, Y3
-	VMOVDQU      constant21<>+0(SB), Y4
-	VPAND        Y4, Y3, Y3
+	VMOVDQU      constant21<>+0(SB), Y3
+	VPSHUFB      Y3, Y2, Y3
 	VMOVDQU      constant22<>+0(SB), Y4
-	VPSUBB       Y3, Y4, Y3
+	VPMULLW      Y4, Y3, Y3
 	VPSIGNB      Y3, Y1, Y1
 	VPADDB       constant1<>+0(SB), Y1, Y1
 	MOVWLZX      2(SP), R12
@@ -1395,11 +1382,10 @@ tile:
 	VPBLENDD     $0x0c, Y4, Y3, Y3
 	VPBLENDD     $0xc0, Y6, Y5, Y5
 	VPBLENDD     $0xf0, Y5, Y3, Y3
-	VPSHUFB      constant23<>+0(SB), Y2, Y4
-	VMOVDQU      constant21<>+0(SB), Y5
-	VPAND        Y5, Y4, Y4
+	VMOVDQU      constant23<>+0(SB), Y4
+	VPSHUFB      Y4, Y2, Y4
 	VMOVDQU      constant22<>+0(SB), Y5
-	VPSUBB       Y4, Y5, Y4
+	VPMULLW      Y5, Y4, Y4
 	VPSIGNB      Y4, Y3, Y3
 	VPADDB       constant1<>+0(SB), Y3, Y3
 	MOVWLZX      4(SP), R12
@@ -1413,11 +1399,10 @@ tile:
 	VPBLENDD     $0x0c, Y5, Y4, Y4
 	VPBLENDD     $0xc0, Y7, Y6, Y6
 	VPBLENDD     $0xf0, Y6, Y4, Y4
-	VPSHUFB      constant25<>+0(SB), Y2, Y5
-	VMOVDQU      constant21<>+0(SB), Y6
-	VPAND        Y6, Y5, Y5
+	VMOVDQU      constant25<>+0(SB), Y5
+	VPSHUFB      Y5, Y2, Y5
 	VMOVDQU      constant22<>+0(SB), Y6
-	VPSUBB       Y5, Y6, Y5
+	VPMULLW      Y6, Y5, Y5
 	VPSIGNB      Y5, Y4, Y4
 	VPADDB       constant1<>+0(SB), Y4, Y4
 	MOVWLZX      6(SP), R12
@@ -1431,11 +1416,10 @@ tile:
 	VPBLENDD     $0x0c, Y6, Y5, Y5
 	VPBLENDD     $0xc0, Y8, Y7, Y7
 	VPBLENDD     $0xf0, Y7, Y5, Y5
-	VPSHUFB      constant26<>+0(SB), Y2, Y2
-	VMOVDQU      constant21<>+0(SB), Y6
-	VPAND        Y6, Y2, Y2
+	VMOVDQU      constant26<>+0(SB), Y6
+	VPSHUFB      Y6, Y2, Y2
 	VMOVDQU      constant22<>+0(SB), Y6
-	VPSUBB       Y2, Y6, Y2
+	VPMULLW      Y6, Y2, Y2
 	VPSIGNB      Y2, Y5, Y5
 	VPADDB       constant1<>+0(SB), Y5, Y5
 	MOVWLZX      32(SP), R12
@@ -1449,11 +1433,10 @@ tile:
 	VPBLENDD     $0x0c, Y6, Y2, Y2
 	VPBLENDD     $0xc0, Y8, Y7, Y7
 	VPBLENDD     $0xf0, Y7, Y2, Y2
-	VPSHUFB      constant20<>+0(SB), Y0, Y6
-	VMOVDQU      constant21<>+0(SB), Y7
-	VPAND        Y7, Y6, Y6
+	VMOVDQU      constant21<>+0(SB), Y6
+	VPSHUFB      Y6, Y0, Y6
 	VMOVDQU      constant22<>+0(SB), Y7
-	VPSUBB       Y6, Y7, Y6
+	VPMULLW      Y7, Y6, Y6
 	VPSIGNB      Y6, Y2, Y2
 	VPADDB       constant1<>+0(SB), Y2, Y2
 	MOVWLZX      34(SP), R12
@@ -1467,11 +1450,10 @@ tile:
 	VPBLENDD     $0x0c, Y7, Y6, Y6
 	VPBLENDD     $0xc0, Y9, Y8, Y8
 	VPBLENDD     $0xf0, Y8, Y6, Y6
-	VPSHUFB      constant23<>+0(SB), Y0, Y7
-	VMOVDQU      constant21<>+0(SB), Y8
-	VPAND        Y8, Y7, Y7
+	VMOVDQU      constant23<>+0(SB), Y7
+	VPSHUFB      Y7, Y0, Y7
 	VMOVDQU      constant22<>+0(SB), Y8
-	VPSUBB       Y7, Y8, Y7
+	VPMULLW      Y8, Y7, Y7
 	VPSIGNB      Y7, Y6, Y6
 	VPADDB       constant1<>+0(SB), Y6, Y6
 	MOVWLZX      36(SP), R12
@@ -1485,11 +1467,10 @@ tile:
 	VPBLENDD     $0x0c, Y8, Y7, Y7
 	VPBLENDD     $0xc0, Y10, Y9, Y9
 	VPBLENDD     $0xf0, Y9, Y7, Y7
-	VPSHUFB      constant25<>+0(SB), Y0, Y8
-	VMOVDQU      constant21<>+0(SB), Y9
-	VPAND        Y9, Y8, Y8
+	VMOVDQU      constant25<>+0(SB), Y8
+	VPSHUFB      Y8, Y0, Y8
 	VMOVDQU      constant22<>+0(SB), Y9
-	VPSUBB       Y8, Y9, Y8
+	VPMULLW      Y9, Y8, Y8
 	VPSIGNB      Y8, Y7, Y7
 	VPADDB       constant1<>+0(SB), Y7, Y7
 	MOVWLZX      38(SP), R12
@@ -1503,11 +1484,10 @@ tile:
 	VPBLENDD     $0x0c, Y9, Y8, Y8
 	VPBLENDD     $0xc0, Y11, Y10, Y10
 	VPBLENDD     $0xf0, Y10, Y8, Y8
-	VPSHUFB      constant26<>+0(SB), Y0, Y0
-	VMOVDQU      constant21<>+0(SB), Y9
-	VPAND        Y9, Y0, Y0
+	VMOVDQU      constant26<>+0(SB), Y9
+	VPSHUFB      Y9, Y0, Y0
 	VMOVDQU      constant22<>+0(SB), Y9
-	VPSUBB       Y0, Y9, Y0
+	VPMULLW      Y9, Y0, Y0
 	VPSIGNB      Y0, Y8, Y8
 	VPADDB       constant1<>+0(SB), Y8, Y8
 	VSHUFPS      $0x88, Y2, Y1, Y0

@@ -43,10 +43,10 @@ begin:
 	JHI           skip1
 	VMOVDQU32     2(SI), Z1
 	VPANDD        Z2, Z1, Z1
+	VMOVDQU32     76(SI), Z16
+	VPANDD        Z2, Z16, Z16
 	VMOVDQU32     Z1, 168(SP)(R8*1)
-	VMOVDQU32     76(SI), Z1
-	VPANDD        Z2, Z1, Z1
-	VMOVDQU32     Z1, 232(SP)(R8*1)
+	VMOVDQU32     Z16, 232(SP)(R8*1)
 	VMOVDQU32     2(SI), Z1
 	VPSRLW        $0x09, Z1, Z1
 	VMOVDQU32     76(SI), Z16
@@ -74,11 +74,8 @@ row:
 	JGE    rest
 
 group:
-	PREFETCHT1    8192(SI)
 	PREFETCHT0    3072(SI)
-	PREFETCHT1    8256(SI)
 	PREFETCHT0    3136(SI)
-	PREFETCHT1    8320(SI)
 	PREFETCHT0    3200(SI)
 	LEAQ          148(SI), R9
 	XORQ          $+192, R8
@@ -86,10 +83,10 @@ group:
 	JHI           skip2
 	VMOVDQU32     2(R9), Z16
 	VPANDD        Z2, Z16, Z16
+	VMOVDQU32     76(R9), Z17
+	VPANDD        Z2, Z17, Z17
 	VMOVDQU32     Z16, 168(SP)(R8*1)
-	VMOVDQU32     76(R9), Z16
-	VPANDD        Z2, Z16, Z16
-	VMOVDQU32     Z16, 232(SP)(R8*1)
+	VMOVDQU32     Z17, 232(SP)(R8*1)
 	VMOVDQU32     2(R9), Z16
 	VPSRLW        $0x09, Z16, Z16
 	VMOVDQU32     76(R9), Z17
@@ -250,10 +247,10 @@ copy:
 inPlace:
 	VMOVDQU32     2(SI), Z16
 	VPANDD        Z2, Z16, Z16
+	VMOVDQU32     76(SI), Z17
+	VPANDD        Z2, Z17, Z17
 	VMOVDQU32     Z16, 168(SP)(R8*1)
-	VMOVDQU32     76(SI), Z16
-	VPANDD        Z2, Z16, Z16
-	VMOVDQU32     Z16, 232(SP)(R8*1)
+	VMOVDQU32     Z17, 232(SP)(R8*1)
 	VMOVDQU32     2(SI), Z16
 	VPSRLW        $0x09, Z16, Z16
 	VMOVDQU32     76(SI), Z17
@@ -275,10 +272,10 @@ inPlace:
 	JHI           skip3
 	VMOVDQU32     2(R9), Z16
 	VPANDD        Z2, Z16, Z16
+	VMOVDQU32     76(R9), Z17
+	VPANDD        Z2, Z17, Z17
 	VMOVDQU32     Z16, 168(SP)(R8*1)
-	VMOVDQU32     76(R9), Z16
-	VPANDD        Z2, Z16, Z16
-	VMOVDQU32     Z16, 232(SP)(R8*1)
+	VMOVDQU32     Z17, 232(SP)(R8*1)
 	VMOVDQU32     2(R9), Z16
 	VPSRLW        $0x09, Z16, Z16
 	VMOVDQU32     76(R9), Z17
@@ -626,121 +623,121 @@ row:
 tile:
 	VMOVDQU32     2(R10), Z0
 	VPANDD        Z1, Z0, Z0
+	VMOVDQU32     76(R10), Z2
+	VPANDD        Z1, Z2, Z2
 	VMOVDQU32     Z0, (SP)
-	VMOVDQU32     76(R10), Z0
-	VPANDD        Z1, Z0, Z0
-	VMOVDQU32     Z0, 64(SP)
+	VMOVDQU32     Z2, 64(SP)
 	VMOVDQU32     2(R10), Z0
 	VPSRLW        $0x09, Z0, Z0
-	VMOVDQU32     76(R10), Z15
-	VPSRLW        $0x09, Z15, Z15
-	VPACKUSWB     Z15, Z0, Z0
-	VPERMQ        Z0, Z2, Z0
-	VPSRLD        $0x04, Z0, Z15
-	VPTERNLOGD    $0x28, Z3, Z0, Z15
-	VPSHUFB       Z15, Z4, Z15
-	VPORD         Z15, Z0, Z0
-	VPSHUFB       Z5, Z0, Z0
-	VPERMD        Z0, Z6, Z0
+	VMOVDQU32     76(R10), Z2
+	VPSRLW        $0x09, Z2, Z2
+	VPACKUSWB     Z2, Z0, Z0
+	VPERMQ        Z0, Z3, Z0
+	VPSRLD        $0x04, Z0, Z2
+	VPTERNLOGD    $0x28, Z4, Z0, Z2
+	VPSHUFB       Z2, Z5, Z2
+	VPORD         Z2, Z0, Z0
+	VPSHUFB       Z6, Z0, Z0
+	VPERMD        Z0, Z7, Z0
 	VMOVDQU32     Y0, 128(SP)
 	VEXTRACTI64X4 $0x01, Z0, 160(SP)
 	LEAQ          ·iq2xsBook+0(SB), R11
 	VMOVDQU32     (SP), Z0
-	VMOVDQU32     64(SP), Z15
-	VPSHUFB       Z7, Z0, Z16
+	VMOVDQU32     64(SP), Z2
+	VPSHUFB       Z8, Z0, Z16
 	VPXORD        Z17, Z17, Z17
 	KXNORW        K1, K1, K1
 	VPGATHERQQ    (R11)(Z16*8), K1, Z17
-	VPADDB        Z8, Z17, Z16
+	VPADDB        Z9, Z17, Z16
 	KMOVQ         128(SP), K1
-	VPSUBB        Z17, Z8, K1, Z16
-	VPSHUFB       Z7, Z15, Z17
+	VPSUBB        Z17, Z9, K1, Z16
+	VPSHUFB       Z8, Z2, Z17
 	VPXORD        Z18, Z18, Z18
 	KXNORW        K1, K1, K1
 	VPGATHERQQ    (R11)(Z17*8), K1, Z18
-	VPADDB        Z8, Z18, Z17
+	VPADDB        Z9, Z18, Z17
 	KMOVQ         160(SP), K1
-	VPSUBB        Z18, Z8, K1, Z17
-	VPSHUFB       Z9, Z0, Z18
+	VPSUBB        Z18, Z9, K1, Z17
+	VPSHUFB       Z10, Z0, Z18
 	VPXORD        Z19, Z19, Z19
 	KXNORW        K1, K1, K1
 	VPGATHERQQ    (R11)(Z18*8), K1, Z19
-	VPADDB        Z8, Z19, Z18
+	VPADDB        Z9, Z19, Z18
 	KMOVQ         136(SP), K1
-	VPSUBB        Z19, Z8, K1, Z18
-	VPSHUFB       Z9, Z15, Z19
+	VPSUBB        Z19, Z9, K1, Z18
+	VPSHUFB       Z10, Z2, Z19
 	VPXORD        Z20, Z20, Z20
 	KXNORW        K1, K1, K1
 	VPGATHERQQ    (R11)(Z19*8), K1, Z20
-	VPADDB        Z8, Z20, Z19
+	VPADDB        Z9, Z20, Z19
 	KMOVQ         168(SP), K1
-	VPSUBB        Z20, Z8, K1, Z19
-	VPSHUFB       Z10, Z0, Z20
+	VPSUBB        Z20, Z9, K1, Z19
+	VPSHUFB       Z11, Z0, Z20
 	VPXORD        Z21, Z21, Z21
 	KXNORW        K1, K1, K1
 	VPGATHERQQ    (R11)(Z20*8), K1, Z21
-	VPADDB        Z8, Z21, Z20
+	VPADDB        Z9, Z21, Z20
 	KMOVQ         144(SP), K1
-	VPSUBB        Z21, Z8, K1, Z20
-	VPSHUFB       Z10, Z15, Z21
+	VPSUBB        Z21, Z9, K1, Z20
+	VPSHUFB       Z11, Z2, Z21
 	VPXORD        Z22, Z22, Z22
 	KXNORW        K1, K1, K1
 	VPGATHERQQ    (R11)(Z21*8), K1, Z22
-	VPADDB        Z8, Z22, Z21
+	VPADDB        Z9, Z22, Z21
 	KMOVQ         176(SP), K1
-	VPSUBB        Z22, Z8, K1, Z21
-	VPSHUFB       Z11, Z0, Z0
+	VPSUBB        Z22, Z9, K1, Z21
+	VPSHUFB       Z12, Z0, Z0
 	VPXORD        Z22, Z22, Z22
 	KXNORW        K1, K1, K1
 	VPGATHERQQ    (R11)(Z0*8), K1, Z22
-	VPADDB        Z8, Z22, Z0
+	VPADDB        Z9, Z22, Z0
 	KMOVQ         152(SP), K1
-	VPSUBB        Z22, Z8, K1, Z0
-	VPSHUFB       Z11, Z15, Z15
+	VPSUBB        Z22, Z9, K1, Z0
+	VPSHUFB       Z12, Z2, Z2
 	VPXORD        Z22, Z22, Z22
 	KXNORW        K1, K1, K1
-	VPGATHERQQ    (R11)(Z15*8), K1, Z22
-	VPADDB        Z8, Z22, Z15
+	VPGATHERQQ    (R11)(Z2*8), K1, Z22
+	VPADDB        Z9, Z22, Z2
 	KMOVQ         184(SP), K1
-	VPSUBB        Z22, Z8, K1, Z15
+	VPSUBB        Z22, Z9, K1, Z2
 	VMOVDQU32     Z16, Z22
-	VPERMT2D      Z17, Z12, Z22
+	VPERMT2D      Z17, Z13, Z22
 	VMOVDQU32     Z16, Z16
-	VPERMT2D      Z17, Z13, Z16
+	VPERMT2D      Z17, Z14, Z16
 	VMOVDQU32     Z22, (AX)(R9*8)
 	VMOVDQU32     Z16, 64(AX)(R9*8)
 	VMOVDQU32     Z18, Z16
-	VPERMT2D      Z19, Z12, Z16
+	VPERMT2D      Z19, Z13, Z16
 	VMOVDQU32     Z18, Z17
-	VPERMT2D      Z19, Z13, Z17
+	VPERMT2D      Z19, Z14, Z17
 	VMOVDQU32     Z16, 128(AX)(R9*8)
 	VMOVDQU32     Z17, 192(AX)(R9*8)
 	VMOVDQU32     Z20, Z16
-	VPERMT2D      Z21, Z12, Z16
+	VPERMT2D      Z21, Z13, Z16
 	VMOVDQU32     Z20, Z17
-	VPERMT2D      Z21, Z13, Z17
+	VPERMT2D      Z21, Z14, Z17
 	VMOVDQU32     Z16, 256(AX)(R9*8)
 	VMOVDQU32     Z17, 320(AX)(R9*8)
 	VMOVDQU32     Z0, Z16
-	VPERMT2D      Z15, Z12, Z16
+	VPERMT2D      Z2, Z13, Z16
 	VMOVDQU32     Z0, Z0
-	VPERMT2D      Z15, Z13, Z0
+	VPERMT2D      Z2, Z14, Z0
 	VMOVDQU32     Z16, 384(AX)(R9*8)
 	VMOVDQU32     Z0, 448(AX)(R9*8)
 	VMOVQ         66(R10), X0
 	VPINSRQ       $0x01, 140(R10), X0, X0
 	VPMOVZXBD     X0, Z0
-	VPSRLD        $0x04, Z0, Z15
+	VPSRLD        $0x04, Z0, Z2
 	VCVTPH2PS     (R10), X16
 	VBROADCASTSS  X16, Z16
 	VCVTPH2PS     74(R10), X17
 	VBROADCASTSS  X17, K2, Z16
-	VPERMD        Z14, Z0, Z0
+	VPERMD        Z15, Z0, Z0
 	VMULPS        Z16, Z0, Z0
-	VPERMD        Z14, Z15, Z15
-	VMULPS        Z16, Z15, Z15
+	VPERMD        Z15, Z2, Z2
+	VMULPS        Z16, Z2, Z2
 	VMOVDQU32     Z0, (CX)(R9*2)
-	VMOVDQU32     Z15, 64(CX)(R9*2)
+	VMOVDQU32     Z2, 64(CX)(R9*2)
 	ADDQ          $+148, R10
 	ADDQ          $0x40, R9
 	CMPQ          R9, R8
@@ -754,19 +751,19 @@ tile:
 	RET
 
 constants:
-	VMOVDQU32 constant3<>+0(SB), Z2
-	VMOVDQU32 constant4<>+0(SB), Z12
-	VMOVDQU32 constant5<>+0(SB), Z6
-	VMOVDQU32 constant6<>+0(SB), Z14
-	VMOVDQU32 constant7<>+0(SB), Z7
-	VMOVDQU32 constant8<>+0(SB), Z5
-	VMOVDQU32 constant9<>+0(SB), Z4
-	VMOVDQU32 constant10<>+0(SB), Z13
-	VMOVDQU32 constant11<>+0(SB), Z9
-	VMOVDQU32 constant12<>+0(SB), Z10
-	VMOVDQU32 constant13<>+0(SB), Z11
-	VMOVDQU32 constant14<>+0(SB), Z3
-	VMOVDQU32 constant16<>+0(SB), Z8
+	VMOVDQU32 constant3<>+0(SB), Z3
+	VMOVDQU32 constant4<>+0(SB), Z13
+	VMOVDQU32 constant5<>+0(SB), Z7
+	VMOVDQU32 constant6<>+0(SB), Z15
+	VMOVDQU32 constant7<>+0(SB), Z8
+	VMOVDQU32 constant8<>+0(SB), Z6
+	VMOVDQU32 constant9<>+0(SB), Z5
+	VMOVDQU32 constant10<>+0(SB), Z14
+	VMOVDQU32 constant11<>+0(SB), Z10
+	VMOVDQU32 constant12<>+0(SB), Z11
+	VMOVDQU32 constant13<>+0(SB), Z12
+	VMOVDQU32 constant14<>+0(SB), Z4
+	VMOVDQU32 constant16<>+0(SB), Z9
 	VMOVDQU32 constant15<>+0(SB), Z1
 	MOVL      $0x0000ff00, R9
 	KMOVD     R9, K2
@@ -808,10 +805,10 @@ begin:
 	JHI     skip4
 	VMOVDQU 2(SI), Y0
 	VPAND   constant17<>+0(SB), Y0, Y0
+	VMOVDQU 34(SI), Y1
+	VPAND   constant17<>+0(SB), Y1, Y1
 	VMOVDQU Y0, 8(SP)(DI*1)
-	VMOVDQU 34(SI), Y0
-	VPAND   constant17<>+0(SB), Y0, Y0
-	VMOVDQU Y0, 40(SP)(DI*1)
+	VMOVDQU Y1, 40(SP)(DI*1)
 
 skip4:
 	XORQ $+64, DI
@@ -825,212 +822,204 @@ row:
 	JGE   rest
 
 group:
-	PREFETCHT1 8192(SI)
 	PREFETCHT0 3072(SI)
-	PREFETCHT1 8256(SI)
 	PREFETCHT0 3136(SI)
 	LEAQ       74(SI), R8
 	XORQ       $+64, DI
 	CMPQ       R8, (SP)
 	JHI        skip5
-	VMOVDQU    2(R8), Y4
-	VPAND      constant17<>+0(SB), Y4, Y4
-	VMOVDQU    Y4, 8(SP)(DI*1)
-	VMOVDQU    34(R8), Y4
-	VPAND      constant17<>+0(SB), Y4, Y4
-	VMOVDQU    Y4, 40(SP)(DI*1)
+	VMOVDQU    2(R8), Y1
+	VPAND      constant17<>+0(SB), Y1, Y1
+	VMOVDQU    34(R8), Y8
+	VPAND      constant17<>+0(SB), Y8, Y8
+	VMOVDQU    Y1, 8(SP)(DI*1)
+	VMOVDQU    Y8, 40(SP)(DI*1)
 
 skip5:
 	XORQ         $+64, DI
-	VMOVDQU      2(SI), Y4
-	VPSRLW       $0x09, Y4, Y4
-	VMOVDQU      34(SI), Y5
-	VPSRLW       $0x09, Y5, Y5
-	VPACKUSWB    Y5, Y4, Y4
-	VPSRLD       $0x04, Y4, Y5
-	VPXOR        Y4, Y5, Y5
-	VPAND        constant18<>+0(SB), Y5, Y5
-	VMOVDQU      constant19<>+0(SB), Y6
-	VPSHUFB      Y5, Y6, Y5
-	VPOR         Y5, Y4, Y4
-	VPADDB       Y4, Y4, Y5
-	VPUNPCKLBW   Y4, Y5, Y6
-	VPUNPCKHBW   Y4, Y5, Y4
+	VMOVDQU      2(SI), Y1
+	VPSRLW       $0x09, Y1, Y1
+	VMOVDQU      34(SI), Y8
+	VPSRLW       $0x09, Y8, Y8
+	VPACKUSWB    Y8, Y1, Y1
+	VPSRLD       $0x04, Y1, Y8
+	VPXOR        Y1, Y8, Y8
+	VPAND        constant18<>+0(SB), Y8, Y8
+	VMOVDQU      constant19<>+0(SB), Y9
+	VPSHUFB      Y8, Y9, Y8
+	VPOR         Y8, Y1, Y1
+	VPADDB       Y1, Y1, Y8
+	VPOR         constant20<>+0(SB), Y1, Y1
+	VPOR         constant20<>+0(SB), Y8, Y8
+	VPUNPCKLBW   Y1, Y8, Y9
+	VPUNPCKHBW   Y1, Y8, Y1
 	LEAQ         (CX)(BX*8), R8
 	LEAQ         ·iq2xsBook+0(SB), R9
 	MOVWLZX      8(SP)(DI*1), R10
-	VPBROADCASTQ (R9)(R10*8), Y5
+	VPBROADCASTQ (R9)(R10*8), Y8
 	MOVWLZX      16(SP)(DI*1), R10
-	VPBROADCASTQ (R9)(R10*8), Y7
+	VPBROADCASTQ (R9)(R10*8), Y10
 	MOVWLZX      24(SP)(DI*1), R10
-	VPBROADCASTQ (R9)(R10*8), Y8
+	VPBROADCASTQ (R9)(R10*8), Y11
 	MOVWLZX      32(SP)(DI*1), R10
-	VPBROADCASTQ (R9)(R10*8), Y9
-	VPBLENDD     $0x0c, Y7, Y5, Y5
-	VPBLENDD     $0xc0, Y9, Y8, Y8
-	VPBLENDD     $0xf0, Y8, Y5, Y5
-	VMOVDQU      (R8), Y7
-	VPSHUFB      constant20<>+0(SB), Y6, Y8
-	VPAND        Y1, Y8, Y8
-	VPSUBB       Y8, Y2, Y8
-	VPSIGNB      Y8, Y7, Y7
-	VPMADDUBSW   Y7, Y5, Y5
-	MOVWLZX      10(SP)(DI*1), R10
-	VPBROADCASTQ (R9)(R10*8), Y7
-	MOVWLZX      18(SP)(DI*1), R10
-	VPBROADCASTQ (R9)(R10*8), Y8
-	MOVWLZX      26(SP)(DI*1), R10
-	VPBROADCASTQ (R9)(R10*8), Y9
-	MOVWLZX      34(SP)(DI*1), R10
-	VPBROADCASTQ (R9)(R10*8), Y10
-	VPBLENDD     $0x0c, Y8, Y7, Y7
-	VPBLENDD     $0xc0, Y10, Y9, Y9
-	VPBLENDD     $0xf0, Y9, Y7, Y7
-	VMOVDQU      64(R8), Y8
-	VPSHUFB      constant23<>+0(SB), Y6, Y9
-	VPAND        Y1, Y9, Y9
-	VPSUBB       Y9, Y2, Y9
-	VPSIGNB      Y9, Y8, Y8
-	VPMADDUBSW   Y8, Y7, Y7
-	VPADDW       Y5, Y7, Y7
-	VPMADDWD     Y3, Y7, Y7
-	MOVWLZX      12(SP)(DI*1), R10
-	VPBROADCASTQ (R9)(R10*8), Y5
-	MOVWLZX      20(SP)(DI*1), R10
-	VPBROADCASTQ (R9)(R10*8), Y8
-	MOVWLZX      28(SP)(DI*1), R10
-	VPBROADCASTQ (R9)(R10*8), Y9
-	MOVWLZX      36(SP)(DI*1), R10
-	VPBROADCASTQ (R9)(R10*8), Y10
-	VPBLENDD     $0x0c, Y8, Y5, Y5
-	VPBLENDD     $0xc0, Y10, Y9, Y9
-	VPBLENDD     $0xf0, Y9, Y5, Y5
-	VMOVDQU      128(R8), Y8
-	VPSHUFB      constant25<>+0(SB), Y6, Y9
-	VPAND        Y1, Y9, Y9
-	VPSUBB       Y9, Y2, Y9
-	VPSIGNB      Y9, Y8, Y8
-	VPMADDUBSW   Y8, Y5, Y5
-	MOVWLZX      14(SP)(DI*1), R10
-	VPBROADCASTQ (R9)(R10*8), Y8
-	MOVWLZX      22(SP)(DI*1), R10
-	VPBROADCASTQ (R9)(R10*8), Y9
-	MOVWLZX      30(SP)(DI*1), R10
-	VPBROADCASTQ (R9)(R10*8), Y10
-	MOVWLZX      38(SP)(DI*1), R10
-	VPBROADCASTQ (R9)(R10*8), Y11
-	VPBLENDD     $0x0c, Y9, Y8, Y8
-	VPBLENDD     $0xc0, Y11, Y10, Y10
-	VPBLENDD     $0xf0, Y10, Y8, Y8
-	VMOVDQU      192(R8), Y9
-	VPSHUFB      constant26<>+0(SB), Y6, Y6
-	VPAND        Y1, Y6, Y6
-	VPSUBB       Y6, Y2, Y6
-	VPSIGNB      Y6, Y9, Y9
-	VPMADDUBSW   Y9, Y8, Y6
-	VPADDW       Y5, Y6, Y6
-	VPMADDWD     Y3, Y6, Y6
-	MOVWLZX      40(SP)(DI*1), R10
-	VPBROADCASTQ (R9)(R10*8), Y5
-	MOVWLZX      48(SP)(DI*1), R10
-	VPBROADCASTQ (R9)(R10*8), Y8
-	MOVWLZX      56(SP)(DI*1), R10
-	VPBROADCASTQ (R9)(R10*8), Y9
-	MOVWLZX      64(SP)(DI*1), R10
-	VPBROADCASTQ (R9)(R10*8), Y10
-	VPBLENDD     $0x0c, Y8, Y5, Y5
-	VPBLENDD     $0xc0, Y10, Y9, Y9
-	VPBLENDD     $0xf0, Y9, Y5, Y5
-	VMOVDQU      32(R8), Y8
-	VPSHUFB      constant20<>+0(SB), Y4, Y9
-	VPAND        Y1, Y9, Y9
-	VPSUBB       Y9, Y2, Y9
-	VPSIGNB      Y9, Y8, Y8
-	VPMADDUBSW   Y8, Y5, Y5
-	MOVWLZX      42(SP)(DI*1), R10
-	VPBROADCASTQ (R9)(R10*8), Y8
-	MOVWLZX      50(SP)(DI*1), R10
-	VPBROADCASTQ (R9)(R10*8), Y9
-	MOVWLZX      58(SP)(DI*1), R10
-	VPBROADCASTQ (R9)(R10*8), Y10
-	MOVWLZX      66(SP)(DI*1), R10
-	VPBROADCASTQ (R9)(R10*8), Y11
-	VPBLENDD     $0x0c, Y9, Y8, Y8
-	VPBLENDD     $0xc0, Y11, Y10, Y10
-	VPBLENDD     $0xf0, Y10, Y8, Y8
-	VMOVDQU      96(R8), Y9
-	VPSHUFB      constant23<>+0(SB), Y4, Y10
-	VPAND        Y1, Y10, Y10
-	VPSUBB       Y10, Y2, Y10
-	VPSIGNB      Y10, Y9, Y9
-	VPMADDUBSW   Y9, Y8, Y8
-	VPADDW       Y5, Y8, Y8
-	VPMADDWD     Y3, Y8, Y8
-	MOVWLZX      44(SP)(DI*1), R10
-	VPBROADCASTQ (R9)(R10*8), Y5
-	MOVWLZX      52(SP)(DI*1), R10
-	VPBROADCASTQ (R9)(R10*8), Y9
-	MOVWLZX      60(SP)(DI*1), R10
-	VPBROADCASTQ (R9)(R10*8), Y10
-	MOVWLZX      68(SP)(DI*1), R10
-	VPBROADCASTQ (R9)(R10*8), Y11
-	VPBLENDD     $0x0c, Y9, Y5, Y5
-	VPBLENDD     $0xc0, Y11, Y10, Y10
-	VPBLENDD     $0xf0, Y10, Y5, Y5
-	VMOVDQU      160(R8), Y9
-	VPSHUFB      constant25<>+0(SB), Y4, Y10
-	VPAND        Y1, Y10, Y10
-	VPSUBB       Y10, Y2, Y10
-	VPSIGNB      Y10, Y9, Y9
-	VPMADDUBSW   Y9, Y5, Y5
-	MOVWLZX      46(SP)(DI*1), R10
-	VPBROADCASTQ (R9)(R10*8), Y9
-	MOVWLZX      54(SP)(DI*1), R10
-	VPBROADCASTQ (R9)(R10*8), Y10
-	MOVWLZX      62(SP)(DI*1), R10
-	VPBROADCASTQ (R9)(R10*8), Y11
-	MOVWLZX      70(SP)(DI*1), R10
 	VPBROADCASTQ (R9)(R10*8), Y12
-	VPBLENDD     $0x0c, Y10, Y9, Y9
+	VPBLENDD     $0x0c, Y10, Y8, Y8
 	VPBLENDD     $0xc0, Y12, Y11, Y11
-	VPBLENDD     $0xf0, Y11, Y9, Y9
-	VMOVDQU      224(R8), Y10
-	VPSHUFB      constant26<>+0(SB), Y4, Y4
-	VPAND        Y1, Y4, Y4
-	VPSUBB       Y4, Y2, Y4
-	VPSIGNB      Y4, Y10, Y10
-	VPMADDUBSW   Y10, Y9, Y4
-	VPADDW       Y5, Y4, Y4
-	VPMADDWD     Y3, Y4, Y4
-	VSHUFPS      $0x88, Y8, Y7, Y5
-	VSHUFPS      $0xdd, Y8, Y7, Y7
-	VPADDD       Y5, Y7, Y7
-	VPERMQ       $0xd8, Y7, Y7
-	VSHUFPS      $0x88, Y4, Y6, Y5
-	VSHUFPS      $0xdd, Y4, Y6, Y4
-	VPADDD       Y5, Y4, Y4
-	VPERMQ       $0xd8, Y4, Y4
-	VPMOVZXBD    66(SI), Y5
-	VPSRLD       $0x04, Y5, Y6
-	VCVTPH2PS    (SI), X8
-	VBROADCASTSS X8, Y8
-	VPAND        constant27<>+0(SB), Y5, Y5
-	VCVTDQ2PS    Y5, Y5
-	VMOVDQU      constant28<>+0(SB), Y9
-	VFMADD213PS  constant29<>+0(SB), Y9, Y5
-	VMULPS       Y8, Y5, Y5
-	VPAND        constant27<>+0(SB), Y6, Y6
-	VCVTDQ2PS    Y6, Y6
-	VMOVDQU      constant28<>+0(SB), Y9
-	VFMADD213PS  constant29<>+0(SB), Y9, Y6
-	VMULPS       Y8, Y6, Y6
-	VMOVDQU      (DX)(BX*1), Y8
-	VCVTDQ2PS    Y7, Y7
-	VMULPS       Y8, Y5, Y5
-	VFMADD231PS  Y5, Y7, Y0
-	VCVTDQ2PS    Y4, Y4
-	VMULPS       Y8, Y6, Y6
-	VFMADD231PS  Y6, Y4, Y0
+	VPBLENDD     $0xf0, Y11, Y8, Y8
+	VMOVDQU      (R8), Y10
+	VPSHUFB      Y2, Y9, Y11
+	VPMULLW      Y3, Y11, Y11
+	VPSIGNB      Y11, Y10, Y10
+	VPMADDUBSW   Y10, Y8, Y8
+	MOVWLZX      10(SP)(DI*1), R10
+	VPBROADCASTQ (R9)(R10*8), Y10
+	MOVWLZX      18(SP)(DI*1), R10
+	VPBROADCASTQ (R9)(R10*8), Y11
+	MOVWLZX      26(SP)(DI*1), R10
+	VPBROADCASTQ (R9)(R10*8), Y12
+	MOVWLZX      34(SP)(DI*1), R10
+	VPBROADCASTQ (R9)(R10*8), Y13
+	VPBLENDD     $0x0c, Y11, Y10, Y10
+	VPBLENDD     $0xc0, Y13, Y12, Y12
+	VPBLENDD     $0xf0, Y12, Y10, Y10
+	VMOVDQU      64(R8), Y11
+	VPSHUFB      Y4, Y9, Y12
+	VPMULLW      Y3, Y12, Y12
+	VPSIGNB      Y12, Y11, Y11
+	VPMADDUBSW   Y11, Y10, Y10
+	VPADDW       Y8, Y10, Y10
+	VPMADDWD     Y5, Y10, Y10
+	MOVWLZX      12(SP)(DI*1), R10
+	VPBROADCASTQ (R9)(R10*8), Y8
+	MOVWLZX      20(SP)(DI*1), R10
+	VPBROADCASTQ (R9)(R10*8), Y11
+	MOVWLZX      28(SP)(DI*1), R10
+	VPBROADCASTQ (R9)(R10*8), Y12
+	MOVWLZX      36(SP)(DI*1), R10
+	VPBROADCASTQ (R9)(R10*8), Y13
+	VPBLENDD     $0x0c, Y11, Y8, Y8
+	VPBLENDD     $0xc0, Y13, Y12, Y12
+	VPBLENDD     $0xf0, Y12, Y8, Y8
+	VMOVDQU      128(R8), Y11
+	VPSHUFB      Y6, Y9, Y12
+	VPMULLW      Y3, Y12, Y12
+	VPSIGNB      Y12, Y11, Y11
+	VPMADDUBSW   Y11, Y8, Y8
+	MOVWLZX      14(SP)(DI*1), R10
+	VPBROADCASTQ (R9)(R10*8), Y11
+	MOVWLZX      22(SP)(DI*1), R10
+	VPBROADCASTQ (R9)(R10*8), Y12
+	MOVWLZX      30(SP)(DI*1), R10
+	VPBROADCASTQ (R9)(R10*8), Y13
+	MOVWLZX      38(SP)(DI*1), R10
+	VPBROADCASTQ (R9)(R10*8), Y14
+	VPBLENDD     $0x0c, Y12, Y11, Y11
+	VPBLENDD     $0xc0, Y14, Y13, Y13
+	VPBLENDD     $0xf0, Y13, Y11, Y11
+	VMOVDQU      192(R8), Y12
+	VPSHUFB      Y7, Y9, Y9
+	VPMULLW      Y3, Y9, Y9
+	VPSIGNB      Y9, Y12, Y12
+	VPMADDUBSW   Y12, Y11, Y9
+	VPADDW       Y8, Y9, Y9
+	VPMADDWD     Y5, Y9, Y9
+	MOVWLZX      40(SP)(DI*1), R10
+	VPBROADCASTQ (R9)(R10*8), Y8
+	MOVWLZX      48(SP)(DI*1), R10
+	VPBROADCASTQ (R9)(R10*8), Y11
+	MOVWLZX      56(SP)(DI*1), R10
+	VPBROADCASTQ (R9)(R10*8), Y12
+	MOVWLZX      64(SP)(DI*1), R10
+	VPBROADCASTQ (R9)(R10*8), Y13
+	VPBLENDD     $0x0c, Y11, Y8, Y8
+	VPBLENDD     $0xc0, Y13, Y12, Y12
+	VPBLENDD     $0xf0, Y12, Y8, Y8
+	VMOVDQU      32(R8), Y11
+	VPSHUFB      Y2, Y1, Y12
+	VPMULLW      Y3, Y12, Y12
+	VPSIGNB      Y12, Y11, Y11
+	VPMADDUBSW   Y11, Y8, Y8
+	MOVWLZX      42(SP)(DI*1), R10
+	VPBROADCASTQ (R9)(R10*8), Y11
+	MOVWLZX      50(SP)(DI*1), R10
+	VPBROADCASTQ (R9)(R10*8), Y12
+	MOVWLZX      58(SP)(DI*1), R10
+	VPBROADCASTQ (R9)(R10*8), Y13
+	MOVWLZX      66(SP)(DI*1), R10
+	VPBROADCASTQ (R9)(R10*8), Y14
+	VPBLENDD     $0x0c, Y12, Y11, Y11
+	VPBLENDD     $0xc0, Y14, Y13, Y13
+	VPBLENDD     $0xf0, Y13, Y11, Y11
+	VMOVDQU      96(R8), Y12
+	VPSHUFB      Y4, Y1, Y13
+	VPMULLW      Y3, Y13, Y13
+	VPSIGNB      Y13, Y12, Y12
+	VPMADDUBSW   Y12, Y11, Y11
+	VPADDW       Y8, Y11, Y11
+	VPMADDWD     Y5, Y11, Y11
+	MOVWLZX      44(SP)(DI*1), R10
+	VPBROADCASTQ (R9)(R10*8), Y8
+	MOVWLZX      52(SP)(DI*1), R10
+	VPBROADCASTQ (R9)(R10*8), Y12
+	MOVWLZX      60(SP)(DI*1), R10
+	VPBROADCASTQ (R9)(R10*8), Y13
+	MOVWLZX      68(SP)(DI*1), R10
+	VPBROADCASTQ (R9)(R10*8), Y14
+	VPBLENDD     $0x0c, Y12, Y8, Y8
+	VPBLENDD     $0xc0, Y14, Y13, Y13
+	VPBLENDD     $0xf0, Y13, Y8, Y8
+	VMOVDQU      160(R8), Y12
+	VPSHUFB      Y6, Y1, Y13
+	VPMULLW      Y3, Y13, Y13
+	VPSIGNB      Y13, Y12, Y12
+	VPMADDUBSW   Y12, Y8, Y8
+	MOVWLZX      46(SP)(DI*1), R10
+	VPBROADCASTQ (R9)(R10*8), Y12
+	MOVWLZX      54(SP)(DI*1), R10
+	VPBROADCASTQ (R9)(R10*8), Y13
+	MOVWLZX      62(SP)(DI*1), R10
+	VPBROADCASTQ (R9)(R10*8), Y14
+	MOVWLZX      70(SP)(DI*1), R10
+	VPBROADCASTQ (R9)(R10*8), Y15
+	VPBLENDD     $0x0c, Y13, Y12, Y12
+	VPBLENDD     $0xc0, Y15, Y14, Y14
+	VPBLENDD     $0xf0, Y14, Y12, Y12
+	VMOVDQU      224(R8), Y13
+	VPSHUFB      Y7, Y1, Y1
+	VPMULLW      Y3, Y1, Y1
+	VPSIGNB      Y1, Y13, Y13
+	VPMADDUBSW   Y13, Y12, Y1
+	VPADDW       Y8, Y1, Y1
+	VPMADDWD     Y5, Y1, Y1
+	VSHUFPS      $0x88, Y11, Y10, Y8
+	VSHUFPS      $0xdd, Y11, Y10, Y10
+	VPADDD       Y8, Y10, Y10
+	VPERMQ       $0xd8, Y10, Y10
+	VSHUFPS      $0x88, Y1, Y9, Y8
+	VSHUFPS      $0xdd, Y1, Y9, Y1
+	VPADDD       Y8, Y1, Y1
+	VPERMQ       $0xd8, Y1, Y1
+	VPMOVZXBD    66(SI), Y8
+	VPSRLD       $0x04, Y8, Y9
+	VCVTPH2PS    (SI), X11
+	VBROADCASTSS X11, Y11
+	VPAND        constant27<>+0(SB), Y8, Y8
+	VCVTDQ2PS    Y8, Y8
+	VMOVDQU      constant28<>+0(SB), Y12
+	VFMADD213PS  constant29<>+0(SB), Y12, Y8
+	VMULPS       Y11, Y8, Y8
+	VPAND        constant27<>+0(SB), Y9, Y9
+	VCVTDQ2PS    Y9, Y9
+	VMOVDQU      constant28<>+0(SB), Y12
+	VFMADD213PS  constant29<>+0(SB), Y12, Y9
+	VMULPS       Y11, Y9, Y9
+	VMOVDQU      (DX)(BX*1), Y11
+	VCVTDQ2PS    Y10, Y10
+	VMULPS       Y11, Y8, Y8
+	VFMADD231PS  Y8, Y10, Y0
+	VCVTDQ2PS    Y1, Y1
+	VMULPS       Y11, Y9, Y9
+	VFMADD231PS  Y9, Y1, Y0
 	XORQ         $+64, DI
 	ADDQ         $+74, SI
 	ADDQ         $+32, BX
@@ -1039,12 +1028,12 @@ skip5:
 
 rest:
 	MOVQ         dst+0(FP), BX
-	VPERMILPS    $0x4e, Y0, Y4
-	VADDPS       Y0, Y4, Y4
-	VPERMILPS    $0xb1, Y4, Y0
-	VADDPS       Y0, Y4, Y4
-	VEXTRACTI128 $0x01, Y4, X0
-	VADDPS       X4, X0, X0
+	VPERMILPS    $0x4e, Y0, Y1
+	VADDPS       Y0, Y1, Y1
+	VPERMILPS    $0xb1, Y1, Y0
+	VADDPS       Y0, Y1, Y1
+	VEXTRACTI128 $0x01, Y1, X0
+	VADDPS       X1, X0, X0
 	VMOVSS       X0, (BX)
 	ADDQ         $0x04, dst+0(FP)
 	MOVQ         stride+16(FP), BX
@@ -1055,9 +1044,12 @@ rest:
 	RET
 
 constants:
-	VMOVDQU constant24<>+0(SB), Y3
-	VMOVDQU constant22<>+0(SB), Y2
-	VMOVDQU constant21<>+0(SB), Y1
+	VMOVDQU constant21<>+0(SB), Y2
+	VMOVDQU constant24<>+0(SB), Y5
+	VMOVDQU constant23<>+0(SB), Y4
+	VMOVDQU constant25<>+0(SB), Y6
+	VMOVDQU constant26<>+0(SB), Y7
+	VMOVDQU constant22<>+0(SB), Y3
 	JMP     begin
 
 DATA constant17<>+0(SB)/8, $0x01ff01ff01ff01ff
@@ -1078,28 +1070,28 @@ DATA constant19<>+16(SB)/8, $0x8000008000808000
 DATA constant19<>+24(SB)/8, $0x0080800080000080
 GLOBL constant19<>(SB), RODATA|NOPTR, $32
 
-DATA constant20<>+0(SB)/8, $0x0101010101010100
-DATA constant20<>+8(SB)/8, $0x0909090909090908
-DATA constant20<>+16(SB)/8, $0x0101010101010100
-DATA constant20<>+24(SB)/8, $0x0909090909090908
+DATA constant20<>+0(SB)/8, $0x0101010101010101
+DATA constant20<>+8(SB)/8, $0x0101010101010101
+DATA constant20<>+16(SB)/8, $0x0101010101010101
+DATA constant20<>+24(SB)/8, $0x0101010101010101
 GLOBL constant20<>(SB), RODATA|NOPTR, $32
 
-DATA constant21<>+0(SB)/8, $0x8040201008040202
-DATA constant21<>+8(SB)/8, $0x8040201008040202
-DATA constant21<>+16(SB)/8, $0x8040201008040202
-DATA constant21<>+24(SB)/8, $0x8040201008040202
+DATA constant21<>+0(SB)/8, $0x0100010001000100
+DATA constant21<>+8(SB)/8, $0x0908090809080908
+DATA constant21<>+16(SB)/8, $0x0100010001000100
+DATA constant21<>+24(SB)/8, $0x0908090809080908
 GLOBL constant21<>(SB), RODATA|NOPTR, $32
 
-DATA constant22<>+0(SB)/8, $0x4020100804020101
-DATA constant22<>+8(SB)/8, $0x4020100804020101
-DATA constant22<>+16(SB)/8, $0x4020100804020101
-DATA constant22<>+24(SB)/8, $0x4020100804020101
+DATA constant22<>+0(SB)/8, $0x0001000400100040
+DATA constant22<>+8(SB)/8, $0x0001000400100040
+DATA constant22<>+16(SB)/8, $0x0001000400100040
+DATA constant22<>+24(SB)/8, $0x0001000400100040
 GLOBL constant22<>(SB), RODATA|NOPTR, $32
 
-DATA constant23<>+0(SB)/8, $0x0303030303030302
-DATA constant23<>+8(SB)/8, $0x0b0b0b0b0b0b0b0a
-DATA constant23<>+16(SB)/8, $0x0303030303030302
-DATA constant23<>+24(SB)/8, $0x0b0b0b0b0b0b0b0a
+DATA constant23<>+0(SB)/8, $0x0302030203020302
+DATA constant23<>+8(SB)/8, $0x0b0a0b0a0b0a0b0a
+DATA constant23<>+16(SB)/8, $0x0302030203020302
+DATA constant23<>+24(SB)/8, $0x0b0a0b0a0b0a0b0a
 GLOBL constant23<>(SB), RODATA|NOPTR, $32
 
 DATA constant24<>+0(SB)/8, $0x0001000100010001
@@ -1108,16 +1100,16 @@ DATA constant24<>+16(SB)/8, $0x0001000100010001
 DATA constant24<>+24(SB)/8, $0x0001000100010001
 GLOBL constant24<>(SB), RODATA|NOPTR, $32
 
-DATA constant25<>+0(SB)/8, $0x0505050505050504
-DATA constant25<>+8(SB)/8, $0x0d0d0d0d0d0d0d0c
-DATA constant25<>+16(SB)/8, $0x0505050505050504
-DATA constant25<>+24(SB)/8, $0x0d0d0d0d0d0d0d0c
+DATA constant25<>+0(SB)/8, $0x0504050405040504
+DATA constant25<>+8(SB)/8, $0x0d0c0d0c0d0c0d0c
+DATA constant25<>+16(SB)/8, $0x0504050405040504
+DATA constant25<>+24(SB)/8, $0x0d0c0d0c0d0c0d0c
 GLOBL constant25<>(SB), RODATA|NOPTR, $32
 
-DATA constant26<>+0(SB)/8, $0x0707070707070706
-DATA constant26<>+8(SB)/8, $0x0f0f0f0f0f0f0f0e
-DATA constant26<>+16(SB)/8, $0x0707070707070706
-DATA constant26<>+24(SB)/8, $0x0f0f0f0f0f0f0f0e
+DATA constant26<>+0(SB)/8, $0x0706070607060706
+DATA constant26<>+8(SB)/8, $0x0f0e0f0e0f0e0f0e
+DATA constant26<>+16(SB)/8, $0x0706070607060706
+DATA constant26<>+24(SB)/8, $0x0f0e0f0e0f0e0f0e
 GLOBL constant26<>(SB), RODATA|NOPTR, $32
 
 DATA constant27<>+0(SB)/8, $0x0000000f0000000f
@@ -1158,10 +1150,10 @@ row:
 tile:
 	VMOVDQU      2(R10), Y0
 	VPAND        constant17<>+0(SB), Y0, Y0
+	VMOVDQU      34(R10), Y1
+	VPAND        constant17<>+0(SB), Y1, Y1
 	VMOVDQU      Y0, (SP)
-	VMOVDQU      34(R10), Y0
-	VPAND        constant17<>+0(SB), Y0, Y0
-	VMOVDQU      Y0, 32(SP)
+	VMOVDQU      Y1, 32(SP)
 	VMOVDQU      2(R10), Y0
 	VPSRLW       $0x09, Y0, Y0
 	VMOVDQU      34(R10), Y1
@@ -1174,6 +1166,8 @@ tile:
 	VPSHUFB      Y1, Y2, Y1
 	VPOR         Y1, Y0, Y0
 	VPADDB       Y0, Y0, Y1
+	VPOR         constant20<>+0(SB), Y0, Y0
+	VPOR         constant20<>+0(SB), Y1, Y1
 	VPUNPCKLBW   Y0, Y1, Y2
 	VPUNPCKHBW   Y0, Y1, Y0
 	LEAQ         ·iq2xsBook+0(SB), R11
@@ -1188,11 +1182,10 @@ tile:
 	VPBLENDD     $0x0c, Y3, Y1, Y1
 	VPBLENDD     $0xc0, Y5, Y4, Y4
 	VPBLENDD     $0xf0, Y4, Y1, Y1
-	VPSHUFB      constant20<>+0(SB), Y2, Y3
-	VMOVDQU      constant21<>+0(SB), Y4
-	VPAND        Y4, Y3, Y3
+	VMOVDQU      constant21<>+0(SB), Y3
+	VPSHUFB      Y3, Y2, Y3
 	VMOVDQU      constant22<>+0(SB), Y4
-	VPSUBB       Y3, Y4, Y3
+	VPMULLW      Y4, Y3, Y3
 	VPSIGNB      Y3, Y1, Y1
 	VPADDB       constant1<>+0(SB), Y1, Y1
 	MOVWLZX      2(SP), R12
@@ -1206,11 +1199,10 @@ tile:
 	VPBLENDD     $0x0c, Y4, Y3, Y3
 	VPBLENDD     $0xc0, Y6, Y5, Y5
 	VPBLENDD     $0xf0, Y5, Y3, Y3
-	VPSHUFB      constant23<>+0(SB), Y2, Y4
-	VMOVDQU      constant21<>+0(SB), Y5
-	VPAND        Y5, Y4, Y4
+	VMOVDQU      constant23<>+0(SB), Y4
+	VPSHUFB      Y4, Y2, Y4
 	VMOVDQU      constant22<>+0(SB), Y5
-	VPSUBB       Y4, Y5, Y4
+	VPMULLW      Y5, Y4, Y4
 	VPSIGNB      Y4, Y3, Y3
 	VPADDB       constant1<>+0(SB), Y3, Y3
 	MOVWLZX      4(SP), R12
@@ -1224,11 +1216,10 @@ tile:
 	VPBLENDD     $0x0c, Y5, Y4, Y4
 	VPBLENDD     $0xc0, Y7, Y6, Y6
 	VPBLENDD     $0xf0, Y6, Y4, Y4
-	VPSHUFB      constant25<>+0(SB), Y2, Y5
-	VMOVDQU      constant21<>+0(SB), Y6
-	VPAND        Y6, Y5, Y5
+	VMOVDQU      constant25<>+0(SB), Y5
+	VPSHUFB      Y5, Y2, Y5
 	VMOVDQU      constant22<>+0(SB), Y6
-	VPSUBB       Y5, Y6, Y5
+	VPMULLW      Y6, Y5, Y5
 	VPSIGNB      Y5, Y4, Y4
 	VPADDB       constant1<>+0(SB), Y4, Y4
 	MOVWLZX      6(SP), R12
@@ -1242,11 +1233,10 @@ tile:
 	VPBLENDD     $0x0c, Y6, Y5, Y5
 	VPBLENDD     $0xc0, Y8, Y7, Y7
 	VPBLENDD     $0xf0, Y7, Y5, Y5
-	VPSHUFB      constant26<>+0(SB), Y2, Y2
-	VMOVDQU      constant21<>+0(SB), Y6
-	VPAND        Y6, Y2, Y2
+	VMOVDQU      constant26<>+0(SB), Y6
+	VPSHUFB      Y6, Y2, Y2
 	VMOVDQU      constant22<>+0(SB), Y6
-	VPSUBB       Y2, Y6, Y2
+	VPMULLW      Y6, Y2, Y2
 	VPSIGNB      Y2, Y5, Y5
 	VPADDB       constant1<>+0(SB), Y5, Y5
 	MOVWLZX      32(SP), R12
@@ -1260,11 +1250,10 @@ tile:
 	VPBLENDD     $0x0c, Y6, Y2, Y2
 	VPBLENDD     $0xc0, Y8, Y7, Y7
 	VPBLENDD     $0xf0, Y7, Y2, Y2
-	VPSHUFB      constant20<>+0(SB), Y0, Y6
-	VMOVDQU      constant21<>+0(SB), Y7
-	VPAND        Y7, Y6, Y6
+	VMOVDQU      constant21<>+0(SB), Y6
+	VPSHUFB      Y6, Y0, Y6
 	VMOVDQU      constant22<>+0(SB), Y7
-	VPSUBB       Y6, Y7, Y6
+	VPMULLW      Y7, Y6, Y6
 	VPSIGNB      Y6, Y2, Y2
 	VPADDB       constant1<>+0(SB), Y2, Y2
 	MOVWLZX      34(SP), R12
@@ -1278,11 +1267,10 @@ tile:
 	VPBLENDD     $0x0c, Y7, Y6, Y6
 	VPBLENDD     $0xc0, Y9, Y8, Y8
 	VPBLENDD     $0xf0, Y8, Y6, Y6
-	VPSHUFB      constant23<>+0(SB), Y0, Y7
-	VMOVDQU      constant21<>+0(SB), Y8
-	VPAND        Y8, Y7, Y7
+	VMOVDQU      constant23<>+0(SB), Y7
+	VPSHUFB      Y7, Y0, Y7
 	VMOVDQU      constant22<>+0(SB), Y8
-	VPSUBB       Y7, Y8, Y7
+	VPMULLW      Y8, Y7, Y7
 	VPSIGNB      Y7, Y6, Y6
 	VPADDB       constant1<>+0(SB), Y6, Y6
 	MOVWLZX      36(SP), R12
@@ -1296,11 +1284,10 @@ tile:
 	VPBLENDD     $0x0c, Y8, Y7, Y7
 	VPBLENDD     $0xc0, Y10, Y9, Y9
 	VPBLENDD     $0xf0, Y9, Y7, Y7
-	VPSHUFB      constant25<>+0(SB), Y0, Y8
-	VMOVDQU      constant21<>+0(SB), Y9
-	VPAND        Y9, Y8, Y8
+	VMOVDQU      constant25<>+0(SB), Y8
+	VPSHUFB      Y8, Y0, Y8
 	VMOVDQU      constant22<>+0(SB), Y9
-	VPSUBB       Y8, Y9, Y8
+	VPMULLW      Y9, Y8, Y8
 	VPSIGNB      Y8, Y7, Y7
 	VPADDB       constant1<>+0(SB), Y7, Y7
 	MOVWLZX      38(SP), R12
@@ -1314,11 +1301,10 @@ tile:
 	VPBLENDD     $0x0c, Y9, Y8, Y8
 	VPBLENDD     $0xc0, Y11, Y10, Y10
 	VPBLENDD     $0xf0, Y10, Y8, Y8
-	VPSHUFB      constant26<>+0(SB), Y0, Y0
-	VMOVDQU      constant21<>+0(SB), Y9
-	VPAND        Y9, Y0, Y0
+	VMOVDQU      constant26<>+0(SB), Y9
+	VPSHUFB      Y9, Y0, Y0
 	VMOVDQU      constant22<>+0(SB), Y9
-	VPSUBB       Y0, Y9, Y0
+	VPMULLW      Y9, Y0, Y0
 	VPSIGNB      Y0, Y8, Y8
 	VPADDB       constant1<>+0(SB), Y8, Y8
 	VSHUFPS      $0x88, Y2, Y1, Y0
@@ -1364,10 +1350,10 @@ tile:
 	ADDQ         $+74, R10
 	VMOVDQU      2(R10), Y0
 	VPAND        constant17<>+0(SB), Y0, Y0
+	VMOVDQU      34(R10), Y1
+	VPAND        constant17<>+0(SB), Y1, Y1
 	VMOVDQU      Y0, (SP)
-	VMOVDQU      34(R10), Y0
-	VPAND        constant17<>+0(SB), Y0, Y0
-	VMOVDQU      Y0, 32(SP)
+	VMOVDQU      Y1, 32(SP)
 	VMOVDQU      2(R10), Y0
 	VPSRLW       $0x09, Y0, Y0
 	VMOVDQU      34(R10), Y1
@@ -1380,6 +1366,8 @@ tile:
 	VPSHUFB      Y1, Y2, Y1
 	VPOR         Y1, Y0, Y0
 	VPADDB       Y0, Y0, Y1
+	VPOR         constant20<>+0(SB), Y0, Y0
+	VPOR         constant20<>+0(SB), Y1, Y1
 	VPUNPCKLBW   Y0, Y1, Y2
 	VPUNPCKHBW   Y0, Y1, Y0
 	LEAQ         ·iq2xsBook+0(SB), R11
@@ -1394,11 +1382,10 @@ tile:
 	VPBLENDD     $0x0c, Y3, Y1, Y1
 	VPBLENDD     $0xc0, Y5, Y4, Y4
 	VPBLENDD     $0xf0, Y4, Y1, Y1
-	VPSHUFB      constant20<>+0(SB), Y2, Y3
-	VMOVDQU      constant21<>+0(SB), Y4
-	VPAND        Y4, Y3, Y3
+	VMOVDQU      constant21<>+0(SB), Y3
+	VPSHUFB      Y3, Y2, Y3
 	VMOVDQU      constant22<>+0(SB), Y4
-	VPSUBB       Y3, Y4, Y3
+	VPMULLW      Y4, Y3, Y3
 	VPSIGNB      Y3, Y1, Y1
 	VPADDB       constant1<>+0(SB), Y1, Y1
 	MOVWLZX      2(SP), R12
@@ -1412,11 +1399,10 @@ tile:
 	VPBLENDD     $0x0c, Y4, Y3, Y3
 	VPBLENDD     $0xc0, Y6, Y5, Y5
 	VPBLENDD     $0xf0, Y5, Y3, Y3
-	VPSHUFB      constant23<>+0(SB), Y2, Y4
-	VMOVDQU      constant21<>+0(SB), Y5
-	VPAND        Y5, Y4, Y4
+	VMOVDQU      constant23<>+0(SB), Y4
+	VPSHUFB      Y4, Y2, Y4
 	VMOVDQU      constant22<>+0(SB), Y5
-	VPSUBB       Y4, Y5, Y4
+	VPMULLW      Y5, Y4, Y4
 	VPSIGNB      Y4, Y3, Y3
 	VPADDB       constant1<>+0(SB), Y3, Y3
 	MOVWLZX      4(SP), R12
@@ -1430,11 +1416,10 @@ tile:
 	VPBLENDD     $0x0c, Y5, Y4, Y4
 	VPBLENDD     $0xc0, Y7, Y6, Y6
 	VPBLENDD     $0xf0, Y6, Y4, Y4
-	VPSHUFB      constant25<>+0(SB), Y2, Y5
-	VMOVDQU      constant21<>+0(SB), Y6
-	VPAND        Y6, Y5, Y5
+	VMOVDQU      constant25<>+0(SB), Y5
+	VPSHUFB      Y5, Y2, Y5
 	VMOVDQU      constant22<>+0(SB), Y6
-	VPSUBB       Y5, Y6, Y5
+	VPMULLW      Y6, Y5, Y5
 	VPSIGNB      Y5, Y4, Y4
 	VPADDB       constant1<>+0(SB), Y4, Y4
 	MOVWLZX      6(SP), R12
@@ -1448,11 +1433,10 @@ tile:
 	VPBLENDD     $0x0c, Y6, Y5, Y5
 	VPBLENDD     $0xc0, Y8, Y7, Y7
 	VPBLENDD     $0xf0, Y7, Y5, Y5
-	VPSHUFB      constant26<>+0(SB), Y2, Y2
-	VMOVDQU      constant21<>+0(SB), Y6
-	VPAND        Y6, Y2, Y2
+	VMOVDQU      constant26<>+0(SB), Y6
+	VPSHUFB      Y6, Y2, Y2
 	VMOVDQU      constant22<>+0(SB), Y6
-	VPSUBB       Y2, Y6, Y2
+	VPMULLW      Y6, Y2, Y2
 	VPSIGNB      Y2, Y5, Y5
 	VPADDB       constant1<>+0(SB), Y5, Y5
 	MOVWLZX      32(SP), R12
@@ -1466,11 +1450,10 @@ tile:
 	VPBLENDD     $0x0c, Y6, Y2, Y2
 	VPBLENDD     $0xc0, Y8, Y7, Y7
 	VPBLENDD     $0xf0, Y7, Y2, Y2
-	VPSHUFB      constant20<>+0(SB), Y0, Y6
-	VMOVDQU      constant21<>+0(SB), Y7
-	VPAND        Y7, Y6, Y6
+	VMOVDQU      constant21<>+0(SB), Y6
+	VPSHUFB      Y6, Y0, Y6
 	VMOVDQU      constant22<>+0(SB), Y7
-	VPSUBB       Y6, Y7, Y6
+	VPMULLW      Y7, Y6, Y6
 	VPSIGNB      Y6, Y2, Y2
 	VPADDB       constant1<>+0(SB), Y2, Y2
 	MOVWLZX      34(SP), R12
@@ -1484,11 +1467,10 @@ tile:
 	VPBLENDD     $0x0c, Y7, Y6, Y6
 	VPBLENDD     $0xc0, Y9, Y8, Y8
 	VPBLENDD     $0xf0, Y8, Y6, Y6
-	VPSHUFB      constant23<>+0(SB), Y0, Y7
-	VMOVDQU      constant21<>+0(SB), Y8
-	VPAND        Y8, Y7, Y7
+	VMOVDQU      constant23<>+0(SB), Y7
+	VPSHUFB      Y7, Y0, Y7
 	VMOVDQU      constant22<>+0(SB), Y8
-	VPSUBB       Y7, Y8, Y7
+	VPMULLW      Y8, Y7, Y7
 	VPSIGNB      Y7, Y6, Y6
 	VPADDB       constant1<>+0(SB), Y6, Y6
 	MOVWLZX      36(SP), R12
@@ -1502,11 +1484,10 @@ tile:
 	VPBLENDD     $0x0c, Y8, Y7, Y7
 	VPBLENDD     $0xc0, Y10, Y9, Y9
 	VPBLENDD     $0xf0, Y9, Y7, Y7
-	VPSHUFB      constant25<>+0(SB), Y0, Y8
-	VMOVDQU      constant21<>+0(SB), Y9
-	VPAND        Y9, Y8, Y8
+	VMOVDQU      constant25<>+0(SB), Y8
+	VPSHUFB      Y8, Y0, Y8
 	VMOVDQU      constant22<>+0(SB), Y9
-	VPSUBB       Y8, Y9, Y8
+	VPMULLW      Y9, Y8, Y8
 	VPSIGNB      Y8, Y7, Y7
 	VPADDB       constant1<>+0(SB), Y7, Y7
 	MOVWLZX      38(SP), R12
@@ -1520,11 +1501,10 @@ tile:
 	VPBLENDD     $0x0c, Y9, Y8, Y8
 	VPBLENDD     $0xc0, Y11, Y10, Y10
 	VPBLENDD     $0xf0, Y10, Y8, Y8
-	VPSHUFB      constant26<>+0(SB), Y0, Y0
-	VMOVDQU      constant21<>+0(SB), Y9
-	VPAND        Y9, Y0, Y0
+	VMOVDQU      constant26<>+0(SB), Y9
+	VPSHUFB      Y9, Y0, Y0
 	VMOVDQU      constant22<>+0(SB), Y9
-	VPSUBB       Y0, Y9, Y0
+	VPMULLW      Y9, Y0, Y0
 	VPSIGNB      Y0, Y8, Y8
 	VPADDB       constant1<>+0(SB), Y8, Y8
 	VSHUFPS      $0x88, Y2, Y1, Y0

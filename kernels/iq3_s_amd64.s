@@ -62,13 +62,9 @@ row:
 	JGE    rest
 
 group:
-	PREFETCHT1    8192(SI)
 	PREFETCHT0    3072(SI)
-	PREFETCHT1    8256(SI)
 	PREFETCHT0    3136(SI)
-	PREFETCHT1    8320(SI)
 	PREFETCHT0    3200(SI)
-	PREFETCHT1    8384(SI)
 	PREFETCHT0    3264(SI)
 	LEAQ          220(SI), R9
 	XORQ          $+64, R8
@@ -811,134 +807,126 @@ row:
 	JGE   rest
 
 group:
-	PREFETCHT1   8192(SI)
 	PREFETCHT0   3072(SI)
-	PREFETCHT1   8256(SI)
 	PREFETCHT0   3136(SI)
 	VPERMQ       $0xd8, 74(SI), Y1
 	VPADDB       Y1, Y1, Y2
+	VPOR         constant20<>+0(SB), Y1, Y1
+	VPOR         constant20<>+0(SB), Y2, Y2
 	VPUNPCKLBW   Y1, Y2, Y3
 	VPUNPCKHBW   Y1, Y2, Y1
 	LEAQ         (CX)(BX*8), DI
 	LEAQ         ·iq3sBook+0(SB), R8
 	VMOVDQU      2(SI), Y2
-	VPBROADCASTQ 66(SI), Y7
-	VPSHUFB      constant20<>+0(SB), Y7, Y7
-	VPSHUFB      constant21<>+0(SB), Y2, Y8
-	VPSRLVD      constant22<>+0(SB), Y7, Y9
-	VPAND        constant23<>+0(SB), Y9, Y9
-	VPOR         Y9, Y8, Y8
-	VPXOR        Y9, Y9, Y9
-	VPCMPEQD     Y10, Y10, Y10
-	VPGATHERDD   Y10, (R8)(Y8*4), Y9
-	VMOVDQU      (DI), Y8
-	VPSHUFB      constant24<>+0(SB), Y3, Y10
-	VPAND        Y4, Y10, Y10
-	VPSUBB       Y10, Y5, Y10
-	VPSIGNB      Y10, Y8, Y8
-	VPMADDUBSW   Y8, Y9, Y8
-	VPSHUFB      constant27<>+0(SB), Y2, Y9
-	VPSRLVD      constant28<>+0(SB), Y7, Y10
-	VPAND        constant23<>+0(SB), Y10, Y10
-	VPOR         Y10, Y9, Y9
-	VPXOR        Y10, Y10, Y10
-	VPCMPEQD     Y11, Y11, Y11
-	VPGATHERDD   Y11, (R8)(Y9*4), Y10
-	VMOVDQU      64(DI), Y9
-	VPSHUFB      constant29<>+0(SB), Y3, Y11
-	VPAND        Y4, Y11, Y11
-	VPSUBB       Y11, Y5, Y11
-	VPSIGNB      Y11, Y9, Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPADDW       Y8, Y9, Y9
-	VPSHUFB      constant30<>+0(SB), Y2, Y8
-	VPSRLVD      constant31<>+0(SB), Y7, Y10
-	VPAND        constant23<>+0(SB), Y10, Y10
-	VPOR         Y10, Y8, Y8
-	VPXOR        Y10, Y10, Y10
-	VPCMPEQD     Y11, Y11, Y11
-	VPGATHERDD   Y11, (R8)(Y8*4), Y10
-	VMOVDQU      128(DI), Y8
-	VPSHUFB      constant32<>+0(SB), Y3, Y11
-	VPAND        Y4, Y11, Y11
-	VPSUBB       Y11, Y5, Y11
-	VPSIGNB      Y11, Y8, Y8
-	VPMADDUBSW   Y8, Y10, Y8
-	VPADDW       Y9, Y8, Y8
+	VPBROADCASTQ 66(SI), Y10
+	VPSHUFB      constant21<>+0(SB), Y10, Y10
+	VPSHUFB      constant22<>+0(SB), Y2, Y11
+	VPSRLVD      constant23<>+0(SB), Y10, Y12
+	VPAND        constant24<>+0(SB), Y12, Y12
+	VPOR         Y12, Y11, Y11
+	VPXOR        Y12, Y12, Y12
+	VPCMPEQD     Y13, Y13, Y13
+	VPGATHERDD   Y13, (R8)(Y11*4), Y12
+	VMOVDQU      (DI), Y11
+	VPSHUFB      Y4, Y3, Y13
+	VPMULLW      Y5, Y13, Y13
+	VPSIGNB      Y13, Y11, Y11
+	VPMADDUBSW   Y11, Y12, Y11
+	VPSHUFB      constant27<>+0(SB), Y2, Y12
+	VPSRLVD      constant28<>+0(SB), Y10, Y13
+	VPAND        constant24<>+0(SB), Y13, Y13
+	VPOR         Y13, Y12, Y12
+	VPXOR        Y13, Y13, Y13
+	VPCMPEQD     Y14, Y14, Y14
+	VPGATHERDD   Y14, (R8)(Y12*4), Y13
+	VMOVDQU      64(DI), Y12
+	VPSHUFB      Y6, Y3, Y14
+	VPMULLW      Y5, Y14, Y14
+	VPSIGNB      Y14, Y12, Y12
+	VPMADDUBSW   Y12, Y13, Y12
+	VPADDW       Y11, Y12, Y12
+	VPSHUFB      constant30<>+0(SB), Y2, Y11
+	VPSRLVD      constant31<>+0(SB), Y10, Y13
+	VPAND        constant24<>+0(SB), Y13, Y13
+	VPOR         Y13, Y11, Y11
+	VPXOR        Y13, Y13, Y13
+	VPCMPEQD     Y14, Y14, Y14
+	VPGATHERDD   Y14, (R8)(Y11*4), Y13
+	VMOVDQU      128(DI), Y11
+	VPSHUFB      Y7, Y3, Y14
+	VPMULLW      Y5, Y14, Y14
+	VPSIGNB      Y14, Y11, Y11
+	VPMADDUBSW   Y11, Y13, Y11
+	VPADDW       Y12, Y11, Y11
 	VPSHUFB      constant33<>+0(SB), Y2, Y2
-	VPSRLVD      constant34<>+0(SB), Y7, Y7
-	VPAND        constant23<>+0(SB), Y7, Y7
-	VPOR         Y7, Y2, Y2
-	VPXOR        Y7, Y7, Y7
-	VPCMPEQD     Y9, Y9, Y9
-	VPGATHERDD   Y9, (R8)(Y2*4), Y7
+	VPSRLVD      constant34<>+0(SB), Y10, Y10
+	VPAND        constant24<>+0(SB), Y10, Y10
+	VPOR         Y10, Y2, Y2
+	VPXOR        Y10, Y10, Y10
+	VPCMPEQD     Y12, Y12, Y12
+	VPGATHERDD   Y12, (R8)(Y2*4), Y10
 	VMOVDQU      192(DI), Y2
-	VPSHUFB      constant35<>+0(SB), Y3, Y3
-	VPAND        Y4, Y3, Y3
-	VPSUBB       Y3, Y5, Y3
+	VPSHUFB      Y8, Y3, Y3
+	VPMULLW      Y5, Y3, Y3
 	VPSIGNB      Y3, Y2, Y2
-	VPMADDUBSW   Y2, Y7, Y2
-	VPADDW       Y8, Y2, Y2
-	VPMADDWD     Y6, Y2, Y2
+	VPMADDUBSW   Y2, Y10, Y2
+	VPADDW       Y11, Y2, Y2
+	VPMADDWD     Y9, Y2, Y2
 	VMOVDQU      34(SI), Y3
-	VPBROADCASTQ 66(SI), Y7
-	VPSHUFB      constant37<>+0(SB), Y7, Y7
-	VPSHUFB      constant21<>+0(SB), Y3, Y8
-	VPSRLVD      constant22<>+0(SB), Y7, Y9
-	VPAND        constant23<>+0(SB), Y9, Y9
-	VPOR         Y9, Y8, Y8
-	VPXOR        Y9, Y9, Y9
-	VPCMPEQD     Y10, Y10, Y10
-	VPGATHERDD   Y10, (R8)(Y8*4), Y9
-	VMOVDQU      32(DI), Y8
-	VPSHUFB      constant24<>+0(SB), Y1, Y10
-	VPAND        Y4, Y10, Y10
-	VPSUBB       Y10, Y5, Y10
-	VPSIGNB      Y10, Y8, Y8
-	VPMADDUBSW   Y8, Y9, Y8
-	VPSHUFB      constant27<>+0(SB), Y3, Y9
-	VPSRLVD      constant28<>+0(SB), Y7, Y10
-	VPAND        constant23<>+0(SB), Y10, Y10
-	VPOR         Y10, Y9, Y9
-	VPXOR        Y10, Y10, Y10
-	VPCMPEQD     Y11, Y11, Y11
-	VPGATHERDD   Y11, (R8)(Y9*4), Y10
-	VMOVDQU      96(DI), Y9
-	VPSHUFB      constant29<>+0(SB), Y1, Y11
-	VPAND        Y4, Y11, Y11
-	VPSUBB       Y11, Y5, Y11
-	VPSIGNB      Y11, Y9, Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPADDW       Y8, Y9, Y9
-	VPSHUFB      constant30<>+0(SB), Y3, Y8
-	VPSRLVD      constant31<>+0(SB), Y7, Y10
-	VPAND        constant23<>+0(SB), Y10, Y10
-	VPOR         Y10, Y8, Y8
-	VPXOR        Y10, Y10, Y10
-	VPCMPEQD     Y11, Y11, Y11
-	VPGATHERDD   Y11, (R8)(Y8*4), Y10
-	VMOVDQU      160(DI), Y8
-	VPSHUFB      constant32<>+0(SB), Y1, Y11
-	VPAND        Y4, Y11, Y11
-	VPSUBB       Y11, Y5, Y11
-	VPSIGNB      Y11, Y8, Y8
-	VPMADDUBSW   Y8, Y10, Y8
-	VPADDW       Y9, Y8, Y8
+	VPBROADCASTQ 66(SI), Y10
+	VPSHUFB      constant37<>+0(SB), Y10, Y10
+	VPSHUFB      constant22<>+0(SB), Y3, Y11
+	VPSRLVD      constant23<>+0(SB), Y10, Y12
+	VPAND        constant24<>+0(SB), Y12, Y12
+	VPOR         Y12, Y11, Y11
+	VPXOR        Y12, Y12, Y12
+	VPCMPEQD     Y13, Y13, Y13
+	VPGATHERDD   Y13, (R8)(Y11*4), Y12
+	VMOVDQU      32(DI), Y11
+	VPSHUFB      Y4, Y1, Y13
+	VPMULLW      Y5, Y13, Y13
+	VPSIGNB      Y13, Y11, Y11
+	VPMADDUBSW   Y11, Y12, Y11
+	VPSHUFB      constant27<>+0(SB), Y3, Y12
+	VPSRLVD      constant28<>+0(SB), Y10, Y13
+	VPAND        constant24<>+0(SB), Y13, Y13
+	VPOR         Y13, Y12, Y12
+	VPXOR        Y13, Y13, Y13
+	VPCMPEQD     Y14, Y14, Y14
+	VPGATHERDD   Y14, (R8)(Y12*4), Y13
+	VMOVDQU      96(DI), Y12
+	VPSHUFB      Y6, Y1, Y14
+	VPMULLW      Y5, Y14, Y14
+	VPSIGNB      Y14, Y12, Y12
+	VPMADDUBSW   Y12, Y13, Y12
+	VPADDW       Y11, Y12, Y12
+	VPSHUFB      constant30<>+0(SB), Y3, Y11
+	VPSRLVD      constant31<>+0(SB), Y10, Y13
+	VPAND        constant24<>+0(SB), Y13, Y13
+	VPOR         Y13, Y11, Y11
+	VPXOR        Y13, Y13, Y13
+	VPCMPEQD     Y14, Y14, Y14
+	VPGATHERDD   Y14, (R8)(Y11*4), Y13
+	VMOVDQU      160(DI), Y11
+	VPSHUFB      Y7, Y1, Y14
+	VPMULLW      Y5, Y14, Y14
+	VPSIGNB      Y14, Y11, Y11
+	VPMADDUBSW   Y11, Y13, Y11
+	VPADDW       Y12, Y11, Y11
 	VPSHUFB      constant33<>+0(SB), Y3, Y3
-	VPSRLVD      constant34<>+0(SB), Y7, Y7
-	VPAND        constant23<>+0(SB), Y7, Y7
-	VPOR         Y7, Y3, Y3
-	VPXOR        Y7, Y7, Y7
-	VPCMPEQD     Y9, Y9, Y9
-	VPGATHERDD   Y9, (R8)(Y3*4), Y7
+	VPSRLVD      constant34<>+0(SB), Y10, Y10
+	VPAND        constant24<>+0(SB), Y10, Y10
+	VPOR         Y10, Y3, Y3
+	VPXOR        Y10, Y10, Y10
+	VPCMPEQD     Y12, Y12, Y12
+	VPGATHERDD   Y12, (R8)(Y3*4), Y10
 	VMOVDQU      224(DI), Y3
-	VPSHUFB      constant35<>+0(SB), Y1, Y1
-	VPAND        Y4, Y1, Y1
-	VPSUBB       Y1, Y5, Y1
+	VPSHUFB      Y8, Y1, Y1
+	VPMULLW      Y5, Y1, Y1
 	VPSIGNB      Y1, Y3, Y3
-	VPMADDUBSW   Y3, Y7, Y1
-	VPADDW       Y8, Y1, Y1
-	VPMADDWD     Y6, Y1, Y1
+	VPMADDUBSW   Y3, Y10, Y1
+	VPADDW       Y11, Y1, Y1
+	VPMADDWD     Y9, Y1, Y1
 	VSHUFPS      $0x88, Y1, Y2, Y3
 	VSHUFPS      $0xdd, Y1, Y2, Y1
 	VPADDD       Y3, Y1, Y1
@@ -949,8 +937,8 @@ group:
 	VBROADCASTSS X3, Y3
 	VPAND        constant39<>+0(SB), Y2, Y2
 	VCVTDQ2PS    Y2, Y2
-	VMOVDQU      constant40<>+0(SB), Y7
-	VFMADD213PS  constant41<>+0(SB), Y7, Y2
+	VMOVDQU      constant40<>+0(SB), Y10
+	VFMADD213PS  constant41<>+0(SB), Y10, Y2
 	VMULPS       Y3, Y2, Y2
 	VMOVDQU      (DX)(BX*1), Y3
 	VCVTDQ2PS    Y1, Y1
@@ -979,51 +967,54 @@ rest:
 	RET
 
 constants:
-	VMOVDQU constant36<>+0(SB), Y6
-	VMOVDQU constant26<>+0(SB), Y5
 	VMOVDQU constant25<>+0(SB), Y4
+	VMOVDQU constant36<>+0(SB), Y9
+	VMOVDQU constant29<>+0(SB), Y6
+	VMOVDQU constant32<>+0(SB), Y7
+	VMOVDQU constant35<>+0(SB), Y8
+	VMOVDQU constant26<>+0(SB), Y5
 	JMP     begin
 
-DATA constant20<>+0(SB)/8, $0x8080008080800080
-DATA constant20<>+8(SB)/8, $0x8080018080800180
-DATA constant20<>+16(SB)/8, $0x8080028080800280
-DATA constant20<>+24(SB)/8, $0x8080038080800380
+DATA constant20<>+0(SB)/8, $0x0101010101010101
+DATA constant20<>+8(SB)/8, $0x0101010101010101
+DATA constant20<>+16(SB)/8, $0x0101010101010101
+DATA constant20<>+24(SB)/8, $0x0101010101010101
 GLOBL constant20<>(SB), RODATA|NOPTR, $32
 
-DATA constant21<>+0(SB)/8, $0x8080800180808000
-DATA constant21<>+8(SB)/8, $0x8080800980808008
-DATA constant21<>+16(SB)/8, $0x8080800180808000
-DATA constant21<>+24(SB)/8, $0x8080800980808008
+DATA constant21<>+0(SB)/8, $0x8080008080800080
+DATA constant21<>+8(SB)/8, $0x8080018080800180
+DATA constant21<>+16(SB)/8, $0x8080028080800280
+DATA constant21<>+24(SB)/8, $0x8080038080800380
 GLOBL constant21<>(SB), RODATA|NOPTR, $32
 
-DATA constant22<>+0(SB)/8, $0x0000000100000000
-DATA constant22<>+8(SB)/8, $0x0000000100000000
-DATA constant22<>+16(SB)/8, $0x0000000100000000
-DATA constant22<>+24(SB)/8, $0x0000000100000000
+DATA constant22<>+0(SB)/8, $0x8080800180808000
+DATA constant22<>+8(SB)/8, $0x8080800980808008
+DATA constant22<>+16(SB)/8, $0x8080800180808000
+DATA constant22<>+24(SB)/8, $0x8080800980808008
 GLOBL constant22<>(SB), RODATA|NOPTR, $32
 
-DATA constant23<>+0(SB)/8, $0x0000010000000100
-DATA constant23<>+8(SB)/8, $0x0000010000000100
-DATA constant23<>+16(SB)/8, $0x0000010000000100
-DATA constant23<>+24(SB)/8, $0x0000010000000100
+DATA constant23<>+0(SB)/8, $0x0000000100000000
+DATA constant23<>+8(SB)/8, $0x0000000100000000
+DATA constant23<>+16(SB)/8, $0x0000000100000000
+DATA constant23<>+24(SB)/8, $0x0000000100000000
 GLOBL constant23<>(SB), RODATA|NOPTR, $32
 
-DATA constant24<>+0(SB)/8, $0x0101010101010100
-DATA constant24<>+8(SB)/8, $0x0909090909090908
-DATA constant24<>+16(SB)/8, $0x0101010101010100
-DATA constant24<>+24(SB)/8, $0x0909090909090908
+DATA constant24<>+0(SB)/8, $0x0000010000000100
+DATA constant24<>+8(SB)/8, $0x0000010000000100
+DATA constant24<>+16(SB)/8, $0x0000010000000100
+DATA constant24<>+24(SB)/8, $0x0000010000000100
 GLOBL constant24<>(SB), RODATA|NOPTR, $32
 
-DATA constant25<>+0(SB)/8, $0x8040201008040202
-DATA constant25<>+8(SB)/8, $0x8040201008040202
-DATA constant25<>+16(SB)/8, $0x8040201008040202
-DATA constant25<>+24(SB)/8, $0x8040201008040202
+DATA constant25<>+0(SB)/8, $0x0100010001000100
+DATA constant25<>+8(SB)/8, $0x0908090809080908
+DATA constant25<>+16(SB)/8, $0x0100010001000100
+DATA constant25<>+24(SB)/8, $0x0908090809080908
 GLOBL constant25<>(SB), RODATA|NOPTR, $32
 
-DATA constant26<>+0(SB)/8, $0x4020100804020101
-DATA constant26<>+8(SB)/8, $0x4020100804020101
-DATA constant26<>+16(SB)/8, $0x4020100804020101
-DATA constant26<>+24(SB)/8, $0x4020100804020101
+DATA constant26<>+0(SB)/8, $0x0001000400100040
+DATA constant26<>+8(SB)/8, $0x0001000400100040
+DATA constant26<>+16(SB)/8, $0x0001000400100040
+DATA constant26<>+24(SB)/8, $0x0001000400100040
 GLOBL constant26<>(SB), RODATA|NOPTR, $32
 
 DATA constant27<>+0(SB)/8, $0x8080800380808002
@@ -1038,10 +1029,10 @@ DATA constant28<>+16(SB)/8, $0x0000000300000002
 DATA constant28<>+24(SB)/8, $0x0000000300000002
 GLOBL constant28<>(SB), RODATA|NOPTR, $32
 
-DATA constant29<>+0(SB)/8, $0x0303030303030302
-DATA constant29<>+8(SB)/8, $0x0b0b0b0b0b0b0b0a
-DATA constant29<>+16(SB)/8, $0x0303030303030302
-DATA constant29<>+24(SB)/8, $0x0b0b0b0b0b0b0b0a
+DATA constant29<>+0(SB)/8, $0x0302030203020302
+DATA constant29<>+8(SB)/8, $0x0b0a0b0a0b0a0b0a
+DATA constant29<>+16(SB)/8, $0x0302030203020302
+DATA constant29<>+24(SB)/8, $0x0b0a0b0a0b0a0b0a
 GLOBL constant29<>(SB), RODATA|NOPTR, $32
 
 DATA constant30<>+0(SB)/8, $0x8080800580808004
@@ -1056,10 +1047,10 @@ DATA constant31<>+16(SB)/8, $0x0000000500000004
 DATA constant31<>+24(SB)/8, $0x0000000500000004
 GLOBL constant31<>(SB), RODATA|NOPTR, $32
 
-DATA constant32<>+0(SB)/8, $0x0505050505050504
-DATA constant32<>+8(SB)/8, $0x0d0d0d0d0d0d0d0c
-DATA constant32<>+16(SB)/8, $0x0505050505050504
-DATA constant32<>+24(SB)/8, $0x0d0d0d0d0d0d0d0c
+DATA constant32<>+0(SB)/8, $0x0504050405040504
+DATA constant32<>+8(SB)/8, $0x0d0c0d0c0d0c0d0c
+DATA constant32<>+16(SB)/8, $0x0504050405040504
+DATA constant32<>+24(SB)/8, $0x0d0c0d0c0d0c0d0c
 GLOBL constant32<>(SB), RODATA|NOPTR, $32
 
 DATA constant33<>+0(SB)/8, $0x8080800780808006
@@ -1074,10 +1065,10 @@ DATA constant34<>+16(SB)/8, $0x0000000700000006
 DATA constant34<>+24(SB)/8, $0x0000000700000006
 GLOBL constant34<>(SB), RODATA|NOPTR, $32
 
-DATA constant35<>+0(SB)/8, $0x0707070707070706
-DATA constant35<>+8(SB)/8, $0x0f0f0f0f0f0f0f0e
-DATA constant35<>+16(SB)/8, $0x0707070707070706
-DATA constant35<>+24(SB)/8, $0x0f0f0f0f0f0f0f0e
+DATA constant35<>+0(SB)/8, $0x0706070607060706
+DATA constant35<>+8(SB)/8, $0x0f0e0f0e0f0e0f0e
+DATA constant35<>+16(SB)/8, $0x0706070607060706
+DATA constant35<>+24(SB)/8, $0x0f0e0f0e0f0e0f0e
 GLOBL constant35<>(SB), RODATA|NOPTR, $32
 
 DATA constant36<>+0(SB)/8, $0x0001000100010001
@@ -1136,125 +1127,119 @@ row:
 tile:
 	VPERMQ       $0xd8, 74(R10), Y0
 	VPADDB       Y0, Y0, Y1
+	VPOR         constant20<>+0(SB), Y0, Y0
+	VPOR         constant20<>+0(SB), Y1, Y1
 	VPUNPCKLBW   Y0, Y1, Y2
 	VPUNPCKHBW   Y0, Y1, Y0
 	LEAQ         ·iq3sBook+0(SB), R11
 	VMOVDQU      2(R10), Y1
 	VPBROADCASTQ 66(R10), Y3
-	VPSHUFB      constant20<>+0(SB), Y3, Y3
-	VPSHUFB      constant21<>+0(SB), Y1, Y4
-	VPSRLVD      constant22<>+0(SB), Y3, Y5
-	VPAND        constant23<>+0(SB), Y5, Y5
+	VPSHUFB      constant21<>+0(SB), Y3, Y3
+	VPSHUFB      constant22<>+0(SB), Y1, Y4
+	VPSRLVD      constant23<>+0(SB), Y3, Y5
+	VPAND        constant24<>+0(SB), Y5, Y5
 	VPOR         Y5, Y4, Y4
 	VPXOR        Y5, Y5, Y5
 	VPCMPEQD     Y6, Y6, Y6
 	VPGATHERDD   Y6, (R11)(Y4*4), Y5
-	VPSHUFB      constant24<>+0(SB), Y2, Y4
-	VMOVDQU      constant25<>+0(SB), Y6
-	VPAND        Y6, Y4, Y4
+	VMOVDQU      constant25<>+0(SB), Y4
+	VPSHUFB      Y4, Y2, Y4
 	VMOVDQU      constant26<>+0(SB), Y6
-	VPSUBB       Y4, Y6, Y4
+	VPMULLW      Y6, Y4, Y4
 	VPSIGNB      Y4, Y5, Y5
 	VPADDB       constant42<>+0(SB), Y5, Y5
 	VPSHUFB      constant27<>+0(SB), Y1, Y4
 	VPSRLVD      constant28<>+0(SB), Y3, Y6
-	VPAND        constant23<>+0(SB), Y6, Y6
+	VPAND        constant24<>+0(SB), Y6, Y6
 	VPOR         Y6, Y4, Y4
 	VPXOR        Y6, Y6, Y6
 	VPCMPEQD     Y7, Y7, Y7
 	VPGATHERDD   Y7, (R11)(Y4*4), Y6
-	VPSHUFB      constant29<>+0(SB), Y2, Y4
-	VMOVDQU      constant25<>+0(SB), Y7
-	VPAND        Y7, Y4, Y4
+	VMOVDQU      constant29<>+0(SB), Y4
+	VPSHUFB      Y4, Y2, Y4
 	VMOVDQU      constant26<>+0(SB), Y7
-	VPSUBB       Y4, Y7, Y4
+	VPMULLW      Y7, Y4, Y4
 	VPSIGNB      Y4, Y6, Y6
 	VPADDB       constant42<>+0(SB), Y6, Y6
 	VPSHUFB      constant30<>+0(SB), Y1, Y4
 	VPSRLVD      constant31<>+0(SB), Y3, Y7
-	VPAND        constant23<>+0(SB), Y7, Y7
+	VPAND        constant24<>+0(SB), Y7, Y7
 	VPOR         Y7, Y4, Y4
 	VPXOR        Y7, Y7, Y7
 	VPCMPEQD     Y8, Y8, Y8
 	VPGATHERDD   Y8, (R11)(Y4*4), Y7
-	VPSHUFB      constant32<>+0(SB), Y2, Y4
-	VMOVDQU      constant25<>+0(SB), Y8
-	VPAND        Y8, Y4, Y4
+	VMOVDQU      constant32<>+0(SB), Y4
+	VPSHUFB      Y4, Y2, Y4
 	VMOVDQU      constant26<>+0(SB), Y8
-	VPSUBB       Y4, Y8, Y4
+	VPMULLW      Y8, Y4, Y4
 	VPSIGNB      Y4, Y7, Y7
 	VPADDB       constant42<>+0(SB), Y7, Y7
 	VPSHUFB      constant33<>+0(SB), Y1, Y1
 	VPSRLVD      constant34<>+0(SB), Y3, Y3
-	VPAND        constant23<>+0(SB), Y3, Y3
+	VPAND        constant24<>+0(SB), Y3, Y3
 	VPOR         Y3, Y1, Y1
 	VPXOR        Y3, Y3, Y3
 	VPCMPEQD     Y4, Y4, Y4
 	VPGATHERDD   Y4, (R11)(Y1*4), Y3
-	VPSHUFB      constant35<>+0(SB), Y2, Y1
-	VMOVDQU      constant25<>+0(SB), Y2
-	VPAND        Y2, Y1, Y1
+	VMOVDQU      constant35<>+0(SB), Y1
+	VPSHUFB      Y1, Y2, Y1
 	VMOVDQU      constant26<>+0(SB), Y2
-	VPSUBB       Y1, Y2, Y1
+	VPMULLW      Y2, Y1, Y1
 	VPSIGNB      Y1, Y3, Y3
 	VPADDB       constant42<>+0(SB), Y3, Y3
 	VMOVDQU      34(R10), Y1
 	VPBROADCASTQ 66(R10), Y2
 	VPSHUFB      constant37<>+0(SB), Y2, Y2
-	VPSHUFB      constant21<>+0(SB), Y1, Y4
-	VPSRLVD      constant22<>+0(SB), Y2, Y8
-	VPAND        constant23<>+0(SB), Y8, Y8
+	VPSHUFB      constant22<>+0(SB), Y1, Y4
+	VPSRLVD      constant23<>+0(SB), Y2, Y8
+	VPAND        constant24<>+0(SB), Y8, Y8
 	VPOR         Y8, Y4, Y4
 	VPXOR        Y8, Y8, Y8
 	VPCMPEQD     Y9, Y9, Y9
 	VPGATHERDD   Y9, (R11)(Y4*4), Y8
-	VPSHUFB      constant24<>+0(SB), Y0, Y4
-	VMOVDQU      constant25<>+0(SB), Y9
-	VPAND        Y9, Y4, Y4
+	VMOVDQU      constant25<>+0(SB), Y4
+	VPSHUFB      Y4, Y0, Y4
 	VMOVDQU      constant26<>+0(SB), Y9
-	VPSUBB       Y4, Y9, Y4
+	VPMULLW      Y9, Y4, Y4
 	VPSIGNB      Y4, Y8, Y8
 	VPADDB       constant42<>+0(SB), Y8, Y8
 	VPSHUFB      constant27<>+0(SB), Y1, Y4
 	VPSRLVD      constant28<>+0(SB), Y2, Y9
-	VPAND        constant23<>+0(SB), Y9, Y9
+	VPAND        constant24<>+0(SB), Y9, Y9
 	VPOR         Y9, Y4, Y4
 	VPXOR        Y9, Y9, Y9
 	VPCMPEQD     Y10, Y10, Y10
 	VPGATHERDD   Y10, (R11)(Y4*4), Y9
-	VPSHUFB      constant29<>+0(SB), Y0, Y4
-	VMOVDQU      constant25<>+0(SB), Y10
-	VPAND        Y10, Y4, Y4
+	VMOVDQU      constant29<>+0(SB), Y4
+	VPSHUFB      Y4, Y0, Y4
 	VMOVDQU      constant26<>+0(SB), Y10
-	VPSUBB       Y4, Y10, Y4
+	VPMULLW      Y10, Y4, Y4
 	VPSIGNB      Y4, Y9, Y9
 	VPADDB       constant42<>+0(SB), Y9, Y9
 	VPSHUFB      constant30<>+0(SB), Y1, Y4
 	VPSRLVD      constant31<>+0(SB), Y2, Y10
-	VPAND        constant23<>+0(SB), Y10, Y10
+	VPAND        constant24<>+0(SB), Y10, Y10
 	VPOR         Y10, Y4, Y4
 	VPXOR        Y10, Y10, Y10
 	VPCMPEQD     Y11, Y11, Y11
 	VPGATHERDD   Y11, (R11)(Y4*4), Y10
-	VPSHUFB      constant32<>+0(SB), Y0, Y4
-	VMOVDQU      constant25<>+0(SB), Y11
-	VPAND        Y11, Y4, Y4
+	VMOVDQU      constant32<>+0(SB), Y4
+	VPSHUFB      Y4, Y0, Y4
 	VMOVDQU      constant26<>+0(SB), Y11
-	VPSUBB       Y4, Y11, Y4
+	VPMULLW      Y11, Y4, Y4
 	VPSIGNB      Y4, Y10, Y10
 	VPADDB       constant42<>+0(SB), Y10, Y10
 	VPSHUFB      constant33<>+0(SB), Y1, Y1
 	VPSRLVD      constant34<>+0(SB), Y2, Y2
-	VPAND        constant23<>+0(SB), Y2, Y2
+	VPAND        constant24<>+0(SB), Y2, Y2
 	VPOR         Y2, Y1, Y1
 	VPXOR        Y2, Y2, Y2
 	VPCMPEQD     Y4, Y4, Y4
 	VPGATHERDD   Y4, (R11)(Y1*4), Y2
-	VPSHUFB      constant35<>+0(SB), Y0, Y0
-	VMOVDQU      constant25<>+0(SB), Y1
-	VPAND        Y1, Y0, Y0
+	VMOVDQU      constant35<>+0(SB), Y1
+	VPSHUFB      Y1, Y0, Y0
 	VMOVDQU      constant26<>+0(SB), Y1
-	VPSUBB       Y0, Y1, Y0
+	VPMULLW      Y1, Y0, Y0
 	VPSIGNB      Y0, Y2, Y2
 	VPADDB       constant42<>+0(SB), Y2, Y2
 	VSHUFPS      $0x88, Y8, Y5, Y0
@@ -1294,125 +1279,119 @@ tile:
 	ADDQ         $+110, R10
 	VPERMQ       $0xd8, 74(R10), Y0
 	VPADDB       Y0, Y0, Y1
+	VPOR         constant20<>+0(SB), Y0, Y0
+	VPOR         constant20<>+0(SB), Y1, Y1
 	VPUNPCKLBW   Y0, Y1, Y2
 	VPUNPCKHBW   Y0, Y1, Y0
 	LEAQ         ·iq3sBook+0(SB), R11
 	VMOVDQU      2(R10), Y1
 	VPBROADCASTQ 66(R10), Y3
-	VPSHUFB      constant20<>+0(SB), Y3, Y3
-	VPSHUFB      constant21<>+0(SB), Y1, Y4
-	VPSRLVD      constant22<>+0(SB), Y3, Y5
-	VPAND        constant23<>+0(SB), Y5, Y5
+	VPSHUFB      constant21<>+0(SB), Y3, Y3
+	VPSHUFB      constant22<>+0(SB), Y1, Y4
+	VPSRLVD      constant23<>+0(SB), Y3, Y5
+	VPAND        constant24<>+0(SB), Y5, Y5
 	VPOR         Y5, Y4, Y4
 	VPXOR        Y5, Y5, Y5
 	VPCMPEQD     Y6, Y6, Y6
 	VPGATHERDD   Y6, (R11)(Y4*4), Y5
-	VPSHUFB      constant24<>+0(SB), Y2, Y4
-	VMOVDQU      constant25<>+0(SB), Y6
-	VPAND        Y6, Y4, Y4
+	VMOVDQU      constant25<>+0(SB), Y4
+	VPSHUFB      Y4, Y2, Y4
 	VMOVDQU      constant26<>+0(SB), Y6
-	VPSUBB       Y4, Y6, Y4
+	VPMULLW      Y6, Y4, Y4
 	VPSIGNB      Y4, Y5, Y5
 	VPADDB       constant42<>+0(SB), Y5, Y5
 	VPSHUFB      constant27<>+0(SB), Y1, Y4
 	VPSRLVD      constant28<>+0(SB), Y3, Y6
-	VPAND        constant23<>+0(SB), Y6, Y6
+	VPAND        constant24<>+0(SB), Y6, Y6
 	VPOR         Y6, Y4, Y4
 	VPXOR        Y6, Y6, Y6
 	VPCMPEQD     Y7, Y7, Y7
 	VPGATHERDD   Y7, (R11)(Y4*4), Y6
-	VPSHUFB      constant29<>+0(SB), Y2, Y4
-	VMOVDQU      constant25<>+0(SB), Y7
-	VPAND        Y7, Y4, Y4
+	VMOVDQU      constant29<>+0(SB), Y4
+	VPSHUFB      Y4, Y2, Y4
 	VMOVDQU      constant26<>+0(SB), Y7
-	VPSUBB       Y4, Y7, Y4
+	VPMULLW      Y7, Y4, Y4
 	VPSIGNB      Y4, Y6, Y6
 	VPADDB       constant42<>+0(SB), Y6, Y6
 	VPSHUFB      constant30<>+0(SB), Y1, Y4
 	VPSRLVD      constant31<>+0(SB), Y3, Y7
-	VPAND        constant23<>+0(SB), Y7, Y7
+	VPAND        constant24<>+0(SB), Y7, Y7
 	VPOR         Y7, Y4, Y4
 	VPXOR        Y7, Y7, Y7
 	VPCMPEQD     Y8, Y8, Y8
 	VPGATHERDD   Y8, (R11)(Y4*4), Y7
-	VPSHUFB      constant32<>+0(SB), Y2, Y4
-	VMOVDQU      constant25<>+0(SB), Y8
-	VPAND        Y8, Y4, Y4
+	VMOVDQU      constant32<>+0(SB), Y4
+	VPSHUFB      Y4, Y2, Y4
 	VMOVDQU      constant26<>+0(SB), Y8
-	VPSUBB       Y4, Y8, Y4
+	VPMULLW      Y8, Y4, Y4
 	VPSIGNB      Y4, Y7, Y7
 	VPADDB       constant42<>+0(SB), Y7, Y7
 	VPSHUFB      constant33<>+0(SB), Y1, Y1
 	VPSRLVD      constant34<>+0(SB), Y3, Y3
-	VPAND        constant23<>+0(SB), Y3, Y3
+	VPAND        constant24<>+0(SB), Y3, Y3
 	VPOR         Y3, Y1, Y1
 	VPXOR        Y3, Y3, Y3
 	VPCMPEQD     Y4, Y4, Y4
 	VPGATHERDD   Y4, (R11)(Y1*4), Y3
-	VPSHUFB      constant35<>+0(SB), Y2, Y1
-	VMOVDQU      constant25<>+0(SB), Y2
-	VPAND        Y2, Y1, Y1
+	VMOVDQU      constant35<>+0(SB), Y1
+	VPSHUFB      Y1, Y2, Y1
 	VMOVDQU      constant26<>+0(SB), Y2
-	VPSUBB       Y1, Y2, Y1
+	VPMULLW      Y2, Y1, Y1
 	VPSIGNB      Y1, Y3, Y3
 	VPADDB       constant42<>+0(SB), Y3, Y3
 	VMOVDQU      34(R10), Y1
 	VPBROADCASTQ 66(R10), Y2
 	VPSHUFB      constant37<>+0(SB), Y2, Y2
-	VPSHUFB      constant21<>+0(SB), Y1, Y4
-	VPSRLVD      constant22<>+0(SB), Y2, Y8
-	VPAND        constant23<>+0(SB), Y8, Y8
+	VPSHUFB      constant22<>+0(SB), Y1, Y4
+	VPSRLVD      constant23<>+0(SB), Y2, Y8
+	VPAND        constant24<>+0(SB), Y8, Y8
 	VPOR         Y8, Y4, Y4
 	VPXOR        Y8, Y8, Y8
 	VPCMPEQD     Y9, Y9, Y9
 	VPGATHERDD   Y9, (R11)(Y4*4), Y8
-	VPSHUFB      constant24<>+0(SB), Y0, Y4
-	VMOVDQU      constant25<>+0(SB), Y9
-	VPAND        Y9, Y4, Y4
+	VMOVDQU      constant25<>+0(SB), Y4
+	VPSHUFB      Y4, Y0, Y4
 	VMOVDQU      constant26<>+0(SB), Y9
-	VPSUBB       Y4, Y9, Y4
+	VPMULLW      Y9, Y4, Y4
 	VPSIGNB      Y4, Y8, Y8
 	VPADDB       constant42<>+0(SB), Y8, Y8
 	VPSHUFB      constant27<>+0(SB), Y1, Y4
 	VPSRLVD      constant28<>+0(SB), Y2, Y9
-	VPAND        constant23<>+0(SB), Y9, Y9
+	VPAND        constant24<>+0(SB), Y9, Y9
 	VPOR         Y9, Y4, Y4
 	VPXOR        Y9, Y9, Y9
 	VPCMPEQD     Y10, Y10, Y10
 	VPGATHERDD   Y10, (R11)(Y4*4), Y9
-	VPSHUFB      constant29<>+0(SB), Y0, Y4
-	VMOVDQU      constant25<>+0(SB), Y10
-	VPAND        Y10, Y4, Y4
+	VMOVDQU      constant29<>+0(SB), Y4
+	VPSHUFB      Y4, Y0, Y4
 	VMOVDQU      constant26<>+0(SB), Y10
-	VPSUBB       Y4, Y10, Y4
+	VPMULLW      Y10, Y4, Y4
 	VPSIGNB      Y4, Y9, Y9
 	VPADDB       constant42<>+0(SB), Y9, Y9
 	VPSHUFB      constant30<>+0(SB), Y1, Y4
 	VPSRLVD      constant31<>+0(SB), Y2, Y10
-	VPAND        constant23<>+0(SB), Y10, Y10
+	VPAND        constant24<>+0(SB), Y10, Y10
 	VPOR         Y10, Y4, Y4
 	VPXOR        Y10, Y10, Y10
 	VPCMPEQD     Y11, Y11, Y11
 	VPGATHERDD   Y11, (R11)(Y4*4), Y10
-	VPSHUFB      constant32<>+0(SB), Y0, Y4
-	VMOVDQU      constant25<>+0(SB), Y11
-	VPAND        Y11, Y4, Y4
+	VMOVDQU      constant32<>+0(SB), Y4
+	VPSHUFB      Y4, Y0, Y4
 	VMOVDQU      constant26<>+0(SB), Y11
-	VPSUBB       Y4, Y11, Y4
+	VPMULLW      Y11, Y4, Y4
 	VPSIGNB      Y4, Y10, Y10
 	VPADDB       constant42<>+0(SB), Y10, Y10
 	VPSHUFB      constant33<>+0(SB), Y1, Y1
 	VPSRLVD      constant34<>+0(SB), Y2, Y2
-	VPAND        constant23<>+0(SB), Y2, Y2
+	VPAND        constant24<>+0(SB), Y2, Y2
 	VPOR         Y2, Y1, Y1
 	VPXOR        Y2, Y2, Y2
 	VPCMPEQD     Y4, Y4, Y4
 	VPGATHERDD   Y4, (R11)(Y1*4), Y2
-	VPSHUFB      constant35<>+0(SB), Y0, Y0
-	VMOVDQU      constant25<>+0(SB), Y1
-	VPAND        Y1, Y0, Y0
+	VMOVDQU      constant35<>+0(SB), Y1
+	VPSHUFB      Y1, Y0, Y0
 	VMOVDQU      constant26<>+0(SB), Y1
-	VPSUBB       Y0, Y1, Y0
+	VPMULLW      Y1, Y0, Y0
 	VPSIGNB      Y0, Y2, Y2
 	VPADDB       constant42<>+0(SB), Y2, Y2
 	VSHUFPS      $0x88, Y8, Y5, Y0

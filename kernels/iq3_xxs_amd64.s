@@ -73,11 +73,8 @@ row:
 	JGE    rest
 
 group:
-	PREFETCHT1    8192(SI)
 	PREFETCHT0    3072(SI)
-	PREFETCHT1    8256(SI)
 	PREFETCHT0    3136(SI)
-	PREFETCHT1    8320(SI)
 	PREFETCHT0    3200(SI)
 	LEAQ          196(SI), R9
 	XORQ          $+64, R8
@@ -780,9 +777,7 @@ row:
 	JGE   rest
 
 group:
-	PREFETCHT1   8192(SI)
 	PREFETCHT0   3072(SI)
-	PREFETCHT1   8256(SI)
 	PREFETCHT0   3136(SI)
 	VPERMQ       $0xd8, 66(SI), Y1
 	VPSHUFB      constant19<>+0(SB), Y1, Y2
@@ -795,123 +790,117 @@ group:
 	VPSRLD       $0x04, Y2, Y1
 	VPXOR        Y2, Y1, Y1
 	VPAND        constant23<>+0(SB), Y1, Y1
-	VMOVDQU      constant24<>+0(SB), Y6
-	VPSHUFB      Y1, Y6, Y1
+	VMOVDQU      constant24<>+0(SB), Y9
+	VPSHUFB      Y1, Y9, Y1
 	VPOR         Y1, Y2, Y1
 	VPADDB       Y1, Y1, Y2
-	VPUNPCKLBW   Y1, Y2, Y6
+	VPOR         constant25<>+0(SB), Y1, Y1
+	VPOR         constant25<>+0(SB), Y2, Y2
+	VPUNPCKLBW   Y1, Y2, Y9
 	VPUNPCKHBW   Y1, Y2, Y1
 	LEAQ         (CX)(BX*8), DI
 	LEAQ         ·iq3xxsBook+0(SB), R8
 	VMOVDQU      2(SI), Y2
-	VPSHUFB      constant25<>+0(SB), Y2, Y7
-	VPXOR        Y8, Y8, Y8
-	VPCMPEQD     Y9, Y9, Y9
-	VPGATHERDD   Y9, (R8)(Y7*4), Y8
-	VMOVDQU      (DI), Y7
-	VPSHUFB      constant26<>+0(SB), Y6, Y9
-	VPAND        Y3, Y9, Y9
-	VPSUBB       Y9, Y4, Y9
-	VPSIGNB      Y9, Y7, Y7
-	VPMADDUBSW   Y7, Y8, Y7
-	VPSHUFB      constant29<>+0(SB), Y2, Y8
-	VPXOR        Y9, Y9, Y9
-	VPCMPEQD     Y10, Y10, Y10
-	VPGATHERDD   Y10, (R8)(Y8*4), Y9
-	VMOVDQU      64(DI), Y8
-	VPSHUFB      constant30<>+0(SB), Y6, Y10
-	VPAND        Y3, Y10, Y10
-	VPSUBB       Y10, Y4, Y10
-	VPSIGNB      Y10, Y8, Y8
-	VPMADDUBSW   Y8, Y9, Y8
-	VPADDW       Y7, Y8, Y8
-	VPMADDWD     Y5, Y8, Y8
-	VPSHUFB      constant32<>+0(SB), Y2, Y7
-	VPXOR        Y9, Y9, Y9
-	VPCMPEQD     Y10, Y10, Y10
-	VPGATHERDD   Y10, (R8)(Y7*4), Y9
-	VMOVDQU      128(DI), Y7
-	VPSHUFB      constant33<>+0(SB), Y6, Y10
-	VPAND        Y3, Y10, Y10
-	VPSUBB       Y10, Y4, Y10
-	VPSIGNB      Y10, Y7, Y7
-	VPMADDUBSW   Y7, Y9, Y7
+	VPSHUFB      constant26<>+0(SB), Y2, Y10
+	VPXOR        Y11, Y11, Y11
+	VPCMPEQD     Y12, Y12, Y12
+	VPGATHERDD   Y12, (R8)(Y10*4), Y11
+	VMOVDQU      (DI), Y10
+	VPSHUFB      Y3, Y9, Y12
+	VPMULLW      Y4, Y12, Y12
+	VPSIGNB      Y12, Y10, Y10
+	VPMADDUBSW   Y10, Y11, Y10
+	VPSHUFB      constant29<>+0(SB), Y2, Y11
+	VPXOR        Y12, Y12, Y12
+	VPCMPEQD     Y13, Y13, Y13
+	VPGATHERDD   Y13, (R8)(Y11*4), Y12
+	VMOVDQU      64(DI), Y11
+	VPSHUFB      Y5, Y9, Y13
+	VPMULLW      Y4, Y13, Y13
+	VPSIGNB      Y13, Y11, Y11
+	VPMADDUBSW   Y11, Y12, Y11
+	VPADDW       Y10, Y11, Y11
+	VPMADDWD     Y6, Y11, Y11
+	VPSHUFB      constant32<>+0(SB), Y2, Y10
+	VPXOR        Y12, Y12, Y12
+	VPCMPEQD     Y13, Y13, Y13
+	VPGATHERDD   Y13, (R8)(Y10*4), Y12
+	VMOVDQU      128(DI), Y10
+	VPSHUFB      Y7, Y9, Y13
+	VPMULLW      Y4, Y13, Y13
+	VPSIGNB      Y13, Y10, Y10
+	VPMADDUBSW   Y10, Y12, Y10
 	VPSHUFB      constant34<>+0(SB), Y2, Y2
-	VPXOR        Y9, Y9, Y9
-	VPCMPEQD     Y10, Y10, Y10
-	VPGATHERDD   Y10, (R8)(Y2*4), Y9
+	VPXOR        Y12, Y12, Y12
+	VPCMPEQD     Y13, Y13, Y13
+	VPGATHERDD   Y13, (R8)(Y2*4), Y12
 	VMOVDQU      192(DI), Y2
-	VPSHUFB      constant35<>+0(SB), Y6, Y6
-	VPAND        Y3, Y6, Y6
-	VPSUBB       Y6, Y4, Y6
-	VPSIGNB      Y6, Y2, Y2
-	VPMADDUBSW   Y2, Y9, Y2
-	VPADDW       Y7, Y2, Y2
-	VPMADDWD     Y5, Y2, Y2
-	VPADDD       Y8, Y2, Y2
-	VMOVDQU      34(SI), Y6
-	VPSHUFB      constant25<>+0(SB), Y6, Y7
-	VPXOR        Y8, Y8, Y8
-	VPCMPEQD     Y9, Y9, Y9
-	VPGATHERDD   Y9, (R8)(Y7*4), Y8
-	VMOVDQU      32(DI), Y7
-	VPSHUFB      constant26<>+0(SB), Y1, Y9
-	VPAND        Y3, Y9, Y9
-	VPSUBB       Y9, Y4, Y9
-	VPSIGNB      Y9, Y7, Y7
-	VPMADDUBSW   Y7, Y8, Y7
-	VPSHUFB      constant29<>+0(SB), Y6, Y8
-	VPXOR        Y9, Y9, Y9
-	VPCMPEQD     Y10, Y10, Y10
-	VPGATHERDD   Y10, (R8)(Y8*4), Y9
-	VMOVDQU      96(DI), Y8
-	VPSHUFB      constant30<>+0(SB), Y1, Y10
-	VPAND        Y3, Y10, Y10
-	VPSUBB       Y10, Y4, Y10
-	VPSIGNB      Y10, Y8, Y8
-	VPMADDUBSW   Y8, Y9, Y8
-	VPADDW       Y7, Y8, Y8
-	VPMADDWD     Y5, Y8, Y8
-	VPSHUFB      constant32<>+0(SB), Y6, Y7
-	VPXOR        Y9, Y9, Y9
-	VPCMPEQD     Y10, Y10, Y10
-	VPGATHERDD   Y10, (R8)(Y7*4), Y9
-	VMOVDQU      160(DI), Y7
-	VPSHUFB      constant33<>+0(SB), Y1, Y10
-	VPAND        Y3, Y10, Y10
-	VPSUBB       Y10, Y4, Y10
-	VPSIGNB      Y10, Y7, Y7
-	VPMADDUBSW   Y7, Y9, Y7
-	VPSHUFB      constant34<>+0(SB), Y6, Y6
-	VPXOR        Y9, Y9, Y9
-	VPCMPEQD     Y10, Y10, Y10
-	VPGATHERDD   Y10, (R8)(Y6*4), Y9
-	VMOVDQU      224(DI), Y6
-	VPSHUFB      constant35<>+0(SB), Y1, Y1
-	VPAND        Y3, Y1, Y1
-	VPSUBB       Y1, Y4, Y1
-	VPSIGNB      Y1, Y6, Y6
-	VPMADDUBSW   Y6, Y9, Y1
-	VPADDW       Y7, Y1, Y1
-	VPMADDWD     Y5, Y1, Y1
-	VPADDD       Y8, Y1, Y1
-	VSHUFPS      $0x88, Y1, Y2, Y6
+	VPSHUFB      Y8, Y9, Y9
+	VPMULLW      Y4, Y9, Y9
+	VPSIGNB      Y9, Y2, Y2
+	VPMADDUBSW   Y2, Y12, Y2
+	VPADDW       Y10, Y2, Y2
+	VPMADDWD     Y6, Y2, Y2
+	VPADDD       Y11, Y2, Y2
+	VMOVDQU      34(SI), Y9
+	VPSHUFB      constant26<>+0(SB), Y9, Y10
+	VPXOR        Y11, Y11, Y11
+	VPCMPEQD     Y12, Y12, Y12
+	VPGATHERDD   Y12, (R8)(Y10*4), Y11
+	VMOVDQU      32(DI), Y10
+	VPSHUFB      Y3, Y1, Y12
+	VPMULLW      Y4, Y12, Y12
+	VPSIGNB      Y12, Y10, Y10
+	VPMADDUBSW   Y10, Y11, Y10
+	VPSHUFB      constant29<>+0(SB), Y9, Y11
+	VPXOR        Y12, Y12, Y12
+	VPCMPEQD     Y13, Y13, Y13
+	VPGATHERDD   Y13, (R8)(Y11*4), Y12
+	VMOVDQU      96(DI), Y11
+	VPSHUFB      Y5, Y1, Y13
+	VPMULLW      Y4, Y13, Y13
+	VPSIGNB      Y13, Y11, Y11
+	VPMADDUBSW   Y11, Y12, Y11
+	VPADDW       Y10, Y11, Y11
+	VPMADDWD     Y6, Y11, Y11
+	VPSHUFB      constant32<>+0(SB), Y9, Y10
+	VPXOR        Y12, Y12, Y12
+	VPCMPEQD     Y13, Y13, Y13
+	VPGATHERDD   Y13, (R8)(Y10*4), Y12
+	VMOVDQU      160(DI), Y10
+	VPSHUFB      Y7, Y1, Y13
+	VPMULLW      Y4, Y13, Y13
+	VPSIGNB      Y13, Y10, Y10
+	VPMADDUBSW   Y10, Y12, Y10
+	VPSHUFB      constant34<>+0(SB), Y9, Y9
+	VPXOR        Y12, Y12, Y12
+	VPCMPEQD     Y13, Y13, Y13
+	VPGATHERDD   Y13, (R8)(Y9*4), Y12
+	VMOVDQU      224(DI), Y9
+	VPSHUFB      Y8, Y1, Y1
+	VPMULLW      Y4, Y1, Y1
+	VPSIGNB      Y1, Y9, Y9
+	VPMADDUBSW   Y9, Y12, Y1
+	VPADDW       Y10, Y1, Y1
+	VPMADDWD     Y6, Y1, Y1
+	VPADDD       Y11, Y1, Y1
+	VSHUFPS      $0x88, Y1, Y2, Y9
 	VSHUFPS      $0xdd, Y1, Y2, Y1
-	VPADDD       Y6, Y1, Y1
+	VPADDD       Y9, Y1, Y1
 	VPERMQ       $0xd8, Y1, Y1
 	VCVTPH2PS    (SI), X2
 	VBROADCASTSS X2, Y2
-	VMOVDQU      66(SI), Y6
-	VPSRLD       $0x1c, Y6, Y6
-	VPAND        constant36<>+0(SB), Y6, Y6
-	VCVTDQ2PS    Y6, Y6
-	VMOVDQU      constant37<>+0(SB), Y7
-	VFMADD213PS  constant38<>+0(SB), Y7, Y6
-	VMULPS       Y2, Y6, Y6
+	VMOVDQU      66(SI), Y9
+	VPSRLD       $0x1c, Y9, Y9
+	VPAND        constant36<>+0(SB), Y9, Y9
+	VCVTDQ2PS    Y9, Y9
+	VMOVDQU      constant37<>+0(SB), Y10
+	VFMADD213PS  constant38<>+0(SB), Y10, Y9
+	VMULPS       Y2, Y9, Y9
 	VMOVDQU      (DX)(BX*1), Y2
 	VCVTDQ2PS    Y1, Y1
-	VMULPS       Y2, Y6, Y6
-	VFMADD231PS  Y6, Y1, Y0
+	VMULPS       Y2, Y9, Y9
+	VFMADD231PS  Y9, Y1, Y0
 	ADDQ         $+98, SI
 	ADDQ         $+32, BX
 	CMPQ         BX, AX
@@ -935,9 +924,12 @@ rest:
 	RET
 
 constants:
-	VMOVDQU constant31<>+0(SB), Y5
-	VMOVDQU constant28<>+0(SB), Y4
 	VMOVDQU constant27<>+0(SB), Y3
+	VMOVDQU constant31<>+0(SB), Y6
+	VMOVDQU constant30<>+0(SB), Y5
+	VMOVDQU constant33<>+0(SB), Y7
+	VMOVDQU constant35<>+0(SB), Y8
+	VMOVDQU constant28<>+0(SB), Y4
 	JMP     begin
 
 DATA constant19<>+0(SB)/8, $0x0302020101000080
@@ -976,28 +968,28 @@ DATA constant24<>+16(SB)/8, $0x8000008000808000
 DATA constant24<>+24(SB)/8, $0x0080800080000080
 GLOBL constant24<>(SB), RODATA|NOPTR, $32
 
-DATA constant25<>+0(SB)/8, $0x8080800180808000
-DATA constant25<>+8(SB)/8, $0x8080800980808008
-DATA constant25<>+16(SB)/8, $0x8080800180808000
-DATA constant25<>+24(SB)/8, $0x8080800980808008
+DATA constant25<>+0(SB)/8, $0x0101010101010101
+DATA constant25<>+8(SB)/8, $0x0101010101010101
+DATA constant25<>+16(SB)/8, $0x0101010101010101
+DATA constant25<>+24(SB)/8, $0x0101010101010101
 GLOBL constant25<>(SB), RODATA|NOPTR, $32
 
-DATA constant26<>+0(SB)/8, $0x0101010101010100
-DATA constant26<>+8(SB)/8, $0x0909090909090908
-DATA constant26<>+16(SB)/8, $0x0101010101010100
-DATA constant26<>+24(SB)/8, $0x0909090909090908
+DATA constant26<>+0(SB)/8, $0x8080800180808000
+DATA constant26<>+8(SB)/8, $0x8080800980808008
+DATA constant26<>+16(SB)/8, $0x8080800180808000
+DATA constant26<>+24(SB)/8, $0x8080800980808008
 GLOBL constant26<>(SB), RODATA|NOPTR, $32
 
-DATA constant27<>+0(SB)/8, $0x8040201008040202
-DATA constant27<>+8(SB)/8, $0x8040201008040202
-DATA constant27<>+16(SB)/8, $0x8040201008040202
-DATA constant27<>+24(SB)/8, $0x8040201008040202
+DATA constant27<>+0(SB)/8, $0x0100010001000100
+DATA constant27<>+8(SB)/8, $0x0908090809080908
+DATA constant27<>+16(SB)/8, $0x0100010001000100
+DATA constant27<>+24(SB)/8, $0x0908090809080908
 GLOBL constant27<>(SB), RODATA|NOPTR, $32
 
-DATA constant28<>+0(SB)/8, $0x4020100804020101
-DATA constant28<>+8(SB)/8, $0x4020100804020101
-DATA constant28<>+16(SB)/8, $0x4020100804020101
-DATA constant28<>+24(SB)/8, $0x4020100804020101
+DATA constant28<>+0(SB)/8, $0x0001000400100040
+DATA constant28<>+8(SB)/8, $0x0001000400100040
+DATA constant28<>+16(SB)/8, $0x0001000400100040
+DATA constant28<>+24(SB)/8, $0x0001000400100040
 GLOBL constant28<>(SB), RODATA|NOPTR, $32
 
 DATA constant29<>+0(SB)/8, $0x8080800380808002
@@ -1006,10 +998,10 @@ DATA constant29<>+16(SB)/8, $0x8080800380808002
 DATA constant29<>+24(SB)/8, $0x8080800b8080800a
 GLOBL constant29<>(SB), RODATA|NOPTR, $32
 
-DATA constant30<>+0(SB)/8, $0x0303030303030302
-DATA constant30<>+8(SB)/8, $0x0b0b0b0b0b0b0b0a
-DATA constant30<>+16(SB)/8, $0x0303030303030302
-DATA constant30<>+24(SB)/8, $0x0b0b0b0b0b0b0b0a
+DATA constant30<>+0(SB)/8, $0x0302030203020302
+DATA constant30<>+8(SB)/8, $0x0b0a0b0a0b0a0b0a
+DATA constant30<>+16(SB)/8, $0x0302030203020302
+DATA constant30<>+24(SB)/8, $0x0b0a0b0a0b0a0b0a
 GLOBL constant30<>(SB), RODATA|NOPTR, $32
 
 DATA constant31<>+0(SB)/8, $0x0001000100010001
@@ -1024,10 +1016,10 @@ DATA constant32<>+16(SB)/8, $0x8080800580808004
 DATA constant32<>+24(SB)/8, $0x8080800d8080800c
 GLOBL constant32<>(SB), RODATA|NOPTR, $32
 
-DATA constant33<>+0(SB)/8, $0x0505050505050504
-DATA constant33<>+8(SB)/8, $0x0d0d0d0d0d0d0d0c
-DATA constant33<>+16(SB)/8, $0x0505050505050504
-DATA constant33<>+24(SB)/8, $0x0d0d0d0d0d0d0d0c
+DATA constant33<>+0(SB)/8, $0x0504050405040504
+DATA constant33<>+8(SB)/8, $0x0d0c0d0c0d0c0d0c
+DATA constant33<>+16(SB)/8, $0x0504050405040504
+DATA constant33<>+24(SB)/8, $0x0d0c0d0c0d0c0d0c
 GLOBL constant33<>(SB), RODATA|NOPTR, $32
 
 DATA constant34<>+0(SB)/8, $0x8080800780808006
@@ -1036,10 +1028,10 @@ DATA constant34<>+16(SB)/8, $0x8080800780808006
 DATA constant34<>+24(SB)/8, $0x8080800f8080800e
 GLOBL constant34<>(SB), RODATA|NOPTR, $32
 
-DATA constant35<>+0(SB)/8, $0x0707070707070706
-DATA constant35<>+8(SB)/8, $0x0f0f0f0f0f0f0f0e
-DATA constant35<>+16(SB)/8, $0x0707070707070706
-DATA constant35<>+24(SB)/8, $0x0f0f0f0f0f0f0f0e
+DATA constant35<>+0(SB)/8, $0x0706070607060706
+DATA constant35<>+8(SB)/8, $0x0f0e0f0e0f0e0f0e
+DATA constant35<>+16(SB)/8, $0x0706070607060706
+DATA constant35<>+24(SB)/8, $0x0f0e0f0e0f0e0f0e
 GLOBL constant35<>(SB), RODATA|NOPTR, $32
 
 DATA constant36<>+0(SB)/8, $0x0000000f0000000f
@@ -1093,97 +1085,91 @@ tile:
 	VPSHUFB      Y0, Y2, Y0
 	VPOR         Y0, Y1, Y0
 	VPADDB       Y0, Y0, Y1
+	VPOR         constant25<>+0(SB), Y0, Y0
+	VPOR         constant25<>+0(SB), Y1, Y1
 	VPUNPCKLBW   Y0, Y1, Y2
 	VPUNPCKHBW   Y0, Y1, Y0
 	LEAQ         ·iq3xxsBook+0(SB), R11
 	VMOVDQU      2(R10), Y1
-	VPSHUFB      constant25<>+0(SB), Y1, Y3
+	VPSHUFB      constant26<>+0(SB), Y1, Y3
 	VPXOR        Y4, Y4, Y4
 	VPCMPEQD     Y5, Y5, Y5
 	VPGATHERDD   Y5, (R11)(Y3*4), Y4
-	VPSHUFB      constant26<>+0(SB), Y2, Y3
-	VMOVDQU      constant27<>+0(SB), Y5
-	VPAND        Y5, Y3, Y3
+	VMOVDQU      constant27<>+0(SB), Y3
+	VPSHUFB      Y3, Y2, Y3
 	VMOVDQU      constant28<>+0(SB), Y5
-	VPSUBB       Y3, Y5, Y3
+	VPMULLW      Y5, Y3, Y3
 	VPSIGNB      Y3, Y4, Y4
 	VPADDB       constant1<>+0(SB), Y4, Y4
 	VPSHUFB      constant29<>+0(SB), Y1, Y3
 	VPXOR        Y5, Y5, Y5
 	VPCMPEQD     Y6, Y6, Y6
 	VPGATHERDD   Y6, (R11)(Y3*4), Y5
-	VPSHUFB      constant30<>+0(SB), Y2, Y3
-	VMOVDQU      constant27<>+0(SB), Y6
-	VPAND        Y6, Y3, Y3
+	VMOVDQU      constant30<>+0(SB), Y3
+	VPSHUFB      Y3, Y2, Y3
 	VMOVDQU      constant28<>+0(SB), Y6
-	VPSUBB       Y3, Y6, Y3
+	VPMULLW      Y6, Y3, Y3
 	VPSIGNB      Y3, Y5, Y5
 	VPADDB       constant1<>+0(SB), Y5, Y5
 	VPSHUFB      constant32<>+0(SB), Y1, Y3
 	VPXOR        Y6, Y6, Y6
 	VPCMPEQD     Y7, Y7, Y7
 	VPGATHERDD   Y7, (R11)(Y3*4), Y6
-	VPSHUFB      constant33<>+0(SB), Y2, Y3
-	VMOVDQU      constant27<>+0(SB), Y7
-	VPAND        Y7, Y3, Y3
+	VMOVDQU      constant33<>+0(SB), Y3
+	VPSHUFB      Y3, Y2, Y3
 	VMOVDQU      constant28<>+0(SB), Y7
-	VPSUBB       Y3, Y7, Y3
+	VPMULLW      Y7, Y3, Y3
 	VPSIGNB      Y3, Y6, Y6
 	VPADDB       constant1<>+0(SB), Y6, Y6
 	VPSHUFB      constant34<>+0(SB), Y1, Y1
 	VPXOR        Y3, Y3, Y3
 	VPCMPEQD     Y7, Y7, Y7
 	VPGATHERDD   Y7, (R11)(Y1*4), Y3
-	VPSHUFB      constant35<>+0(SB), Y2, Y1
-	VMOVDQU      constant27<>+0(SB), Y2
-	VPAND        Y2, Y1, Y1
+	VMOVDQU      constant35<>+0(SB), Y1
+	VPSHUFB      Y1, Y2, Y1
 	VMOVDQU      constant28<>+0(SB), Y2
-	VPSUBB       Y1, Y2, Y1
+	VPMULLW      Y2, Y1, Y1
 	VPSIGNB      Y1, Y3, Y3
 	VPADDB       constant1<>+0(SB), Y3, Y3
 	VMOVDQU      34(R10), Y1
-	VPSHUFB      constant25<>+0(SB), Y1, Y2
+	VPSHUFB      constant26<>+0(SB), Y1, Y2
 	VPXOR        Y7, Y7, Y7
 	VPCMPEQD     Y8, Y8, Y8
 	VPGATHERDD   Y8, (R11)(Y2*4), Y7
-	VPSHUFB      constant26<>+0(SB), Y0, Y2
-	VMOVDQU      constant27<>+0(SB), Y8
-	VPAND        Y8, Y2, Y2
+	VMOVDQU      constant27<>+0(SB), Y2
+	VPSHUFB      Y2, Y0, Y2
 	VMOVDQU      constant28<>+0(SB), Y8
-	VPSUBB       Y2, Y8, Y2
+	VPMULLW      Y8, Y2, Y2
 	VPSIGNB      Y2, Y7, Y7
 	VPADDB       constant1<>+0(SB), Y7, Y7
 	VPSHUFB      constant29<>+0(SB), Y1, Y2
 	VPXOR        Y8, Y8, Y8
 	VPCMPEQD     Y9, Y9, Y9
 	VPGATHERDD   Y9, (R11)(Y2*4), Y8
-	VPSHUFB      constant30<>+0(SB), Y0, Y2
-	VMOVDQU      constant27<>+0(SB), Y9
-	VPAND        Y9, Y2, Y2
+	VMOVDQU      constant30<>+0(SB), Y2
+	VPSHUFB      Y2, Y0, Y2
 	VMOVDQU      constant28<>+0(SB), Y9
-	VPSUBB       Y2, Y9, Y2
+	VPMULLW      Y9, Y2, Y2
 	VPSIGNB      Y2, Y8, Y8
 	VPADDB       constant1<>+0(SB), Y8, Y8
 	VPSHUFB      constant32<>+0(SB), Y1, Y2
 	VPXOR        Y9, Y9, Y9
 	VPCMPEQD     Y10, Y10, Y10
 	VPGATHERDD   Y10, (R11)(Y2*4), Y9
-	VPSHUFB      constant33<>+0(SB), Y0, Y2
-	VMOVDQU      constant27<>+0(SB), Y10
-	VPAND        Y10, Y2, Y2
+	VMOVDQU      constant33<>+0(SB), Y2
+	VPSHUFB      Y2, Y0, Y2
 	VMOVDQU      constant28<>+0(SB), Y10
-	VPSUBB       Y2, Y10, Y2
+	VPMULLW      Y10, Y2, Y2
 	VPSIGNB      Y2, Y9, Y9
 	VPADDB       constant1<>+0(SB), Y9, Y9
 	VPSHUFB      constant34<>+0(SB), Y1, Y1
 	VPXOR        Y2, Y2, Y2
 	VPCMPEQD     Y10, Y10, Y10
 	VPGATHERDD   Y10, (R11)(Y1*4), Y2
-	VPSHUFB      constant35<>+0(SB), Y0, Y0
-	VMOVDQU      constant27<>+0(SB), Y1
-	VPAND        Y1, Y0, Y0
+	VMOVDQU      constant35<>+0(SB), Y1
+	VPSHUFB      Y1, Y0, Y0
 	VMOVDQU      constant28<>+0(SB), Y1
-	VPSUBB       Y0, Y1, Y0
+	VPMULLW      Y1, Y0, Y0
 	VPSIGNB      Y0, Y2, Y2
 	VPADDB       constant1<>+0(SB), Y2, Y2
 	VSHUFPS      $0x88, Y7, Y4, Y0
@@ -1236,97 +1222,91 @@ tile:
 	VPSHUFB      Y0, Y2, Y0
 	VPOR         Y0, Y1, Y0
 	VPADDB       Y0, Y0, Y1
+	VPOR         constant25<>+0(SB), Y0, Y0
+	VPOR         constant25<>+0(SB), Y1, Y1
 	VPUNPCKLBW   Y0, Y1, Y2
 	VPUNPCKHBW   Y0, Y1, Y0
 	LEAQ         ·iq3xxsBook+0(SB), R11
 	VMOVDQU      2(R10), Y1
-	VPSHUFB      constant25<>+0(SB), Y1, Y3
+	VPSHUFB      constant26<>+0(SB), Y1, Y3
 	VPXOR        Y4, Y4, Y4
 	VPCMPEQD     Y5, Y5, Y5
 	VPGATHERDD   Y5, (R11)(Y3*4), Y4
-	VPSHUFB      constant26<>+0(SB), Y2, Y3
-	VMOVDQU      constant27<>+0(SB), Y5
-	VPAND        Y5, Y3, Y3
+	VMOVDQU      constant27<>+0(SB), Y3
+	VPSHUFB      Y3, Y2, Y3
 	VMOVDQU      constant28<>+0(SB), Y5
-	VPSUBB       Y3, Y5, Y3
+	VPMULLW      Y5, Y3, Y3
 	VPSIGNB      Y3, Y4, Y4
 	VPADDB       constant1<>+0(SB), Y4, Y4
 	VPSHUFB      constant29<>+0(SB), Y1, Y3
 	VPXOR        Y5, Y5, Y5
 	VPCMPEQD     Y6, Y6, Y6
 	VPGATHERDD   Y6, (R11)(Y3*4), Y5
-	VPSHUFB      constant30<>+0(SB), Y2, Y3
-	VMOVDQU      constant27<>+0(SB), Y6
-	VPAND        Y6, Y3, Y3
+	VMOVDQU      constant30<>+0(SB), Y3
+	VPSHUFB      Y3, Y2, Y3
 	VMOVDQU      constant28<>+0(SB), Y6
-	VPSUBB       Y3, Y6, Y3
+	VPMULLW      Y6, Y3, Y3
 	VPSIGNB      Y3, Y5, Y5
 	VPADDB       constant1<>+0(SB), Y5, Y5
 	VPSHUFB      constant32<>+0(SB), Y1, Y3
 	VPXOR        Y6, Y6, Y6
 	VPCMPEQD     Y7, Y7, Y7
 	VPGATHERDD   Y7, (R11)(Y3*4), Y6
-	VPSHUFB      constant33<>+0(SB), Y2, Y3
-	VMOVDQU      constant27<>+0(SB), Y7
-	VPAND        Y7, Y3, Y3
+	VMOVDQU      constant33<>+0(SB), Y3
+	VPSHUFB      Y3, Y2, Y3
 	VMOVDQU      constant28<>+0(SB), Y7
-	VPSUBB       Y3, Y7, Y3
+	VPMULLW      Y7, Y3, Y3
 	VPSIGNB      Y3, Y6, Y6
 	VPADDB       constant1<>+0(SB), Y6, Y6
 	VPSHUFB      constant34<>+0(SB), Y1, Y1
 	VPXOR        Y3, Y3, Y3
 	VPCMPEQD     Y7, Y7, Y7
 	VPGATHERDD   Y7, (R11)(Y1*4), Y3
-	VPSHUFB      constant35<>+0(SB), Y2, Y1
-	VMOVDQU      constant27<>+0(SB), Y2
-	VPAND        Y2, Y1, Y1
+	VMOVDQU      constant35<>+0(SB), Y1
+	VPSHUFB      Y1, Y2, Y1
 	VMOVDQU      constant28<>+0(SB), Y2
-	VPSUBB       Y1, Y2, Y1
+	VPMULLW      Y2, Y1, Y1
 	VPSIGNB      Y1, Y3, Y3
 	VPADDB       constant1<>+0(SB), Y3, Y3
 	VMOVDQU      34(R10), Y1
-	VPSHUFB      constant25<>+0(SB), Y1, Y2
+	VPSHUFB      constant26<>+0(SB), Y1, Y2
 	VPXOR        Y7, Y7, Y7
 	VPCMPEQD     Y8, Y8, Y8
 	VPGATHERDD   Y8, (R11)(Y2*4), Y7
-	VPSHUFB      constant26<>+0(SB), Y0, Y2
-	VMOVDQU      constant27<>+0(SB), Y8
-	VPAND        Y8, Y2, Y2
+	VMOVDQU      constant27<>+0(SB), Y2
+	VPSHUFB      Y2, Y0, Y2
 	VMOVDQU      constant28<>+0(SB), Y8
-	VPSUBB       Y2, Y8, Y2
+	VPMULLW      Y8, Y2, Y2
 	VPSIGNB      Y2, Y7, Y7
 	VPADDB       constant1<>+0(SB), Y7, Y7
 	VPSHUFB      constant29<>+0(SB), Y1, Y2
 	VPXOR        Y8, Y8, Y8
 	VPCMPEQD     Y9, Y9, Y9
 	VPGATHERDD   Y9, (R11)(Y2*4), Y8
-	VPSHUFB      constant30<>+0(SB), Y0, Y2
-	VMOVDQU      constant27<>+0(SB), Y9
-	VPAND        Y9, Y2, Y2
+	VMOVDQU      constant30<>+0(SB), Y2
+	VPSHUFB      Y2, Y0, Y2
 	VMOVDQU      constant28<>+0(SB), Y9
-	VPSUBB       Y2, Y9, Y2
+	VPMULLW      Y9, Y2, Y2
 	VPSIGNB      Y2, Y8, Y8
 	VPADDB       constant1<>+0(SB), Y8, Y8
 	VPSHUFB      constant32<>+0(SB), Y1, Y2
 	VPXOR        Y9, Y9, Y9
 	VPCMPEQD     Y10, Y10, Y10
 	VPGATHERDD   Y10, (R11)(Y2*4), Y9
-	VPSHUFB      constant33<>+0(SB), Y0, Y2
-	VMOVDQU      constant27<>+0(SB), Y10
-	VPAND        Y10, Y2, Y2
+	VMOVDQU      constant33<>+0(SB), Y2
+	VPSHUFB      Y2, Y0, Y2
 	VMOVDQU      constant28<>+0(SB), Y10
-	VPSUBB       Y2, Y10, Y2
+	VPMULLW      Y10, Y2, Y2
 	VPSIGNB      Y2, Y9, Y9
 	VPADDB       constant1<>+0(SB), Y9, Y9
 	VPSHUFB      constant34<>+0(SB), Y1, Y1
 	VPXOR        Y2, Y2, Y2
 	VPCMPEQD     Y10, Y10, Y10
 	VPGATHERDD   Y10, (R11)(Y1*4), Y2
-	VPSHUFB      constant35<>+0(SB), Y0, Y0
-	VMOVDQU      constant27<>+0(SB), Y1
-	VPAND        Y1, Y0, Y0
+	VMOVDQU      constant35<>+0(SB), Y1
+	VPSHUFB      Y1, Y0, Y0
 	VMOVDQU      constant28<>+0(SB), Y1
-	VPSUBB       Y0, Y1, Y0
+	VPMULLW      Y1, Y0, Y0
 	VPSIGNB      Y0, Y2, Y2
 	VPADDB       constant1<>+0(SB), Y2, Y2
 	VSHUFPS      $0x88, Y7, Y4, Y0

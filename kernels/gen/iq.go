@@ -20,10 +20,11 @@ type iqFormat struct {
 	shift      int   // log2 of the bias, which only packed codes have if there are signs
 	kind
 
-	// indices are in the unit, a byte each from indices on and a block every eight bytes, unless there are words, which returns a vector
-	// of indices, a word each, from entry i of the group on; packed tells for what.
+	// indices are in the unit, a byte each from indices on and a block every eight bytes, unless there are words, which returns those of a
+	// group, a word each; packed tells for what. With mixed, those of 256 bits are the entries 0-7 and 16-23, and then the others.
 	indices int
-	words   func(v *simd, u iqUnits, i int, packed bool) reg.VecVirtual
+	words   func(v *simd, u iqUnits, packed bool) [2]reg.VecVirtual
+	mixed   bool
 	// ninth, unless zero, is where the unit has the ninth bits of the indices, a byte for the eight of a block.
 	ninth int
 	// signs returns the sign bits of the group's blocks, a dword a block: in the blocks' order, or with 256 bits in that of signOrder.
@@ -124,8 +125,10 @@ func (f *iqFormat) masks(v *simd) int {
 }
 
 func (f *iqFormat) ahead(v *simd, u iqUnits, packed bool) {
-	for at := 0; at < f.masks(v); at += v.w / 8 {
-		load(f.words(v, u, at/2, packed), v.room.Offset(at))
+	if f.words != nil {
+		for i, x := range f.words(v, u, packed) {
+			load(x, v.room.Offset(i*v.w/8))
+		}
 	}
 	if !v.wide() || f.signs == nil {
 		return
@@ -229,32 +232,32 @@ func (f *iqFormat) ninths(v *simd, u iqUnits, n int) reg.VecVirtual {
 	return x
 }
 
-// loaded emits the entries of four blocks for AVX2, which gathers eight bytes more slowly than it loads them one by one. It is loads that
-// limit, so two indices are loaded at a time; but where there are signs for words to wait for, other operations do.
+// loaded emits the entries of four blocks for AVX2, which gathers eight bytes more slowly than it loads them one by one. Where there are no
+// signs it is loads that limit, and two indices, which are words then, are loaded at a time.
 func (f *iqFormat) loaded(v *simd, u iqUnits, book reg.Register, block int, emit func(reg.VecVirtual)) {
-	load1, load2, extend := MOVBLZX, MOVWLZX, func(x reg.GPVirtual, to Op) { MOVBLZX(x.As8(), to) }
-	place := func(k, e int) Mem { return u.block(block+k, f.indices, 8).Offset(e) }
-	bits := uint64(8)
-	if f.words != nil {
-		load1, load2, extend = MOVWLZX, MOVL, func(x reg.GPVirtual, to Op) { MOVWLZX(x.As16(), to) }
-		place = func(k, e int) Mem { return v.room.Offset(2 * (4*(block+k) + e)) }
-		bits = 16
+	word := func(i int) Mem {
+		if f.mixed {
+			i = i%8 + i/16*8 + i/8%2*16
+		}
+		return v.room.Offset(2 * i)
 	}
 	var two [4]reg.GPVirtual
 	for e := range 4 {
 		var x [4]reg.VecVirtual
 		for k := range x {
-			index := GP32()
+			index, i := GP32(), 4*(block+k)+e
 			switch {
-			case f.signs != nil && f.words != nil:
-				load1(place(k, e), index)
+			case f.words == nil:
+				MOVBLZX(u.block(block+k, f.indices, 8).Offset(e), index)
+			case f.signs != nil:
+				MOVWLZX(word(i), index)
 			case e%2 == 0:
 				two[k] = GP32()
-				load2(place(k, e), two[k])
-				extend(two[k], index)
+				MOVL(word(i), two[k])
+				MOVWLZX(two[k].As16(), index)
 			default:
 				index = two[k]
-				SHRL(Imm(bits), index)
+				SHRL(Imm(16), index)
 			}
 			x[k] = YMM()
 			VPBROADCASTQ(Mem{Base: book, Index: index.As64(), Scale: 8}, x[k])
@@ -296,19 +299,23 @@ func ones(opcode string, r Op) {
 type signs struct {
 	v     *simd
 	masks Mem
-	held  bool // there are registers for what bytes takes
-	// With 256 bits a word for each entry of eight columns, of the first and of the second four blocks: the sign bits and, below, twice them.
+	// With 256 bits a word for each entry of eight columns, of the first and of the second four blocks: the sign bits and, below, twice them,
+	// so that a shift that brings an odd bit to the top of the upper byte brings the one before it to that of the lower. The bytes' lowest
+	// bits, which are never at the top, are set: no byte is zero.
 	words [2]reg.VecVirtual
 }
 
 func (f *iqFormat) signsOf(v *simd, u iqUnits) *signs {
-	s := &signs{v: v, held: f.words == nil && f.entry == 8}
+	s := &signs{v: v}
 	if v.wide() {
 		s.masks = v.room.Offset(f.masks(v))
 		return s
 	}
 	once, twice := f.signs(v, u), YMM()
 	VPADDB(once, once, twice)
+	low := v.dwords(0x01010101)
+	VPOR(low, once, once)
+	VPOR(low, twice, twice)
 	s.words[0], s.words[1] = interleave{VPUNPCKLBW, VPUNPCKHBW}.of(v, twice, once)
 	return s
 }
@@ -320,20 +327,12 @@ func (s *signs) mask(k int) reg.OpmaskVirtual {
 	return m
 }
 
-// bytes returns a byte for each code of the k-th vector, below zero or above it: half of the sign's bit, less that bit if it is set. So
-// it cannot be the lowest bit, for which there are the doubled ones.
+// bytes returns a byte for each code of the k-th vector, below zero or above it: an entry's word shifted by an even number of bits for each two.
 func (s *signs) bytes(k int) reg.VecVirtual {
 	m := YMM()
-	e := uint32(k % 4 * 2)
-	low := 0x01010100 + e*0x01010101
-	high := low | 1
-	pattern := s.v.dwords(low, high, low+0x08080808, high+0x08080808)
-	if s.held {
-		pattern = s.v.inRegister(pattern)
-	}
-	VPSHUFB(pattern, s.words[k/4], m)
-	VPAND(s.v.inRegister(s.v.dwords(0x08040202, 0x80402010)), m, m)
-	VPSUBB(m, s.v.inRegister(s.v.dwords(0x04020101, 0x40201008)), m)
+	e := uint32(k%4*2) * 0x01010101
+	VPSHUFB(s.v.inRegister(s.v.dwords(0x01000100+e, 0x01000100+e, 0x09080908+e, 0x09080908+e)), s.words[k/4], m)
+	VPMULLW(s.v.inRegister(s.v.words(64, 16, 4, 1)), m, m)
 	return m
 }
 
@@ -406,12 +405,19 @@ type highBits struct {
 	held    bool // there are registers for these constants
 }
 
-// words returns a vector of words from entry i of the group on, of which a unit has 32: a byte at low for each, and the bits h, which are at
-// high.
-func (h *highBits) words(v *simd, u iqUnits, i, low, high int) reg.VecVirtual {
-	at := i / 32 * u.bytes
-	x := v.new()
-	VPMOVZXBW(off(u.w, at+low+i%32), x)
+// words returns words of a group's entries, of which a unit has 32: a byte at low for each, and the bits h, which are at high.
+func (h *highBits) words(v *simd, u iqUnits, low, high int) (words [2]reg.VecVirtual) {
+	for n := range words {
+		i := 2 * v.lanes * n
+		x := v.new()
+		VPMOVZXBW(off(u.w, i/32*u.bytes+low+i%32), x)
+		words[n] = h.add(v, u, x, i, high)
+	}
+	return words
+}
+
+// add adds the bits h to x, words from entry i of the group on.
+func (h *highBits) add(v *simd, u iqUnits, x reg.VecVirtual, i, high int) reg.VecVirtual {
 	bits, mask := h.spread(v, u, i, high), uint32(h.mask)*0x00010001
 	if h.held && !v.wide() {
 		return v.or(v.and(v.inRegister(v.dwords(mask)), bits), x)
@@ -583,10 +589,12 @@ func iq2_xxs() *iqFormat {
 func iq2_xs() *iqFormat {
 	return &iqFormat{
 		name: "iq2_xs", book: "iq2xsBook", entry: 8, unit: []int{2, 32, 32, 4, 4}, max: 43, shift: 6, kind: halves,
-		words: func(v *simd, u iqUnits, i int, _ bool) reg.VecVirtual {
-			x := v.load(u.block(i/4, 2, 8))
-			and(v.words(511), x, x)
-			return x
+		words: func(v *simd, u iqUnits, _ bool) (words [2]reg.VecVirtual) {
+			for i := range words {
+				words[i] = v.load(u.block(i*v.lanes/2, 2, 8))
+				and(v.words(511), words[i], words[i])
+			}
+			return words
 		},
 		signs: func(v *simd, u iqUnits) reg.VecVirtual {
 			var x [2]reg.VecVirtual
@@ -611,7 +619,7 @@ func iq2_s() *iqFormat {
 	pairs := &highBits{8, func(i int) (int, int) { return i / 4, -1 }, []uint16{256, 64, 16, 4}, 0x300, false}
 	return &iqFormat{
 		name: "iq2_s", book: "iq2sBook", entry: 8, unit: []int{2, 32, 32, 16}, max: 43, shift: 6, kind: halves,
-		words:  func(v *simd, u iqUnits, i int, _ bool) reg.VecVirtual { return pairs.words(v, u, i, 2, 66) },
+		words:  func(v *simd, u iqUnits, _ bool) [2]reg.VecVirtual { return pairs.words(v, u, 2, 66) },
 		signs:  func(v *simd, u iqUnits) reg.VecVirtual { return v.wholeSigns(u, 34) },
 		scales: func(v *simd, u iqUnits) iqScales { return v.nibbleHalves(u, 74) },
 	}
@@ -679,12 +687,14 @@ func iq1_s() *iqFormat {
 	sign := &highBits{16, func(i int) (int, int) { return i/4*2 + 1, -1 }, []uint16{16}, 0x800, true}
 	return &iqFormat{
 		name: "iq1_s", book: "iq1Book", entry: 8, unit: []int{2, 32, 16}, max: 31, shift: 4,
-		words: func(v *simd, u iqUnits, i int, packed bool) reg.VecVirtual {
-			x := threes.words(v, u, i, 2, 34)
-			if packed { // rows leave it to adjust
-				x = v.include(x, sign.spread(v, u, i, 34), uint32(sign.mask)*0x00010001)
+		words: func(v *simd, u iqUnits, packed bool) [2]reg.VecVirtual {
+			words := threes.words(v, u, 2, 34)
+			for i := range words {
+				if packed { // rows leave it to adjust
+					words[i] = sign.add(v, u, words[i], 2*v.lanes*i, 34)
+				}
 			}
-			return x
+			return words
 		},
 		adjust: func(v *simd, u iqUnits, sums, i reg.VecVirtual) {
 			// The bias is 16, or 18 for a negative offset.
@@ -714,10 +724,21 @@ func iq1_s() *iqFormat {
 // iq1_m: the low bytes of the indices; nibbles of three bits above them and the offset's sign; four words with d's nibbles on top and
 // 4×3 bits of scales below.
 func iq1_m() *iqFormat {
-	nibbles := &highBits{16, func(i int) (int, int) { return i / 2, -1 }, []uint16{256, 16}, 0xf00, true}
+	nibbles := &highBits{16, func(i int) (int, int) { return i / 2, -1 }, []uint16{256, 16}, 0xf00, false}
 	return &iqFormat{
 		name: "iq1_m", book: "iq1Book", entry: 8, unit: []int{32, 16, 4, 4}, max: 31, shift: 4, kind: halves,
-		words: func(v *simd, u iqUnits, i int, _ bool) reg.VecVirtual { return nibbles.words(v, u, i, 0, 32) },
+		mixed: true,
+		words: func(v *simd, u iqUnits, _ bool) (words [2]reg.VecVirtual) {
+			if v.wide() {
+				return nibbles.words(v, u, 0, 32)
+			}
+			high, t := YMM(), YMM()
+			VPMOVZXBW(off(u.w, 32), high)
+			VPSLLW(Imm(4), high, t)
+			high = v.and(v.inRegister(v.dwords(0x0f0f0f0f)), v.or(t, high))
+			words[0], words[1] = interleave{VPUNPCKLBW, VPUNPCKHBW}.of(v, v.load(off(u.w, 0)), high)
+			return words
+		},
 		scales: func(v *simd, u iqUnits) iqScales {
 			x, d, top := v.new(), v.new(), YMM()
 			VPBROADCASTQ(off(u.w, 48), x)

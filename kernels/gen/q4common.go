@@ -796,7 +796,11 @@ func (f *unitFormat) rows(v *simd) {
 	CMPQ(x.o, end)
 	JGE(LabelRef("rest"))
 	Label("group")
-	prefetch(off(p, 0), f.groupBytes(v))
+	if f.octets { // look-ups are slow
+		prefetchNear(off(p, 0), f.groupBytes(v))
+	} else {
+		prefetch(off(p, 0), f.groupBytes(v))
+	}
 	if room != nil {
 		next := GP64()
 		LEAQ(off(p, f.groupBytes(v)), next) // where rows consist of whole groups, the next row's first group follows a row's last
