@@ -461,11 +461,14 @@ GLOBL constant8<>(SB), RODATA|NOPTR, $64
 // func i4g64RowAVX2(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 // Requires: AVX, AVX2, FMA3, MMX+
 TEXT ·i4g64RowAVX2(SB), NOSPLIT, $168-72
-	MOVQ    blocks+64(FP), AX
-	MOVQ    q+32(FP), CX
-	MOVQ    d+40(FP), DX
-	MOVQ    s+48(FP), BX
-	MOVQ    half+56(FP), SI
+	MOVQ blocks+64(FP), AX
+	MOVQ q+32(FP), CX
+	MOVQ d+40(FP), DX
+	MOVQ s+48(FP), BX
+	MOVQ half+56(FP), SI
+	JMP  constants
+
+begin:
 	MOVQ    w+8(FP), SI
 	MOVQ    stride+16(FP), DI
 	IMULQ   n+24(FP), DI
@@ -503,66 +506,66 @@ group:
 	PREFETCHT1   8320(DI)
 	PREFETCHT0   3200(DI)
 	LEAQ         (CX)(SI*8), R9
-	VMOVDQU      4(DI), Y2
-	VPSRLD       $0x04, Y2, Y3
-	VPAND        constant10<>+0(SB), Y2, Y2
-	VPAND        constant10<>+0(SB), Y3, Y3
-	VPMADDUBSW   (R9), Y2, Y2
-	VPMADDUBSW   32(R9), Y3, Y3
-	VPUNPCKLDQ   Y3, Y2, Y4
-	VPUNPCKHDQ   Y3, Y2, Y2
-	VPADDW       Y4, Y2, Y2
-	VMOVDQU      40(DI), Y3
-	VPSRLD       $0x04, Y3, Y4
-	VPAND        constant10<>+0(SB), Y3, Y3
-	VPAND        constant10<>+0(SB), Y4, Y4
-	VPMADDUBSW   64(R9), Y3, Y3
-	VPMADDUBSW   96(R9), Y4, Y4
-	VPUNPCKLDQ   Y4, Y3, Y5
-	VPUNPCKHDQ   Y4, Y3, Y3
-	VPADDW       Y5, Y3, Y3
-	VPUNPCKLQDQ  Y3, Y2, Y4
-	VPUNPCKHQDQ  Y3, Y2, Y2
-	VPADDW       Y4, Y2, Y2
-	VMOVDQU      76(DI), Y3
-	VPSRLD       $0x04, Y3, Y4
-	VPAND        constant10<>+0(SB), Y3, Y3
-	VPAND        constant10<>+0(SB), Y4, Y4
-	VPMADDUBSW   128(R9), Y3, Y3
-	VPMADDUBSW   160(R9), Y4, Y4
-	VPUNPCKLDQ   Y4, Y3, Y5
-	VPUNPCKHDQ   Y4, Y3, Y3
-	VPADDW       Y5, Y3, Y3
-	VMOVDQU      112(DI), Y4
+	VMOVDQU      4(DI), Y4
 	VPSRLD       $0x04, Y4, Y5
-	VPAND        constant10<>+0(SB), Y4, Y4
-	VPAND        constant10<>+0(SB), Y5, Y5
-	VPMADDUBSW   192(R9), Y4, Y4
-	VPMADDUBSW   224(R9), Y5, Y5
+	VPAND        Y2, Y4, Y4
+	VPAND        Y2, Y5, Y5
+	VPMADDUBSW   (R9), Y4, Y4
+	VPMADDUBSW   32(R9), Y5, Y5
 	VPUNPCKLDQ   Y5, Y4, Y6
 	VPUNPCKHDQ   Y5, Y4, Y4
 	VPADDW       Y6, Y4, Y4
-	VPUNPCKLQDQ  Y4, Y3, Y5
-	VPUNPCKHQDQ  Y4, Y3, Y3
-	VPADDW       Y5, Y3, Y3
-	VPERM2I128   $0x20, Y3, Y2, Y4
-	VPERM2I128   $0x31, Y3, Y2, Y2
-	VPADDW       Y2, Y4, Y4
-	VPMADDWD     constant11<>+0(SB), Y4, Y4
-	VMOVDQU      (BX)(SI*1), Y2
-	VPSLLD       $0x03, Y2, Y2
-	VPSUBD       Y2, Y4, Y4
-	VBROADCASTSS (DI), Y2
-	VBROADCASTSS 36(DI), Y3
-	VBLENDPS     $0x0c, Y3, Y2, Y2
-	VBROADCASTSS 72(DI), Y3
-	VBLENDPS     $0x30, Y3, Y2, Y2
-	VBROADCASTSS 108(DI), Y3
-	VBLENDPS     $0xc0, Y3, Y2, Y2
-	VMOVDQU      (DX)(SI*1), Y3
-	VCVTDQ2PS    Y4, Y4
-	VMULPS       Y3, Y2, Y2
-	VFMADD231PS  Y2, Y4, Y1
+	VMOVDQU      40(DI), Y5
+	VPSRLD       $0x04, Y5, Y6
+	VPAND        Y2, Y5, Y5
+	VPAND        Y2, Y6, Y6
+	VPMADDUBSW   64(R9), Y5, Y5
+	VPMADDUBSW   96(R9), Y6, Y6
+	VPUNPCKLDQ   Y6, Y5, Y7
+	VPUNPCKHDQ   Y6, Y5, Y5
+	VPADDW       Y7, Y5, Y5
+	VPUNPCKLQDQ  Y5, Y4, Y6
+	VPUNPCKHQDQ  Y5, Y4, Y4
+	VPADDW       Y6, Y4, Y4
+	VMOVDQU      76(DI), Y5
+	VPSRLD       $0x04, Y5, Y6
+	VPAND        Y2, Y5, Y5
+	VPAND        Y2, Y6, Y6
+	VPMADDUBSW   128(R9), Y5, Y5
+	VPMADDUBSW   160(R9), Y6, Y6
+	VPUNPCKLDQ   Y6, Y5, Y7
+	VPUNPCKHDQ   Y6, Y5, Y5
+	VPADDW       Y7, Y5, Y5
+	VMOVDQU      112(DI), Y6
+	VPSRLD       $0x04, Y6, Y7
+	VPAND        Y2, Y6, Y6
+	VPAND        Y2, Y7, Y7
+	VPMADDUBSW   192(R9), Y6, Y6
+	VPMADDUBSW   224(R9), Y7, Y7
+	VPUNPCKLDQ   Y7, Y6, Y8
+	VPUNPCKHDQ   Y7, Y6, Y6
+	VPADDW       Y8, Y6, Y6
+	VPUNPCKLQDQ  Y6, Y5, Y7
+	VPUNPCKHQDQ  Y6, Y5, Y5
+	VPADDW       Y7, Y5, Y5
+	VPERM2I128   $0x20, Y5, Y4, Y6
+	VPERM2I128   $0x31, Y5, Y4, Y4
+	VPADDW       Y4, Y6, Y6
+	VPMADDWD     Y3, Y6, Y6
+	VMOVDQU      (BX)(SI*1), Y4
+	VPSLLD       $0x03, Y4, Y4
+	VPSUBD       Y4, Y6, Y6
+	VBROADCASTSS (DI), Y4
+	VBROADCASTSS 36(DI), Y5
+	VBLENDPS     $0x0c, Y5, Y4, Y4
+	VBROADCASTSS 72(DI), Y5
+	VBLENDPS     $0x30, Y5, Y4, Y4
+	VBROADCASTSS 108(DI), Y5
+	VBLENDPS     $0xc0, Y5, Y4, Y4
+	VMOVDQU      (DX)(SI*1), Y5
+	VCVTDQ2PS    Y6, Y6
+	VMULPS       Y5, Y4, Y4
+	VFMADD231PS  Y4, Y6, Y1
 	ADDQ         $+144, DI
 	ADDQ         $+32, SI
 	CMPQ         SI, AX
@@ -581,8 +584,8 @@ copy:
 	MOVL    R11, (R10)
 	ADDQ    $+4, DI
 	ADDQ    $+4, R10
-	VMOVDQU (DI), Y2
-	VMOVDQU Y2, (R10)
+	VMOVDQU (DI), Y4
+	VMOVDQU Y4, (R10)
 	ADDQ    $+32, DI
 	ADDQ    $+32, R10
 	SUBQ    $+2, R9
@@ -591,76 +594,76 @@ copy:
 
 inPlace:
 	LEAQ         (CX)(SI*8), R9
-	VMOVDQU      4(DI), Y2
-	VPSRLD       $0x04, Y2, Y3
-	VPAND        constant10<>+0(SB), Y2, Y2
-	VPAND        constant10<>+0(SB), Y3, Y3
-	VPMADDUBSW   (R9), Y2, Y2
-	VPMADDUBSW   32(R9), Y3, Y3
-	VPUNPCKLDQ   Y3, Y2, Y4
-	VPUNPCKHDQ   Y3, Y2, Y2
-	VPADDW       Y4, Y2, Y2
-	VMOVDQU      40(DI), Y3
-	VPSRLD       $0x04, Y3, Y4
-	VPAND        constant10<>+0(SB), Y3, Y3
-	VPAND        constant10<>+0(SB), Y4, Y4
-	VPMADDUBSW   64(R9), Y3, Y3
-	VPMADDUBSW   96(R9), Y4, Y4
-	VPUNPCKLDQ   Y4, Y3, Y5
-	VPUNPCKHDQ   Y4, Y3, Y3
-	VPADDW       Y5, Y3, Y3
-	VPUNPCKLQDQ  Y3, Y2, Y4
-	VPUNPCKHQDQ  Y3, Y2, Y2
-	VPADDW       Y4, Y2, Y2
-	VMOVDQU      76(DI), Y3
-	VPSRLD       $0x04, Y3, Y4
-	VPAND        constant10<>+0(SB), Y3, Y3
-	VPAND        constant10<>+0(SB), Y4, Y4
-	VPMADDUBSW   128(R9), Y3, Y3
-	VPMADDUBSW   160(R9), Y4, Y4
-	VPUNPCKLDQ   Y4, Y3, Y5
-	VPUNPCKHDQ   Y4, Y3, Y3
-	VPADDW       Y5, Y3, Y3
-	VMOVDQU      112(DI), Y4
+	VMOVDQU      4(DI), Y4
 	VPSRLD       $0x04, Y4, Y5
-	VPAND        constant10<>+0(SB), Y4, Y4
-	VPAND        constant10<>+0(SB), Y5, Y5
-	VPMADDUBSW   192(R9), Y4, Y4
-	VPMADDUBSW   224(R9), Y5, Y5
+	VPAND        Y2, Y4, Y4
+	VPAND        Y2, Y5, Y5
+	VPMADDUBSW   (R9), Y4, Y4
+	VPMADDUBSW   32(R9), Y5, Y5
 	VPUNPCKLDQ   Y5, Y4, Y6
 	VPUNPCKHDQ   Y5, Y4, Y4
 	VPADDW       Y6, Y4, Y4
-	VPUNPCKLQDQ  Y4, Y3, Y5
-	VPUNPCKHQDQ  Y4, Y3, Y3
-	VPADDW       Y5, Y3, Y3
-	VPERM2I128   $0x20, Y3, Y2, Y4
-	VPERM2I128   $0x31, Y3, Y2, Y2
-	VPADDW       Y2, Y4, Y4
-	VPMADDWD     constant11<>+0(SB), Y4, Y4
-	VMOVDQU      (BX)(SI*1), Y2
-	VPSLLD       $0x03, Y2, Y2
-	VPSUBD       Y2, Y4, Y4
-	VBROADCASTSS (DI), Y2
-	VBROADCASTSS 36(DI), Y3
-	VBLENDPS     $0x0c, Y3, Y2, Y2
-	VBROADCASTSS 72(DI), Y3
-	VBLENDPS     $0x30, Y3, Y2, Y2
-	VBROADCASTSS 108(DI), Y3
-	VBLENDPS     $0xc0, Y3, Y2, Y2
-	VPAND        Y0, Y2, Y2
-	VMOVDQU      (DX)(SI*1), Y3
-	VCVTDQ2PS    Y4, Y4
-	VMULPS       Y3, Y2, Y2
-	VFMADD231PS  Y2, Y4, Y1
+	VMOVDQU      40(DI), Y5
+	VPSRLD       $0x04, Y5, Y6
+	VPAND        Y2, Y5, Y5
+	VPAND        Y2, Y6, Y6
+	VPMADDUBSW   64(R9), Y5, Y5
+	VPMADDUBSW   96(R9), Y6, Y6
+	VPUNPCKLDQ   Y6, Y5, Y7
+	VPUNPCKHDQ   Y6, Y5, Y5
+	VPADDW       Y7, Y5, Y5
+	VPUNPCKLQDQ  Y5, Y4, Y6
+	VPUNPCKHQDQ  Y5, Y4, Y4
+	VPADDW       Y6, Y4, Y4
+	VMOVDQU      76(DI), Y5
+	VPSRLD       $0x04, Y5, Y6
+	VPAND        Y2, Y5, Y5
+	VPAND        Y2, Y6, Y6
+	VPMADDUBSW   128(R9), Y5, Y5
+	VPMADDUBSW   160(R9), Y6, Y6
+	VPUNPCKLDQ   Y6, Y5, Y7
+	VPUNPCKHDQ   Y6, Y5, Y5
+	VPADDW       Y7, Y5, Y5
+	VMOVDQU      112(DI), Y6
+	VPSRLD       $0x04, Y6, Y7
+	VPAND        Y2, Y6, Y6
+	VPAND        Y2, Y7, Y7
+	VPMADDUBSW   192(R9), Y6, Y6
+	VPMADDUBSW   224(R9), Y7, Y7
+	VPUNPCKLDQ   Y7, Y6, Y8
+	VPUNPCKHDQ   Y7, Y6, Y6
+	VPADDW       Y8, Y6, Y6
+	VPUNPCKLQDQ  Y6, Y5, Y7
+	VPUNPCKHQDQ  Y6, Y5, Y5
+	VPADDW       Y7, Y5, Y5
+	VPERM2I128   $0x20, Y5, Y4, Y6
+	VPERM2I128   $0x31, Y5, Y4, Y4
+	VPADDW       Y4, Y6, Y6
+	VPMADDWD     Y3, Y6, Y6
+	VMOVDQU      (BX)(SI*1), Y4
+	VPSLLD       $0x03, Y4, Y4
+	VPSUBD       Y4, Y6, Y6
+	VBROADCASTSS (DI), Y4
+	VBROADCASTSS 36(DI), Y5
+	VBLENDPS     $0x0c, Y5, Y4, Y4
+	VBROADCASTSS 72(DI), Y5
+	VBLENDPS     $0x30, Y5, Y4, Y4
+	VBROADCASTSS 108(DI), Y5
+	VBLENDPS     $0xc0, Y5, Y4, Y4
+	VPAND        Y0, Y4, Y4
+	VMOVDQU      (DX)(SI*1), Y5
+	VCVTDQ2PS    Y6, Y6
+	VMULPS       Y5, Y4, Y4
+	VFMADD231PS  Y4, Y6, Y1
 
 done:
 	MOVQ         dst+0(FP), SI
-	VPERMILPS    $0x4e, Y1, Y2
-	VADDPS       Y1, Y2, Y2
-	VPERMILPS    $0xb1, Y2, Y1
-	VADDPS       Y1, Y2, Y2
-	VEXTRACTI128 $0x01, Y2, X1
-	VADDPS       X2, X1, X1
+	VPERMILPS    $0x4e, Y1, Y4
+	VADDPS       Y1, Y4, Y4
+	VPERMILPS    $0xb1, Y4, Y1
+	VADDPS       Y1, Y4, Y4
+	VEXTRACTI128 $0x01, Y4, X1
+	VADDPS       X4, X1, X1
 	VMOVSS       X1, (SI)
 	ADDQ         $0x04, dst+0(FP)
 	MOVQ         stride+16(FP), SI
@@ -669,6 +672,11 @@ done:
 	JG           row
 	VZEROUPPER
 	RET
+
+constants:
+	VMOVDQU constant10<>+0(SB), Y3
+	VMOVDQU constant11<>+0(SB), Y2
+	JMP     begin
 
 DATA constant9<>+0(SB)/8, $0xffffffffffffffff
 DATA constant9<>+8(SB)/8, $0xffffffffffffffff
@@ -680,16 +688,16 @@ DATA constant9<>+48(SB)/8, $0x0000000000000000
 DATA constant9<>+56(SB)/8, $0x0000000000000000
 GLOBL constant9<>(SB), RODATA|NOPTR, $64
 
-DATA constant10<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant10<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant10<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant10<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant10<>+0(SB)/8, $0x0001000100010001
+DATA constant10<>+8(SB)/8, $0x0001000100010001
+DATA constant10<>+16(SB)/8, $0x0001000100010001
+DATA constant10<>+24(SB)/8, $0x0001000100010001
 GLOBL constant10<>(SB), RODATA|NOPTR, $32
 
-DATA constant11<>+0(SB)/8, $0x0001000100010001
-DATA constant11<>+8(SB)/8, $0x0001000100010001
-DATA constant11<>+16(SB)/8, $0x0001000100010001
-DATA constant11<>+24(SB)/8, $0x0001000100010001
+DATA constant11<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant11<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant11<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant11<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
 GLOBL constant11<>(SB), RODATA|NOPTR, $32
 
 // func i4g64PackAVX2(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
@@ -723,16 +731,16 @@ tile:
 	VPUNPCKLQDQ    Y1, Y0, Y3
 	VPUNPCKHQDQ    Y1, Y0, Y0
 	VPSRLVD        constant12<>+0(SB), Y4, Y1
-	VPAND          constant10<>+0(SB), Y1, Y1
+	VPAND          constant11<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, (AX)(R9*8)
 	VPSRLVD        constant12<>+0(SB), Y2, Y1
-	VPAND          constant10<>+0(SB), Y1, Y1
+	VPAND          constant11<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 64(AX)(R9*8)
 	VPSRLVD        constant12<>+0(SB), Y3, Y1
-	VPAND          constant10<>+0(SB), Y1, Y1
+	VPAND          constant11<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 128(AX)(R9*8)
 	VPSRLVD        constant12<>+0(SB), Y0, Y0
-	VPAND          constant10<>+0(SB), Y0, Y0
+	VPAND          constant11<>+0(SB), Y0, Y0
 	VMOVDQU        Y0, 192(AX)(R9*8)
 	VBROADCASTI128 20(R10), Y0
 	VINSERTI128    $0x01, 92(R10), Y0, Y0
@@ -747,16 +755,16 @@ tile:
 	VPUNPCKLQDQ    Y1, Y0, Y3
 	VPUNPCKHQDQ    Y1, Y0, Y0
 	VPSRLVD        constant12<>+0(SB), Y4, Y1
-	VPAND          constant10<>+0(SB), Y1, Y1
+	VPAND          constant11<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 256(AX)(R9*8)
 	VPSRLVD        constant12<>+0(SB), Y2, Y1
-	VPAND          constant10<>+0(SB), Y1, Y1
+	VPAND          constant11<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 320(AX)(R9*8)
 	VPSRLVD        constant12<>+0(SB), Y3, Y1
-	VPAND          constant10<>+0(SB), Y1, Y1
+	VPAND          constant11<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 384(AX)(R9*8)
 	VPSRLVD        constant12<>+0(SB), Y0, Y0
-	VPAND          constant10<>+0(SB), Y0, Y0
+	VPAND          constant11<>+0(SB), Y0, Y0
 	VMOVDQU        Y0, 448(AX)(R9*8)
 	VBROADCASTSS   (R10), Y0
 	VBROADCASTSS   36(R10), Y1
@@ -780,16 +788,16 @@ tile:
 	VPUNPCKLQDQ    Y1, Y0, Y3
 	VPUNPCKHQDQ    Y1, Y0, Y0
 	VPSRLVD        constant12<>+0(SB), Y4, Y1
-	VPAND          constant10<>+0(SB), Y1, Y1
+	VPAND          constant11<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 32(AX)(R9*8)
 	VPSRLVD        constant12<>+0(SB), Y2, Y1
-	VPAND          constant10<>+0(SB), Y1, Y1
+	VPAND          constant11<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 96(AX)(R9*8)
 	VPSRLVD        constant12<>+0(SB), Y3, Y1
-	VPAND          constant10<>+0(SB), Y1, Y1
+	VPAND          constant11<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 160(AX)(R9*8)
 	VPSRLVD        constant12<>+0(SB), Y0, Y0
-	VPAND          constant10<>+0(SB), Y0, Y0
+	VPAND          constant11<>+0(SB), Y0, Y0
 	VMOVDQU        Y0, 224(AX)(R9*8)
 	VBROADCASTI128 20(R10), Y0
 	VINSERTI128    $0x01, 92(R10), Y0, Y0
@@ -804,16 +812,16 @@ tile:
 	VPUNPCKLQDQ    Y1, Y0, Y3
 	VPUNPCKHQDQ    Y1, Y0, Y0
 	VPSRLVD        constant12<>+0(SB), Y4, Y1
-	VPAND          constant10<>+0(SB), Y1, Y1
+	VPAND          constant11<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 288(AX)(R9*8)
 	VPSRLVD        constant12<>+0(SB), Y2, Y1
-	VPAND          constant10<>+0(SB), Y1, Y1
+	VPAND          constant11<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 352(AX)(R9*8)
 	VPSRLVD        constant12<>+0(SB), Y3, Y1
-	VPAND          constant10<>+0(SB), Y1, Y1
+	VPAND          constant11<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 416(AX)(R9*8)
 	VPSRLVD        constant12<>+0(SB), Y0, Y0
-	VPAND          constant10<>+0(SB), Y0, Y0
+	VPAND          constant11<>+0(SB), Y0, Y0
 	VMOVDQU        Y0, 480(AX)(R9*8)
 	VBROADCASTSS   (R10), Y0
 	VBROADCASTSS   36(R10), Y1

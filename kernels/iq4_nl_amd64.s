@@ -496,11 +496,14 @@ constants:
 // func iq4_nlRowAVX2(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 // Requires: AVX, AVX2, F16C, FMA3, MMX+
 TEXT ·iq4_nlRowAVX2(SB), NOSPLIT, $168-72
-	MOVQ    blocks+64(FP), AX
-	MOVQ    q+32(FP), CX
-	MOVQ    d+40(FP), DX
-	MOVQ    s+48(FP), BX
-	MOVQ    half+56(FP), BX
+	MOVQ blocks+64(FP), AX
+	MOVQ q+32(FP), CX
+	MOVQ d+40(FP), DX
+	MOVQ s+48(FP), BX
+	MOVQ half+56(FP), BX
+	JMP  constants
+
+begin:
 	MOVQ    w+8(FP), BX
 	MOVQ    stride+16(FP), SI
 	IMULQ   n+24(FP), SI
@@ -538,121 +541,113 @@ group:
 	PREFETCHT1     8320(SI)
 	PREFETCHT0     3200(SI)
 	LEAQ           (CX)(BX*8), R8
-	VBROADCASTI128 2(SI), Y2
-	VPSRLVD        constant9<>+0(SB), Y2, Y2
-	VPAND          constant10<>+0(SB), Y2, Y2
-	VMOVDQU        constant11<>+0(SB), Y3
-	VPSHUFB        Y2, Y3, Y2
-	VPABSB         Y2, Y4
-	VMOVDQU        (R8), Y3
-	VPSIGNB        Y2, Y3, Y3
-	VPMADDUBSW     Y3, Y4, Y3
-	VPMADDWD       constant12<>+0(SB), Y3, Y3
-	VBROADCASTI128 20(SI), Y2
-	VPSRLVD        constant9<>+0(SB), Y2, Y2
-	VPAND          constant10<>+0(SB), Y2, Y2
-	VMOVDQU        constant11<>+0(SB), Y4
-	VPSHUFB        Y2, Y4, Y2
-	VPABSB         Y2, Y5
-	VMOVDQU        32(R8), Y4
-	VPSIGNB        Y2, Y4, Y4
-	VPMADDUBSW     Y4, Y5, Y4
-	VPMADDWD       constant12<>+0(SB), Y4, Y4
-	VPUNPCKLDQ     Y4, Y3, Y2
-	VPUNPCKHDQ     Y4, Y3, Y3
-	VPADDD         Y2, Y3, Y3
-	VBROADCASTI128 38(SI), Y2
-	VPSRLVD        constant9<>+0(SB), Y2, Y2
-	VPAND          constant10<>+0(SB), Y2, Y2
-	VMOVDQU        constant11<>+0(SB), Y4
-	VPSHUFB        Y2, Y4, Y2
-	VPABSB         Y2, Y5
-	VMOVDQU        64(R8), Y4
-	VPSIGNB        Y2, Y4, Y4
-	VPMADDUBSW     Y4, Y5, Y4
-	VPMADDWD       constant12<>+0(SB), Y4, Y4
-	VBROADCASTI128 56(SI), Y2
-	VPSRLVD        constant9<>+0(SB), Y2, Y2
-	VPAND          constant10<>+0(SB), Y2, Y2
-	VMOVDQU        constant11<>+0(SB), Y5
-	VPSHUFB        Y2, Y5, Y2
-	VPABSB         Y2, Y6
-	VMOVDQU        96(R8), Y5
-	VPSIGNB        Y2, Y5, Y5
-	VPMADDUBSW     Y5, Y6, Y5
-	VPMADDWD       constant12<>+0(SB), Y5, Y5
-	VPUNPCKLDQ     Y5, Y4, Y2
-	VPUNPCKHDQ     Y5, Y4, Y4
-	VPADDD         Y2, Y4, Y4
-	VPUNPCKLQDQ    Y4, Y3, Y2
-	VPUNPCKHQDQ    Y4, Y3, Y3
-	VPADDD         Y2, Y3, Y3
-	VBROADCASTI128 74(SI), Y2
-	VPSRLVD        constant9<>+0(SB), Y2, Y2
-	VPAND          constant10<>+0(SB), Y2, Y2
-	VMOVDQU        constant11<>+0(SB), Y4
-	VPSHUFB        Y2, Y4, Y2
-	VPABSB         Y2, Y5
-	VMOVDQU        128(R8), Y4
-	VPSIGNB        Y2, Y4, Y4
-	VPMADDUBSW     Y4, Y5, Y4
-	VPMADDWD       constant12<>+0(SB), Y4, Y4
-	VBROADCASTI128 92(SI), Y2
-	VPSRLVD        constant9<>+0(SB), Y2, Y2
-	VPAND          constant10<>+0(SB), Y2, Y2
-	VMOVDQU        constant11<>+0(SB), Y5
-	VPSHUFB        Y2, Y5, Y2
-	VPABSB         Y2, Y6
-	VMOVDQU        160(R8), Y5
-	VPSIGNB        Y2, Y5, Y5
-	VPMADDUBSW     Y5, Y6, Y5
-	VPMADDWD       constant12<>+0(SB), Y5, Y5
-	VPUNPCKLDQ     Y5, Y4, Y2
-	VPUNPCKHDQ     Y5, Y4, Y4
-	VPADDD         Y2, Y4, Y4
-	VBROADCASTI128 110(SI), Y2
-	VPSRLVD        constant9<>+0(SB), Y2, Y2
-	VPAND          constant10<>+0(SB), Y2, Y2
-	VMOVDQU        constant11<>+0(SB), Y5
-	VPSHUFB        Y2, Y5, Y2
-	VPABSB         Y2, Y6
-	VMOVDQU        192(R8), Y5
-	VPSIGNB        Y2, Y5, Y5
-	VPMADDUBSW     Y5, Y6, Y5
-	VPMADDWD       constant12<>+0(SB), Y5, Y5
-	VBROADCASTI128 128(SI), Y2
-	VPSRLVD        constant9<>+0(SB), Y2, Y2
-	VPAND          constant10<>+0(SB), Y2, Y2
-	VMOVDQU        constant11<>+0(SB), Y6
-	VPSHUFB        Y2, Y6, Y2
-	VPABSB         Y2, Y7
-	VMOVDQU        224(R8), Y6
-	VPSIGNB        Y2, Y6, Y6
-	VPMADDUBSW     Y6, Y7, Y6
-	VPMADDWD       constant12<>+0(SB), Y6, Y6
-	VPUNPCKLDQ     Y6, Y5, Y2
-	VPUNPCKHDQ     Y6, Y5, Y5
-	VPADDD         Y2, Y5, Y5
-	VPUNPCKLQDQ    Y5, Y4, Y2
-	VPUNPCKHQDQ    Y5, Y4, Y4
-	VPADDD         Y2, Y4, Y4
-	VPERM2I128     $0x20, Y4, Y3, Y2
-	VPERM2I128     $0x31, Y4, Y3, Y3
-	VPADDD         Y3, Y2, Y2
-	VPXOR          X3, X3, X3
-	VPINSRW        $0x00, (SI), X3, X3
-	VPINSRW        $0x01, 18(SI), X3, X3
-	VPINSRW        $0x02, 36(SI), X3, X3
-	VPINSRW        $0x03, 54(SI), X3, X3
-	VPINSRW        $0x04, 72(SI), X3, X3
-	VPINSRW        $0x05, 90(SI), X3, X3
-	VPINSRW        $0x06, 108(SI), X3, X3
-	VPINSRW        $0x07, 126(SI), X3, X3
-	VCVTPH2PS      X3, Y3
-	VMOVDQU        (DX)(BX*1), Y4
-	VCVTDQ2PS      Y2, Y2
-	VMULPS         Y4, Y3, Y3
-	VFMADD231PS    Y3, Y2, Y1
+	VBROADCASTI128 2(SI), Y6
+	VPSRLVD        Y2, Y6, Y6
+	VPAND          Y3, Y6, Y6
+	VPSHUFB        Y6, Y4, Y6
+	VPABSB         Y6, Y8
+	VMOVDQU        (R8), Y7
+	VPSIGNB        Y6, Y7, Y7
+	VPMADDUBSW     Y7, Y8, Y7
+	VPMADDWD       Y5, Y7, Y7
+	VBROADCASTI128 20(SI), Y6
+	VPSRLVD        Y2, Y6, Y6
+	VPAND          Y3, Y6, Y6
+	VPSHUFB        Y6, Y4, Y6
+	VPABSB         Y6, Y9
+	VMOVDQU        32(R8), Y8
+	VPSIGNB        Y6, Y8, Y8
+	VPMADDUBSW     Y8, Y9, Y8
+	VPMADDWD       Y5, Y8, Y8
+	VPUNPCKLDQ     Y8, Y7, Y6
+	VPUNPCKHDQ     Y8, Y7, Y7
+	VPADDD         Y6, Y7, Y7
+	VBROADCASTI128 38(SI), Y6
+	VPSRLVD        Y2, Y6, Y6
+	VPAND          Y3, Y6, Y6
+	VPSHUFB        Y6, Y4, Y6
+	VPABSB         Y6, Y9
+	VMOVDQU        64(R8), Y8
+	VPSIGNB        Y6, Y8, Y8
+	VPMADDUBSW     Y8, Y9, Y8
+	VPMADDWD       Y5, Y8, Y8
+	VBROADCASTI128 56(SI), Y6
+	VPSRLVD        Y2, Y6, Y6
+	VPAND          Y3, Y6, Y6
+	VPSHUFB        Y6, Y4, Y6
+	VPABSB         Y6, Y10
+	VMOVDQU        96(R8), Y9
+	VPSIGNB        Y6, Y9, Y9
+	VPMADDUBSW     Y9, Y10, Y9
+	VPMADDWD       Y5, Y9, Y9
+	VPUNPCKLDQ     Y9, Y8, Y6
+	VPUNPCKHDQ     Y9, Y8, Y8
+	VPADDD         Y6, Y8, Y8
+	VPUNPCKLQDQ    Y8, Y7, Y6
+	VPUNPCKHQDQ    Y8, Y7, Y7
+	VPADDD         Y6, Y7, Y7
+	VBROADCASTI128 74(SI), Y6
+	VPSRLVD        Y2, Y6, Y6
+	VPAND          Y3, Y6, Y6
+	VPSHUFB        Y6, Y4, Y6
+	VPABSB         Y6, Y9
+	VMOVDQU        128(R8), Y8
+	VPSIGNB        Y6, Y8, Y8
+	VPMADDUBSW     Y8, Y9, Y8
+	VPMADDWD       Y5, Y8, Y8
+	VBROADCASTI128 92(SI), Y6
+	VPSRLVD        Y2, Y6, Y6
+	VPAND          Y3, Y6, Y6
+	VPSHUFB        Y6, Y4, Y6
+	VPABSB         Y6, Y10
+	VMOVDQU        160(R8), Y9
+	VPSIGNB        Y6, Y9, Y9
+	VPMADDUBSW     Y9, Y10, Y9
+	VPMADDWD       Y5, Y9, Y9
+	VPUNPCKLDQ     Y9, Y8, Y6
+	VPUNPCKHDQ     Y9, Y8, Y8
+	VPADDD         Y6, Y8, Y8
+	VBROADCASTI128 110(SI), Y6
+	VPSRLVD        Y2, Y6, Y6
+	VPAND          Y3, Y6, Y6
+	VPSHUFB        Y6, Y4, Y6
+	VPABSB         Y6, Y10
+	VMOVDQU        192(R8), Y9
+	VPSIGNB        Y6, Y9, Y9
+	VPMADDUBSW     Y9, Y10, Y9
+	VPMADDWD       Y5, Y9, Y9
+	VBROADCASTI128 128(SI), Y6
+	VPSRLVD        Y2, Y6, Y6
+	VPAND          Y3, Y6, Y6
+	VPSHUFB        Y6, Y4, Y6
+	VPABSB         Y6, Y11
+	VMOVDQU        224(R8), Y10
+	VPSIGNB        Y6, Y10, Y10
+	VPMADDUBSW     Y10, Y11, Y10
+	VPMADDWD       Y5, Y10, Y10
+	VPUNPCKLDQ     Y10, Y9, Y6
+	VPUNPCKHDQ     Y10, Y9, Y9
+	VPADDD         Y6, Y9, Y9
+	VPUNPCKLQDQ    Y9, Y8, Y6
+	VPUNPCKHQDQ    Y9, Y8, Y8
+	VPADDD         Y6, Y8, Y8
+	VPERM2I128     $0x20, Y8, Y7, Y6
+	VPERM2I128     $0x31, Y8, Y7, Y7
+	VPADDD         Y7, Y6, Y6
+	VPXOR          X7, X7, X7
+	VPINSRW        $0x00, (SI), X7, X7
+	VPINSRW        $0x01, 18(SI), X7, X7
+	VPINSRW        $0x02, 36(SI), X7, X7
+	VPINSRW        $0x03, 54(SI), X7, X7
+	VPINSRW        $0x04, 72(SI), X7, X7
+	VPINSRW        $0x05, 90(SI), X7, X7
+	VPINSRW        $0x06, 108(SI), X7, X7
+	VPINSRW        $0x07, 126(SI), X7, X7
+	VCVTPH2PS      X7, Y7
+	VMOVDQU        (DX)(BX*1), Y8
+	VCVTDQ2PS      Y6, Y6
+	VMULPS         Y8, Y7, Y7
+	VFMADD231PS    Y7, Y6, Y1
 	ADDQ           $+144, SI
 	ADDQ           $+32, BX
 	CMPQ           BX, AX
@@ -671,8 +666,8 @@ copy:
 	MOVW    R10, (R9)
 	ADDQ    $+2, SI
 	ADDQ    $+2, R9
-	VMOVDQU (SI), X2
-	VMOVDQU X2, (R9)
+	VMOVDQU (SI), X6
+	VMOVDQU X6, (R9)
 	ADDQ    $+16, SI
 	ADDQ    $+16, R9
 	SUBQ    $+1, R8
@@ -681,131 +676,123 @@ copy:
 
 inPlace:
 	LEAQ           (CX)(BX*8), R8
-	VBROADCASTI128 2(SI), Y2
-	VPSRLVD        constant9<>+0(SB), Y2, Y2
-	VPAND          constant10<>+0(SB), Y2, Y2
-	VMOVDQU        constant11<>+0(SB), Y3
-	VPSHUFB        Y2, Y3, Y2
-	VPABSB         Y2, Y4
-	VMOVDQU        (R8), Y3
-	VPSIGNB        Y2, Y3, Y3
-	VPMADDUBSW     Y3, Y4, Y3
-	VPMADDWD       constant12<>+0(SB), Y3, Y3
-	VBROADCASTI128 20(SI), Y2
-	VPSRLVD        constant9<>+0(SB), Y2, Y2
-	VPAND          constant10<>+0(SB), Y2, Y2
-	VMOVDQU        constant11<>+0(SB), Y4
-	VPSHUFB        Y2, Y4, Y2
-	VPABSB         Y2, Y5
-	VMOVDQU        32(R8), Y4
-	VPSIGNB        Y2, Y4, Y4
-	VPMADDUBSW     Y4, Y5, Y4
-	VPMADDWD       constant12<>+0(SB), Y4, Y4
-	VPUNPCKLDQ     Y4, Y3, Y2
-	VPUNPCKHDQ     Y4, Y3, Y3
-	VPADDD         Y2, Y3, Y3
-	VBROADCASTI128 38(SI), Y2
-	VPSRLVD        constant9<>+0(SB), Y2, Y2
-	VPAND          constant10<>+0(SB), Y2, Y2
-	VMOVDQU        constant11<>+0(SB), Y4
-	VPSHUFB        Y2, Y4, Y2
-	VPABSB         Y2, Y5
-	VMOVDQU        64(R8), Y4
-	VPSIGNB        Y2, Y4, Y4
-	VPMADDUBSW     Y4, Y5, Y4
-	VPMADDWD       constant12<>+0(SB), Y4, Y4
-	VBROADCASTI128 56(SI), Y2
-	VPSRLVD        constant9<>+0(SB), Y2, Y2
-	VPAND          constant10<>+0(SB), Y2, Y2
-	VMOVDQU        constant11<>+0(SB), Y5
-	VPSHUFB        Y2, Y5, Y2
-	VPABSB         Y2, Y6
-	VMOVDQU        96(R8), Y5
-	VPSIGNB        Y2, Y5, Y5
-	VPMADDUBSW     Y5, Y6, Y5
-	VPMADDWD       constant12<>+0(SB), Y5, Y5
-	VPUNPCKLDQ     Y5, Y4, Y2
-	VPUNPCKHDQ     Y5, Y4, Y4
-	VPADDD         Y2, Y4, Y4
-	VPUNPCKLQDQ    Y4, Y3, Y2
-	VPUNPCKHQDQ    Y4, Y3, Y3
-	VPADDD         Y2, Y3, Y3
-	VBROADCASTI128 74(SI), Y2
-	VPSRLVD        constant9<>+0(SB), Y2, Y2
-	VPAND          constant10<>+0(SB), Y2, Y2
-	VMOVDQU        constant11<>+0(SB), Y4
-	VPSHUFB        Y2, Y4, Y2
-	VPABSB         Y2, Y5
-	VMOVDQU        128(R8), Y4
-	VPSIGNB        Y2, Y4, Y4
-	VPMADDUBSW     Y4, Y5, Y4
-	VPMADDWD       constant12<>+0(SB), Y4, Y4
-	VBROADCASTI128 92(SI), Y2
-	VPSRLVD        constant9<>+0(SB), Y2, Y2
-	VPAND          constant10<>+0(SB), Y2, Y2
-	VMOVDQU        constant11<>+0(SB), Y5
-	VPSHUFB        Y2, Y5, Y2
-	VPABSB         Y2, Y6
-	VMOVDQU        160(R8), Y5
-	VPSIGNB        Y2, Y5, Y5
-	VPMADDUBSW     Y5, Y6, Y5
-	VPMADDWD       constant12<>+0(SB), Y5, Y5
-	VPUNPCKLDQ     Y5, Y4, Y2
-	VPUNPCKHDQ     Y5, Y4, Y4
-	VPADDD         Y2, Y4, Y4
-	VBROADCASTI128 110(SI), Y2
-	VPSRLVD        constant9<>+0(SB), Y2, Y2
-	VPAND          constant10<>+0(SB), Y2, Y2
-	VMOVDQU        constant11<>+0(SB), Y5
-	VPSHUFB        Y2, Y5, Y2
-	VPABSB         Y2, Y6
-	VMOVDQU        192(R8), Y5
-	VPSIGNB        Y2, Y5, Y5
-	VPMADDUBSW     Y5, Y6, Y5
-	VPMADDWD       constant12<>+0(SB), Y5, Y5
-	VBROADCASTI128 128(SI), Y2
-	VPSRLVD        constant9<>+0(SB), Y2, Y2
-	VPAND          constant10<>+0(SB), Y2, Y2
-	VMOVDQU        constant11<>+0(SB), Y6
-	VPSHUFB        Y2, Y6, Y2
-	VPABSB         Y2, Y7
-	VMOVDQU        224(R8), Y6
-	VPSIGNB        Y2, Y6, Y6
-	VPMADDUBSW     Y6, Y7, Y6
-	VPMADDWD       constant12<>+0(SB), Y6, Y6
-	VPUNPCKLDQ     Y6, Y5, Y2
-	VPUNPCKHDQ     Y6, Y5, Y5
-	VPADDD         Y2, Y5, Y5
-	VPUNPCKLQDQ    Y5, Y4, Y2
-	VPUNPCKHQDQ    Y5, Y4, Y4
-	VPADDD         Y2, Y4, Y4
-	VPERM2I128     $0x20, Y4, Y3, Y2
-	VPERM2I128     $0x31, Y4, Y3, Y3
-	VPADDD         Y3, Y2, Y2
-	VPXOR          X3, X3, X3
-	VPINSRW        $0x00, (SI), X3, X3
-	VPINSRW        $0x01, 18(SI), X3, X3
-	VPINSRW        $0x02, 36(SI), X3, X3
-	VPINSRW        $0x03, 54(SI), X3, X3
-	VPINSRW        $0x04, 72(SI), X3, X3
-	VPINSRW        $0x05, 90(SI), X3, X3
-	VPINSRW        $0x06, 108(SI), X3, X3
-	VPINSRW        $0x07, 126(SI), X3, X3
-	VCVTPH2PS      X3, Y3
-	VPAND          Y0, Y3, Y3
-	VMOVDQU        (DX)(BX*1), Y4
-	VCVTDQ2PS      Y2, Y2
-	VMULPS         Y4, Y3, Y3
-	VFMADD231PS    Y3, Y2, Y1
+	VBROADCASTI128 2(SI), Y6
+	VPSRLVD        Y2, Y6, Y6
+	VPAND          Y3, Y6, Y6
+	VPSHUFB        Y6, Y4, Y6
+	VPABSB         Y6, Y8
+	VMOVDQU        (R8), Y7
+	VPSIGNB        Y6, Y7, Y7
+	VPMADDUBSW     Y7, Y8, Y7
+	VPMADDWD       Y5, Y7, Y7
+	VBROADCASTI128 20(SI), Y6
+	VPSRLVD        Y2, Y6, Y6
+	VPAND          Y3, Y6, Y6
+	VPSHUFB        Y6, Y4, Y6
+	VPABSB         Y6, Y9
+	VMOVDQU        32(R8), Y8
+	VPSIGNB        Y6, Y8, Y8
+	VPMADDUBSW     Y8, Y9, Y8
+	VPMADDWD       Y5, Y8, Y8
+	VPUNPCKLDQ     Y8, Y7, Y6
+	VPUNPCKHDQ     Y8, Y7, Y7
+	VPADDD         Y6, Y7, Y7
+	VBROADCASTI128 38(SI), Y6
+	VPSRLVD        Y2, Y6, Y6
+	VPAND          Y3, Y6, Y6
+	VPSHUFB        Y6, Y4, Y6
+	VPABSB         Y6, Y9
+	VMOVDQU        64(R8), Y8
+	VPSIGNB        Y6, Y8, Y8
+	VPMADDUBSW     Y8, Y9, Y8
+	VPMADDWD       Y5, Y8, Y8
+	VBROADCASTI128 56(SI), Y6
+	VPSRLVD        Y2, Y6, Y6
+	VPAND          Y3, Y6, Y6
+	VPSHUFB        Y6, Y4, Y6
+	VPABSB         Y6, Y10
+	VMOVDQU        96(R8), Y9
+	VPSIGNB        Y6, Y9, Y9
+	VPMADDUBSW     Y9, Y10, Y9
+	VPMADDWD       Y5, Y9, Y9
+	VPUNPCKLDQ     Y9, Y8, Y6
+	VPUNPCKHDQ     Y9, Y8, Y8
+	VPADDD         Y6, Y8, Y8
+	VPUNPCKLQDQ    Y8, Y7, Y6
+	VPUNPCKHQDQ    Y8, Y7, Y7
+	VPADDD         Y6, Y7, Y7
+	VBROADCASTI128 74(SI), Y6
+	VPSRLVD        Y2, Y6, Y6
+	VPAND          Y3, Y6, Y6
+	VPSHUFB        Y6, Y4, Y6
+	VPABSB         Y6, Y9
+	VMOVDQU        128(R8), Y8
+	VPSIGNB        Y6, Y8, Y8
+	VPMADDUBSW     Y8, Y9, Y8
+	VPMADDWD       Y5, Y8, Y8
+	VBROADCASTI128 92(SI), Y6
+	VPSRLVD        Y2, Y6, Y6
+	VPAND          Y3, Y6, Y6
+	VPSHUFB        Y6, Y4, Y6
+	VPABSB         Y6, Y10
+	VMOVDQU        160(R8), Y9
+	VPSIGNB        Y6, Y9, Y9
+	VPMADDUBSW     Y9, Y10, Y9
+	VPMADDWD       Y5, Y9, Y9
+	VPUNPCKLDQ     Y9, Y8, Y6
+	VPUNPCKHDQ     Y9, Y8, Y8
+	VPADDD         Y6, Y8, Y8
+	VBROADCASTI128 110(SI), Y6
+	VPSRLVD        Y2, Y6, Y6
+	VPAND          Y3, Y6, Y6
+	VPSHUFB        Y6, Y4, Y6
+	VPABSB         Y6, Y10
+	VMOVDQU        192(R8), Y9
+	VPSIGNB        Y6, Y9, Y9
+	VPMADDUBSW     Y9, Y10, Y9
+	VPMADDWD       Y5, Y9, Y9
+	VBROADCASTI128 128(SI), Y6
+	VPSRLVD        Y2, Y6, Y6
+	VPAND          Y3, Y6, Y6
+	VPSHUFB        Y6, Y4, Y6
+	VPABSB         Y6, Y11
+	VMOVDQU        224(R8), Y10
+	VPSIGNB        Y6, Y10, Y10
+	VPMADDUBSW     Y10, Y11, Y10
+	VPMADDWD       Y5, Y10, Y10
+	VPUNPCKLDQ     Y10, Y9, Y6
+	VPUNPCKHDQ     Y10, Y9, Y9
+	VPADDD         Y6, Y9, Y9
+	VPUNPCKLQDQ    Y9, Y8, Y6
+	VPUNPCKHQDQ    Y9, Y8, Y8
+	VPADDD         Y6, Y8, Y8
+	VPERM2I128     $0x20, Y8, Y7, Y6
+	VPERM2I128     $0x31, Y8, Y7, Y7
+	VPADDD         Y7, Y6, Y6
+	VPXOR          X7, X7, X7
+	VPINSRW        $0x00, (SI), X7, X7
+	VPINSRW        $0x01, 18(SI), X7, X7
+	VPINSRW        $0x02, 36(SI), X7, X7
+	VPINSRW        $0x03, 54(SI), X7, X7
+	VPINSRW        $0x04, 72(SI), X7, X7
+	VPINSRW        $0x05, 90(SI), X7, X7
+	VPINSRW        $0x06, 108(SI), X7, X7
+	VPINSRW        $0x07, 126(SI), X7, X7
+	VCVTPH2PS      X7, Y7
+	VPAND          Y0, Y7, Y7
+	VMOVDQU        (DX)(BX*1), Y8
+	VCVTDQ2PS      Y6, Y6
+	VMULPS         Y8, Y7, Y7
+	VFMADD231PS    Y7, Y6, Y1
 
 done:
 	MOVQ         dst+0(FP), BX
-	VPERMILPS    $0x4e, Y1, Y2
-	VADDPS       Y1, Y2, Y2
-	VPERMILPS    $0xb1, Y2, Y1
-	VADDPS       Y1, Y2, Y2
-	VEXTRACTI128 $0x01, Y2, X1
-	VADDPS       X2, X1, X1
+	VPERMILPS    $0x4e, Y1, Y6
+	VADDPS       Y1, Y6, Y6
+	VPERMILPS    $0xb1, Y6, Y1
+	VADDPS       Y1, Y6, Y6
+	VEXTRACTI128 $0x01, Y6, X1
+	VADDPS       X6, X1, X1
 	VMOVSS       X1, (BX)
 	ADDQ         $0x04, dst+0(FP)
 	MOVQ         stride+16(FP), BX
@@ -814,6 +801,13 @@ done:
 	JG           row
 	VZEROUPPER
 	RET
+
+constants:
+	VMOVDQU constant9<>+0(SB), Y2
+	VMOVDQU constant10<>+0(SB), Y5
+	VMOVDQU constant11<>+0(SB), Y3
+	VMOVDQU constant12<>+0(SB), Y4
+	JMP     begin
 
 DATA constant8<>+0(SB)/8, $0xffffffffffffffff
 DATA constant8<>+8(SB)/8, $0xffffffffffffffff
@@ -831,22 +825,22 @@ DATA constant9<>+16(SB)/8, $0x0000000400000004
 DATA constant9<>+24(SB)/8, $0x0000000400000004
 GLOBL constant9<>(SB), RODATA|NOPTR, $32
 
-DATA constant10<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant10<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant10<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant10<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant10<>+0(SB)/8, $0x0001000100010001
+DATA constant10<>+8(SB)/8, $0x0001000100010001
+DATA constant10<>+16(SB)/8, $0x0001000100010001
+DATA constant10<>+24(SB)/8, $0x0001000100010001
 GLOBL constant10<>(SB), RODATA|NOPTR, $32
 
-DATA constant11<>+0(SB)/8, $0xf6eaddcfbfad9881
-DATA constant11<>+8(SB)/8, $0x7159453526190d01
-DATA constant11<>+16(SB)/8, $0xf6eaddcfbfad9881
-DATA constant11<>+24(SB)/8, $0x7159453526190d01
+DATA constant11<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant11<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant11<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant11<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
 GLOBL constant11<>(SB), RODATA|NOPTR, $32
 
-DATA constant12<>+0(SB)/8, $0x0001000100010001
-DATA constant12<>+8(SB)/8, $0x0001000100010001
-DATA constant12<>+16(SB)/8, $0x0001000100010001
-DATA constant12<>+24(SB)/8, $0x0001000100010001
+DATA constant12<>+0(SB)/8, $0xf6eaddcfbfad9881
+DATA constant12<>+8(SB)/8, $0x7159453526190d01
+DATA constant12<>+16(SB)/8, $0xf6eaddcfbfad9881
+DATA constant12<>+24(SB)/8, $0x7159453526190d01
 GLOBL constant12<>(SB), RODATA|NOPTR, $32
 
 // func iq4_nlPackAVX2(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
@@ -884,39 +878,39 @@ tile:
 	VPUNPCKLQDQ    Y2, Y0, Y4
 	VPUNPCKHQDQ    Y2, Y0, Y0
 	VPSRLD         $0x04, Y3, Y2
-	VPAND          constant10<>+0(SB), Y3, Y3
-	VPAND          constant10<>+0(SB), Y2, Y2
-	VMOVDQU        constant11<>+0(SB), Y5
+	VPAND          constant11<>+0(SB), Y3, Y3
+	VPAND          constant11<>+0(SB), Y2, Y2
+	VMOVDQU        constant12<>+0(SB), Y5
 	VPSHUFB        Y3, Y5, Y3
 	VMOVDQU        Y3, (AX)(R9*8)
-	VMOVDQU        constant11<>+0(SB), Y3
+	VMOVDQU        constant12<>+0(SB), Y3
 	VPSHUFB        Y2, Y3, Y2
 	VMOVDQU        Y2, 256(AX)(R9*8)
 	VPSRLD         $0x04, Y1, Y2
-	VPAND          constant10<>+0(SB), Y1, Y1
-	VPAND          constant10<>+0(SB), Y2, Y2
-	VMOVDQU        constant11<>+0(SB), Y3
+	VPAND          constant11<>+0(SB), Y1, Y1
+	VPAND          constant11<>+0(SB), Y2, Y2
+	VMOVDQU        constant12<>+0(SB), Y3
 	VPSHUFB        Y1, Y3, Y1
 	VMOVDQU        Y1, 64(AX)(R9*8)
-	VMOVDQU        constant11<>+0(SB), Y1
+	VMOVDQU        constant12<>+0(SB), Y1
 	VPSHUFB        Y2, Y1, Y1
 	VMOVDQU        Y1, 320(AX)(R9*8)
 	VPSRLD         $0x04, Y4, Y1
-	VPAND          constant10<>+0(SB), Y4, Y2
-	VPAND          constant10<>+0(SB), Y1, Y1
-	VMOVDQU        constant11<>+0(SB), Y3
+	VPAND          constant11<>+0(SB), Y4, Y2
+	VPAND          constant11<>+0(SB), Y1, Y1
+	VMOVDQU        constant12<>+0(SB), Y3
 	VPSHUFB        Y2, Y3, Y2
 	VMOVDQU        Y2, 128(AX)(R9*8)
-	VMOVDQU        constant11<>+0(SB), Y2
+	VMOVDQU        constant12<>+0(SB), Y2
 	VPSHUFB        Y1, Y2, Y1
 	VMOVDQU        Y1, 384(AX)(R9*8)
 	VPSRLD         $0x04, Y0, Y1
-	VPAND          constant10<>+0(SB), Y0, Y0
-	VPAND          constant10<>+0(SB), Y1, Y1
-	VMOVDQU        constant11<>+0(SB), Y2
+	VPAND          constant11<>+0(SB), Y0, Y0
+	VPAND          constant11<>+0(SB), Y1, Y1
+	VMOVDQU        constant12<>+0(SB), Y2
 	VPSHUFB        Y0, Y2, Y0
 	VMOVDQU        Y0, 192(AX)(R9*8)
-	VMOVDQU        constant11<>+0(SB), Y0
+	VMOVDQU        constant12<>+0(SB), Y0
 	VPSHUFB        Y1, Y0, Y0
 	VMOVDQU        Y0, 448(AX)(R9*8)
 	VPXOR          X0, X0, X0
@@ -948,39 +942,39 @@ tile:
 	VPUNPCKLQDQ    Y2, Y0, Y4
 	VPUNPCKHQDQ    Y2, Y0, Y0
 	VPSRLD         $0x04, Y3, Y2
-	VPAND          constant10<>+0(SB), Y3, Y3
-	VPAND          constant10<>+0(SB), Y2, Y2
-	VMOVDQU        constant11<>+0(SB), Y5
+	VPAND          constant11<>+0(SB), Y3, Y3
+	VPAND          constant11<>+0(SB), Y2, Y2
+	VMOVDQU        constant12<>+0(SB), Y5
 	VPSHUFB        Y3, Y5, Y3
 	VMOVDQU        Y3, 32(AX)(R9*8)
-	VMOVDQU        constant11<>+0(SB), Y3
+	VMOVDQU        constant12<>+0(SB), Y3
 	VPSHUFB        Y2, Y3, Y2
 	VMOVDQU        Y2, 288(AX)(R9*8)
 	VPSRLD         $0x04, Y1, Y2
-	VPAND          constant10<>+0(SB), Y1, Y1
-	VPAND          constant10<>+0(SB), Y2, Y2
-	VMOVDQU        constant11<>+0(SB), Y3
+	VPAND          constant11<>+0(SB), Y1, Y1
+	VPAND          constant11<>+0(SB), Y2, Y2
+	VMOVDQU        constant12<>+0(SB), Y3
 	VPSHUFB        Y1, Y3, Y1
 	VMOVDQU        Y1, 96(AX)(R9*8)
-	VMOVDQU        constant11<>+0(SB), Y1
+	VMOVDQU        constant12<>+0(SB), Y1
 	VPSHUFB        Y2, Y1, Y1
 	VMOVDQU        Y1, 352(AX)(R9*8)
 	VPSRLD         $0x04, Y4, Y1
-	VPAND          constant10<>+0(SB), Y4, Y2
-	VPAND          constant10<>+0(SB), Y1, Y1
-	VMOVDQU        constant11<>+0(SB), Y3
+	VPAND          constant11<>+0(SB), Y4, Y2
+	VPAND          constant11<>+0(SB), Y1, Y1
+	VMOVDQU        constant12<>+0(SB), Y3
 	VPSHUFB        Y2, Y3, Y2
 	VMOVDQU        Y2, 160(AX)(R9*8)
-	VMOVDQU        constant11<>+0(SB), Y2
+	VMOVDQU        constant12<>+0(SB), Y2
 	VPSHUFB        Y1, Y2, Y1
 	VMOVDQU        Y1, 416(AX)(R9*8)
 	VPSRLD         $0x04, Y0, Y1
-	VPAND          constant10<>+0(SB), Y0, Y0
-	VPAND          constant10<>+0(SB), Y1, Y1
-	VMOVDQU        constant11<>+0(SB), Y2
+	VPAND          constant11<>+0(SB), Y0, Y0
+	VPAND          constant11<>+0(SB), Y1, Y1
+	VMOVDQU        constant12<>+0(SB), Y2
 	VPSHUFB        Y0, Y2, Y0
 	VMOVDQU        Y0, 224(AX)(R9*8)
-	VMOVDQU        constant11<>+0(SB), Y0
+	VMOVDQU        constant12<>+0(SB), Y0
 	VPSHUFB        Y1, Y0, Y0
 	VMOVDQU        Y0, 480(AX)(R9*8)
 	VPXOR          X0, X0, X0

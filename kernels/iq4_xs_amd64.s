@@ -588,6 +588,9 @@ TEXT ·iq4_xsRowAVX2(SB), NOSPLIT, $0-72
 	MOVQ d+40(FP), DX
 	MOVQ s+48(FP), BX
 	MOVQ half+56(FP), BX
+	JMP  constants
+
+begin:
 	ANDQ $-8, AX
 	SHLQ $0x02, AX
 
@@ -605,122 +608,114 @@ group:
 	PREFETCHT0     3136(SI)
 	LEAQ           (CX)(BX*8), DI
 	VBROADCASTI128 8(SI), Y1
-	VPSRLVD        constant12<>+0(SB), Y1, Y1
-	VPAND          constant13<>+0(SB), Y1, Y1
-	VMOVDQU        constant14<>+0(SB), Y2
-	VPSHUFB        Y1, Y2, Y1
-	VPABSB         Y1, Y3
-	VMOVDQU        (DI), Y2
-	VPSIGNB        Y1, Y2, Y2
-	VPMADDUBSW     Y2, Y3, Y2
-	VPMADDWD       constant15<>+0(SB), Y2, Y2
+	VPSRLVD        Y2, Y1, Y1
+	VPAND          Y3, Y1, Y1
+	VPSHUFB        Y1, Y4, Y1
+	VPABSB         Y1, Y7
+	VMOVDQU        (DI), Y6
+	VPSIGNB        Y1, Y6, Y6
+	VPMADDUBSW     Y6, Y7, Y6
+	VPMADDWD       Y5, Y6, Y6
 	VBROADCASTI128 24(SI), Y1
-	VPSRLVD        constant12<>+0(SB), Y1, Y1
-	VPAND          constant13<>+0(SB), Y1, Y1
-	VMOVDQU        constant14<>+0(SB), Y3
-	VPSHUFB        Y1, Y3, Y1
-	VPABSB         Y1, Y4
-	VMOVDQU        32(DI), Y3
-	VPSIGNB        Y1, Y3, Y3
-	VPMADDUBSW     Y3, Y4, Y3
-	VPMADDWD       constant15<>+0(SB), Y3, Y3
-	VPUNPCKLDQ     Y3, Y2, Y1
-	VPUNPCKHDQ     Y3, Y2, Y2
-	VPADDD         Y1, Y2, Y2
+	VPSRLVD        Y2, Y1, Y1
+	VPAND          Y3, Y1, Y1
+	VPSHUFB        Y1, Y4, Y1
+	VPABSB         Y1, Y8
+	VMOVDQU        32(DI), Y7
+	VPSIGNB        Y1, Y7, Y7
+	VPMADDUBSW     Y7, Y8, Y7
+	VPMADDWD       Y5, Y7, Y7
+	VPUNPCKLDQ     Y7, Y6, Y1
+	VPUNPCKHDQ     Y7, Y6, Y6
+	VPADDD         Y1, Y6, Y6
 	VBROADCASTI128 40(SI), Y1
-	VPSRLVD        constant12<>+0(SB), Y1, Y1
-	VPAND          constant13<>+0(SB), Y1, Y1
-	VMOVDQU        constant14<>+0(SB), Y3
-	VPSHUFB        Y1, Y3, Y1
-	VPABSB         Y1, Y4
-	VMOVDQU        64(DI), Y3
-	VPSIGNB        Y1, Y3, Y3
-	VPMADDUBSW     Y3, Y4, Y3
-	VPMADDWD       constant15<>+0(SB), Y3, Y3
+	VPSRLVD        Y2, Y1, Y1
+	VPAND          Y3, Y1, Y1
+	VPSHUFB        Y1, Y4, Y1
+	VPABSB         Y1, Y8
+	VMOVDQU        64(DI), Y7
+	VPSIGNB        Y1, Y7, Y7
+	VPMADDUBSW     Y7, Y8, Y7
+	VPMADDWD       Y5, Y7, Y7
 	VBROADCASTI128 56(SI), Y1
-	VPSRLVD        constant12<>+0(SB), Y1, Y1
-	VPAND          constant13<>+0(SB), Y1, Y1
-	VMOVDQU        constant14<>+0(SB), Y4
+	VPSRLVD        Y2, Y1, Y1
+	VPAND          Y3, Y1, Y1
 	VPSHUFB        Y1, Y4, Y1
-	VPABSB         Y1, Y5
-	VMOVDQU        96(DI), Y4
-	VPSIGNB        Y1, Y4, Y4
-	VPMADDUBSW     Y4, Y5, Y4
-	VPMADDWD       constant15<>+0(SB), Y4, Y4
-	VPUNPCKLDQ     Y4, Y3, Y1
-	VPUNPCKHDQ     Y4, Y3, Y3
-	VPADDD         Y1, Y3, Y3
-	VPUNPCKLQDQ    Y3, Y2, Y1
-	VPUNPCKHQDQ    Y3, Y2, Y2
-	VPADDD         Y1, Y2, Y2
+	VPABSB         Y1, Y9
+	VMOVDQU        96(DI), Y8
+	VPSIGNB        Y1, Y8, Y8
+	VPMADDUBSW     Y8, Y9, Y8
+	VPMADDWD       Y5, Y8, Y8
+	VPUNPCKLDQ     Y8, Y7, Y1
+	VPUNPCKHDQ     Y8, Y7, Y7
+	VPADDD         Y1, Y7, Y7
+	VPUNPCKLQDQ    Y7, Y6, Y1
+	VPUNPCKHQDQ    Y7, Y6, Y6
+	VPADDD         Y1, Y6, Y6
 	VBROADCASTI128 72(SI), Y1
-	VPSRLVD        constant12<>+0(SB), Y1, Y1
-	VPAND          constant13<>+0(SB), Y1, Y1
-	VMOVDQU        constant14<>+0(SB), Y3
-	VPSHUFB        Y1, Y3, Y1
-	VPABSB         Y1, Y4
-	VMOVDQU        128(DI), Y3
-	VPSIGNB        Y1, Y3, Y3
-	VPMADDUBSW     Y3, Y4, Y3
-	VPMADDWD       constant15<>+0(SB), Y3, Y3
+	VPSRLVD        Y2, Y1, Y1
+	VPAND          Y3, Y1, Y1
+	VPSHUFB        Y1, Y4, Y1
+	VPABSB         Y1, Y8
+	VMOVDQU        128(DI), Y7
+	VPSIGNB        Y1, Y7, Y7
+	VPMADDUBSW     Y7, Y8, Y7
+	VPMADDWD       Y5, Y7, Y7
 	VBROADCASTI128 88(SI), Y1
-	VPSRLVD        constant12<>+0(SB), Y1, Y1
-	VPAND          constant13<>+0(SB), Y1, Y1
-	VMOVDQU        constant14<>+0(SB), Y4
+	VPSRLVD        Y2, Y1, Y1
+	VPAND          Y3, Y1, Y1
 	VPSHUFB        Y1, Y4, Y1
-	VPABSB         Y1, Y5
-	VMOVDQU        160(DI), Y4
-	VPSIGNB        Y1, Y4, Y4
-	VPMADDUBSW     Y4, Y5, Y4
-	VPMADDWD       constant15<>+0(SB), Y4, Y4
-	VPUNPCKLDQ     Y4, Y3, Y1
-	VPUNPCKHDQ     Y4, Y3, Y3
-	VPADDD         Y1, Y3, Y3
+	VPABSB         Y1, Y9
+	VMOVDQU        160(DI), Y8
+	VPSIGNB        Y1, Y8, Y8
+	VPMADDUBSW     Y8, Y9, Y8
+	VPMADDWD       Y5, Y8, Y8
+	VPUNPCKLDQ     Y8, Y7, Y1
+	VPUNPCKHDQ     Y8, Y7, Y7
+	VPADDD         Y1, Y7, Y7
 	VBROADCASTI128 104(SI), Y1
-	VPSRLVD        constant12<>+0(SB), Y1, Y1
-	VPAND          constant13<>+0(SB), Y1, Y1
-	VMOVDQU        constant14<>+0(SB), Y4
+	VPSRLVD        Y2, Y1, Y1
+	VPAND          Y3, Y1, Y1
 	VPSHUFB        Y1, Y4, Y1
-	VPABSB         Y1, Y5
-	VMOVDQU        192(DI), Y4
-	VPSIGNB        Y1, Y4, Y4
-	VPMADDUBSW     Y4, Y5, Y4
-	VPMADDWD       constant15<>+0(SB), Y4, Y4
+	VPABSB         Y1, Y9
+	VMOVDQU        192(DI), Y8
+	VPSIGNB        Y1, Y8, Y8
+	VPMADDUBSW     Y8, Y9, Y8
+	VPMADDWD       Y5, Y8, Y8
 	VBROADCASTI128 120(SI), Y1
-	VPSRLVD        constant12<>+0(SB), Y1, Y1
-	VPAND          constant13<>+0(SB), Y1, Y1
-	VMOVDQU        constant14<>+0(SB), Y5
-	VPSHUFB        Y1, Y5, Y1
-	VPABSB         Y1, Y6
-	VMOVDQU        224(DI), Y5
-	VPSIGNB        Y1, Y5, Y5
-	VPMADDUBSW     Y5, Y6, Y5
-	VPMADDWD       constant15<>+0(SB), Y5, Y5
-	VPUNPCKLDQ     Y5, Y4, Y1
-	VPUNPCKHDQ     Y5, Y4, Y4
-	VPADDD         Y1, Y4, Y4
-	VPUNPCKLQDQ    Y4, Y3, Y1
-	VPUNPCKHQDQ    Y4, Y3, Y3
-	VPADDD         Y1, Y3, Y3
-	VPERM2I128     $0x20, Y3, Y2, Y1
-	VPERM2I128     $0x31, Y3, Y2, Y2
-	VPADDD         Y2, Y1, Y1
-	VPBROADCASTD   (SI), Y2
-	VPBROADCASTD   4(SI), Y3
-	VPSRLVD        constant16<>+0(SB), Y3, Y3
-	VPSRLVD        constant17<>+0(SB), Y2, Y2
-	VPAND          constant18<>+0(SB), Y3, Y3
-	VPAND          constant19<>+0(SB), Y2, Y2
-	VPOR           Y3, Y2, Y2
-	VPSUBD         constant20<>+0(SB), Y2, Y2
-	VCVTDQ2PS      Y2, Y2
-	VCVTPH2PS      (SI), X3
-	VBROADCASTSS   X3, Y3
-	VMULPS         Y3, Y2, Y2
-	VMOVDQU        (DX)(BX*1), Y3
+	VPSRLVD        Y2, Y1, Y1
+	VPAND          Y3, Y1, Y1
+	VPSHUFB        Y1, Y4, Y1
+	VPABSB         Y1, Y10
+	VMOVDQU        224(DI), Y9
+	VPSIGNB        Y1, Y9, Y9
+	VPMADDUBSW     Y9, Y10, Y9
+	VPMADDWD       Y5, Y9, Y9
+	VPUNPCKLDQ     Y9, Y8, Y1
+	VPUNPCKHDQ     Y9, Y8, Y8
+	VPADDD         Y1, Y8, Y8
+	VPUNPCKLQDQ    Y8, Y7, Y1
+	VPUNPCKHQDQ    Y8, Y7, Y7
+	VPADDD         Y1, Y7, Y7
+	VPERM2I128     $0x20, Y7, Y6, Y1
+	VPERM2I128     $0x31, Y7, Y6, Y6
+	VPADDD         Y6, Y1, Y1
+	VPBROADCASTD   (SI), Y6
+	VPBROADCASTD   4(SI), Y7
+	VPSRLVD        constant12<>+0(SB), Y7, Y7
+	VPSRLVD        constant13<>+0(SB), Y6, Y6
+	VPAND          constant14<>+0(SB), Y7, Y7
+	VPAND          constant15<>+0(SB), Y6, Y6
+	VPOR           Y7, Y6, Y6
+	VPSUBD         constant16<>+0(SB), Y6, Y6
+	VCVTDQ2PS      Y6, Y6
+	VCVTPH2PS      (SI), X7
+	VBROADCASTSS   X7, Y7
+	VMULPS         Y7, Y6, Y6
+	VMOVDQU        (DX)(BX*1), Y7
 	VCVTDQ2PS      Y1, Y1
-	VMULPS         Y3, Y2, Y2
-	VFMADD231PS    Y2, Y1, Y0
+	VMULPS         Y7, Y6, Y6
+	VFMADD231PS    Y6, Y1, Y0
 	ADDQ           $+136, SI
 	ADDQ           $+32, BX
 	CMPQ           BX, AX
@@ -743,58 +738,65 @@ rest:
 	VZEROUPPER
 	RET
 
-DATA constant12<>+0(SB)/8, $0x0000000000000000
-DATA constant12<>+8(SB)/8, $0x0000000000000000
-DATA constant12<>+16(SB)/8, $0x0000000400000004
-DATA constant12<>+24(SB)/8, $0x0000000400000004
+constants:
+	VMOVDQU constant17<>+0(SB), Y2
+	VMOVDQU constant18<>+0(SB), Y5
+	VMOVDQU constant19<>+0(SB), Y3
+	VMOVDQU constant20<>+0(SB), Y4
+	JMP     begin
+
+DATA constant12<>+0(SB)/8, $0x0000000400000000
+DATA constant12<>+8(SB)/8, $0x0000000c00000008
+DATA constant12<>+16(SB)/8, $0x0000001400000010
+DATA constant12<>+24(SB)/8, $0x0000001c00000018
 GLOBL constant12<>(SB), RODATA|NOPTR, $32
 
-DATA constant13<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant13<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant13<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant13<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant13<>+0(SB)/8, $0x0000000e0000000c
+DATA constant13<>+8(SB)/8, $0x0000001200000010
+DATA constant13<>+16(SB)/8, $0x0000001600000014
+DATA constant13<>+24(SB)/8, $0x0000001a00000018
 GLOBL constant13<>(SB), RODATA|NOPTR, $32
 
-DATA constant14<>+0(SB)/8, $0xf6eaddcfbfad9881
-DATA constant14<>+8(SB)/8, $0x7159453526190d01
-DATA constant14<>+16(SB)/8, $0xf6eaddcfbfad9881
-DATA constant14<>+24(SB)/8, $0x7159453526190d01
+DATA constant14<>+0(SB)/8, $0x0000000f0000000f
+DATA constant14<>+8(SB)/8, $0x0000000f0000000f
+DATA constant14<>+16(SB)/8, $0x0000000f0000000f
+DATA constant14<>+24(SB)/8, $0x0000000f0000000f
 GLOBL constant14<>(SB), RODATA|NOPTR, $32
 
-DATA constant15<>+0(SB)/8, $0x0001000100010001
-DATA constant15<>+8(SB)/8, $0x0001000100010001
-DATA constant15<>+16(SB)/8, $0x0001000100010001
-DATA constant15<>+24(SB)/8, $0x0001000100010001
+DATA constant15<>+0(SB)/8, $0x0000003000000030
+DATA constant15<>+8(SB)/8, $0x0000003000000030
+DATA constant15<>+16(SB)/8, $0x0000003000000030
+DATA constant15<>+24(SB)/8, $0x0000003000000030
 GLOBL constant15<>(SB), RODATA|NOPTR, $32
 
-DATA constant16<>+0(SB)/8, $0x0000000400000000
-DATA constant16<>+8(SB)/8, $0x0000000c00000008
-DATA constant16<>+16(SB)/8, $0x0000001400000010
-DATA constant16<>+24(SB)/8, $0x0000001c00000018
+DATA constant16<>+0(SB)/8, $0x0000002000000020
+DATA constant16<>+8(SB)/8, $0x0000002000000020
+DATA constant16<>+16(SB)/8, $0x0000002000000020
+DATA constant16<>+24(SB)/8, $0x0000002000000020
 GLOBL constant16<>(SB), RODATA|NOPTR, $32
 
-DATA constant17<>+0(SB)/8, $0x0000000e0000000c
-DATA constant17<>+8(SB)/8, $0x0000001200000010
-DATA constant17<>+16(SB)/8, $0x0000001600000014
-DATA constant17<>+24(SB)/8, $0x0000001a00000018
+DATA constant17<>+0(SB)/8, $0x0000000000000000
+DATA constant17<>+8(SB)/8, $0x0000000000000000
+DATA constant17<>+16(SB)/8, $0x0000000400000004
+DATA constant17<>+24(SB)/8, $0x0000000400000004
 GLOBL constant17<>(SB), RODATA|NOPTR, $32
 
-DATA constant18<>+0(SB)/8, $0x0000000f0000000f
-DATA constant18<>+8(SB)/8, $0x0000000f0000000f
-DATA constant18<>+16(SB)/8, $0x0000000f0000000f
-DATA constant18<>+24(SB)/8, $0x0000000f0000000f
+DATA constant18<>+0(SB)/8, $0x0001000100010001
+DATA constant18<>+8(SB)/8, $0x0001000100010001
+DATA constant18<>+16(SB)/8, $0x0001000100010001
+DATA constant18<>+24(SB)/8, $0x0001000100010001
 GLOBL constant18<>(SB), RODATA|NOPTR, $32
 
-DATA constant19<>+0(SB)/8, $0x0000003000000030
-DATA constant19<>+8(SB)/8, $0x0000003000000030
-DATA constant19<>+16(SB)/8, $0x0000003000000030
-DATA constant19<>+24(SB)/8, $0x0000003000000030
+DATA constant19<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant19<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant19<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant19<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
 GLOBL constant19<>(SB), RODATA|NOPTR, $32
 
-DATA constant20<>+0(SB)/8, $0x0000002000000020
-DATA constant20<>+8(SB)/8, $0x0000002000000020
-DATA constant20<>+16(SB)/8, $0x0000002000000020
-DATA constant20<>+24(SB)/8, $0x0000002000000020
+DATA constant20<>+0(SB)/8, $0xf6eaddcfbfad9881
+DATA constant20<>+8(SB)/8, $0x7159453526190d01
+DATA constant20<>+16(SB)/8, $0xf6eaddcfbfad9881
+DATA constant20<>+24(SB)/8, $0x7159453526190d01
 GLOBL constant20<>(SB), RODATA|NOPTR, $32
 
 // func iq4_xsPackAVX2(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
@@ -832,49 +834,49 @@ tile:
 	VPUNPCKLQDQ    Y2, Y0, Y4
 	VPUNPCKHQDQ    Y2, Y0, Y0
 	VPSRLD         $0x04, Y3, Y2
-	VPAND          constant13<>+0(SB), Y3, Y3
-	VPAND          constant13<>+0(SB), Y2, Y2
-	VMOVDQU        constant14<>+0(SB), Y5
+	VPAND          constant19<>+0(SB), Y3, Y3
+	VPAND          constant19<>+0(SB), Y2, Y2
+	VMOVDQU        constant20<>+0(SB), Y5
 	VPSHUFB        Y3, Y5, Y3
 	VMOVDQU        Y3, (AX)(R9*8)
-	VMOVDQU        constant14<>+0(SB), Y3
+	VMOVDQU        constant20<>+0(SB), Y3
 	VPSHUFB        Y2, Y3, Y2
 	VMOVDQU        Y2, 256(AX)(R9*8)
 	VPSRLD         $0x04, Y1, Y2
-	VPAND          constant13<>+0(SB), Y1, Y1
-	VPAND          constant13<>+0(SB), Y2, Y2
-	VMOVDQU        constant14<>+0(SB), Y3
+	VPAND          constant19<>+0(SB), Y1, Y1
+	VPAND          constant19<>+0(SB), Y2, Y2
+	VMOVDQU        constant20<>+0(SB), Y3
 	VPSHUFB        Y1, Y3, Y1
 	VMOVDQU        Y1, 64(AX)(R9*8)
-	VMOVDQU        constant14<>+0(SB), Y1
+	VMOVDQU        constant20<>+0(SB), Y1
 	VPSHUFB        Y2, Y1, Y1
 	VMOVDQU        Y1, 320(AX)(R9*8)
 	VPSRLD         $0x04, Y4, Y1
-	VPAND          constant13<>+0(SB), Y4, Y2
-	VPAND          constant13<>+0(SB), Y1, Y1
-	VMOVDQU        constant14<>+0(SB), Y3
+	VPAND          constant19<>+0(SB), Y4, Y2
+	VPAND          constant19<>+0(SB), Y1, Y1
+	VMOVDQU        constant20<>+0(SB), Y3
 	VPSHUFB        Y2, Y3, Y2
 	VMOVDQU        Y2, 128(AX)(R9*8)
-	VMOVDQU        constant14<>+0(SB), Y2
+	VMOVDQU        constant20<>+0(SB), Y2
 	VPSHUFB        Y1, Y2, Y1
 	VMOVDQU        Y1, 384(AX)(R9*8)
 	VPSRLD         $0x04, Y0, Y1
-	VPAND          constant13<>+0(SB), Y0, Y0
-	VPAND          constant13<>+0(SB), Y1, Y1
-	VMOVDQU        constant14<>+0(SB), Y2
+	VPAND          constant19<>+0(SB), Y0, Y0
+	VPAND          constant19<>+0(SB), Y1, Y1
+	VMOVDQU        constant20<>+0(SB), Y2
 	VPSHUFB        Y0, Y2, Y0
 	VMOVDQU        Y0, 192(AX)(R9*8)
-	VMOVDQU        constant14<>+0(SB), Y0
+	VMOVDQU        constant20<>+0(SB), Y0
 	VPSHUFB        Y1, Y0, Y0
 	VMOVDQU        Y0, 448(AX)(R9*8)
 	VPBROADCASTD   (R10), Y0
 	VPBROADCASTD   4(R10), Y1
-	VPSRLVD        constant16<>+0(SB), Y1, Y1
-	VPSRLVD        constant17<>+0(SB), Y0, Y0
-	VPAND          constant18<>+0(SB), Y1, Y1
-	VPAND          constant19<>+0(SB), Y0, Y0
+	VPSRLVD        constant12<>+0(SB), Y1, Y1
+	VPSRLVD        constant13<>+0(SB), Y0, Y0
+	VPAND          constant14<>+0(SB), Y1, Y1
+	VPAND          constant15<>+0(SB), Y0, Y0
 	VPOR           Y1, Y0, Y0
-	VPSUBD         constant20<>+0(SB), Y0, Y0
+	VPSUBD         constant16<>+0(SB), Y0, Y0
 	VCVTDQ2PS      Y0, Y0
 	VCVTPH2PS      (R10), X1
 	VBROADCASTSS   X1, Y1
@@ -898,49 +900,49 @@ tile:
 	VPUNPCKLQDQ    Y2, Y0, Y4
 	VPUNPCKHQDQ    Y2, Y0, Y0
 	VPSRLD         $0x04, Y3, Y2
-	VPAND          constant13<>+0(SB), Y3, Y3
-	VPAND          constant13<>+0(SB), Y2, Y2
-	VMOVDQU        constant14<>+0(SB), Y5
+	VPAND          constant19<>+0(SB), Y3, Y3
+	VPAND          constant19<>+0(SB), Y2, Y2
+	VMOVDQU        constant20<>+0(SB), Y5
 	VPSHUFB        Y3, Y5, Y3
 	VMOVDQU        Y3, 32(AX)(R9*8)
-	VMOVDQU        constant14<>+0(SB), Y3
+	VMOVDQU        constant20<>+0(SB), Y3
 	VPSHUFB        Y2, Y3, Y2
 	VMOVDQU        Y2, 288(AX)(R9*8)
 	VPSRLD         $0x04, Y1, Y2
-	VPAND          constant13<>+0(SB), Y1, Y1
-	VPAND          constant13<>+0(SB), Y2, Y2
-	VMOVDQU        constant14<>+0(SB), Y3
+	VPAND          constant19<>+0(SB), Y1, Y1
+	VPAND          constant19<>+0(SB), Y2, Y2
+	VMOVDQU        constant20<>+0(SB), Y3
 	VPSHUFB        Y1, Y3, Y1
 	VMOVDQU        Y1, 96(AX)(R9*8)
-	VMOVDQU        constant14<>+0(SB), Y1
+	VMOVDQU        constant20<>+0(SB), Y1
 	VPSHUFB        Y2, Y1, Y1
 	VMOVDQU        Y1, 352(AX)(R9*8)
 	VPSRLD         $0x04, Y4, Y1
-	VPAND          constant13<>+0(SB), Y4, Y2
-	VPAND          constant13<>+0(SB), Y1, Y1
-	VMOVDQU        constant14<>+0(SB), Y3
+	VPAND          constant19<>+0(SB), Y4, Y2
+	VPAND          constant19<>+0(SB), Y1, Y1
+	VMOVDQU        constant20<>+0(SB), Y3
 	VPSHUFB        Y2, Y3, Y2
 	VMOVDQU        Y2, 160(AX)(R9*8)
-	VMOVDQU        constant14<>+0(SB), Y2
+	VMOVDQU        constant20<>+0(SB), Y2
 	VPSHUFB        Y1, Y2, Y1
 	VMOVDQU        Y1, 416(AX)(R9*8)
 	VPSRLD         $0x04, Y0, Y1
-	VPAND          constant13<>+0(SB), Y0, Y0
-	VPAND          constant13<>+0(SB), Y1, Y1
-	VMOVDQU        constant14<>+0(SB), Y2
+	VPAND          constant19<>+0(SB), Y0, Y0
+	VPAND          constant19<>+0(SB), Y1, Y1
+	VMOVDQU        constant20<>+0(SB), Y2
 	VPSHUFB        Y0, Y2, Y0
 	VMOVDQU        Y0, 224(AX)(R9*8)
-	VMOVDQU        constant14<>+0(SB), Y0
+	VMOVDQU        constant20<>+0(SB), Y0
 	VPSHUFB        Y1, Y0, Y0
 	VMOVDQU        Y0, 480(AX)(R9*8)
 	VPBROADCASTD   (R10), Y0
 	VPBROADCASTD   4(R10), Y1
-	VPSRLVD        constant16<>+0(SB), Y1, Y1
-	VPSRLVD        constant17<>+0(SB), Y0, Y0
-	VPAND          constant18<>+0(SB), Y1, Y1
-	VPAND          constant19<>+0(SB), Y0, Y0
+	VPSRLVD        constant12<>+0(SB), Y1, Y1
+	VPSRLVD        constant13<>+0(SB), Y0, Y0
+	VPAND          constant14<>+0(SB), Y1, Y1
+	VPAND          constant15<>+0(SB), Y0, Y0
 	VPOR           Y1, Y0, Y0
-	VPSUBD         constant20<>+0(SB), Y0, Y0
+	VPSUBD         constant16<>+0(SB), Y0, Y0
 	VCVTDQ2PS      Y0, Y0
 	VCVTPH2PS      (R10), X1
 	VBROADCASTSS   X1, Y1

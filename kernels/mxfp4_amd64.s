@@ -555,11 +555,14 @@ constants:
 // func mxfp4RowAVX2(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 // Requires: AVX, AVX2, FMA3, MMX+
 TEXT ·mxfp4RowAVX2(SB), NOSPLIT, $168-72
-	MOVQ    blocks+64(FP), AX
-	MOVQ    q+32(FP), CX
-	MOVQ    d+40(FP), DX
-	MOVQ    s+48(FP), BX
-	MOVQ    half+56(FP), SI
+	MOVQ blocks+64(FP), AX
+	MOVQ q+32(FP), CX
+	MOVQ d+40(FP), DX
+	MOVQ s+48(FP), BX
+	MOVQ half+56(FP), SI
+	JMP  constants
+
+begin:
 	MOVQ    w+8(FP), SI
 	MOVQ    stride+16(FP), DI
 	IMULQ   n+24(FP), DI
@@ -595,97 +598,89 @@ group:
 	PREFETCHT1     8256(DI)
 	PREFETCHT0     3136(DI)
 	LEAQ           (CX)(SI*8), R9
-	VBROADCASTI128 1(DI), Y2
-	VPSRLVD        constant14<>+0(SB), Y2, Y2
-	VPAND          constant15<>+0(SB), Y2, Y2
-	VMOVDQU        constant16<>+0(SB), Y3
-	VPSHUFB        Y2, Y3, Y2
-	VPMADDUBSW     (R9), Y2, Y2
-	VBROADCASTI128 18(DI), Y3
-	VPSRLVD        constant14<>+0(SB), Y3, Y3
-	VPAND          constant15<>+0(SB), Y3, Y3
-	VMOVDQU        constant16<>+0(SB), Y4
-	VPSHUFB        Y3, Y4, Y3
-	VPMADDUBSW     32(R9), Y3, Y3
-	VPUNPCKLDQ     Y3, Y2, Y4
-	VPUNPCKHDQ     Y3, Y2, Y2
-	VPADDW         Y4, Y2, Y2
-	VBROADCASTI128 35(DI), Y3
-	VPSRLVD        constant14<>+0(SB), Y3, Y3
-	VPAND          constant15<>+0(SB), Y3, Y3
-	VMOVDQU        constant16<>+0(SB), Y4
-	VPSHUFB        Y3, Y4, Y3
-	VPMADDUBSW     64(R9), Y3, Y3
-	VBROADCASTI128 52(DI), Y4
-	VPSRLVD        constant14<>+0(SB), Y4, Y4
-	VPAND          constant15<>+0(SB), Y4, Y4
-	VMOVDQU        constant16<>+0(SB), Y5
-	VPSHUFB        Y4, Y5, Y4
-	VPMADDUBSW     96(R9), Y4, Y4
-	VPUNPCKLDQ     Y4, Y3, Y5
-	VPUNPCKHDQ     Y4, Y3, Y3
-	VPADDW         Y5, Y3, Y3
-	VPUNPCKLQDQ    Y3, Y2, Y4
-	VPUNPCKHQDQ    Y3, Y2, Y2
-	VPADDW         Y4, Y2, Y2
-	VBROADCASTI128 69(DI), Y3
-	VPSRLVD        constant14<>+0(SB), Y3, Y3
-	VPAND          constant15<>+0(SB), Y3, Y3
-	VMOVDQU        constant16<>+0(SB), Y4
-	VPSHUFB        Y3, Y4, Y3
-	VPMADDUBSW     128(R9), Y3, Y3
-	VBROADCASTI128 86(DI), Y4
-	VPSRLVD        constant14<>+0(SB), Y4, Y4
-	VPAND          constant15<>+0(SB), Y4, Y4
-	VMOVDQU        constant16<>+0(SB), Y5
-	VPSHUFB        Y4, Y5, Y4
-	VPMADDUBSW     160(R9), Y4, Y4
-	VPUNPCKLDQ     Y4, Y3, Y5
-	VPUNPCKHDQ     Y4, Y3, Y3
-	VPADDW         Y5, Y3, Y3
-	VBROADCASTI128 103(DI), Y4
-	VPSRLVD        constant14<>+0(SB), Y4, Y4
-	VPAND          constant15<>+0(SB), Y4, Y4
-	VMOVDQU        constant16<>+0(SB), Y5
-	VPSHUFB        Y4, Y5, Y4
-	VPMADDUBSW     192(R9), Y4, Y4
-	VBROADCASTI128 120(DI), Y5
-	VPSRLVD        constant14<>+0(SB), Y5, Y5
-	VPAND          constant15<>+0(SB), Y5, Y5
-	VMOVDQU        constant16<>+0(SB), Y6
-	VPSHUFB        Y5, Y6, Y5
-	VPMADDUBSW     224(R9), Y5, Y5
-	VPUNPCKLDQ     Y5, Y4, Y6
-	VPUNPCKHDQ     Y5, Y4, Y4
-	VPADDW         Y6, Y4, Y4
-	VPUNPCKLQDQ    Y4, Y3, Y5
-	VPUNPCKHQDQ    Y4, Y3, Y3
-	VPADDW         Y5, Y3, Y3
-	VPMADDWD       constant17<>+0(SB), Y2, Y2
-	VPMADDWD       constant17<>+0(SB), Y3, Y3
-	VPERM2I128     $0x20, Y3, Y2, Y4
-	VPERM2I128     $0x31, Y3, Y2, Y2
-	VPADDD         Y2, Y4, Y4
-	VMOVDQU        (BX)(SI*1), Y2
-	VPSLLD         $0x04, Y2, Y2
-	VPSUBD         Y2, Y4, Y4
-	VPXOR          Y2, Y2, Y2
-	VPINSRB        $0x00, (DI), X2, X2
-	VPINSRB        $0x01, 17(DI), X2, X2
-	VPINSRB        $0x02, 34(DI), X2, X2
-	VPINSRB        $0x03, 51(DI), X2, X2
-	VPINSRB        $0x04, 68(DI), X2, X2
-	VPINSRB        $0x05, 85(DI), X2, X2
-	VPINSRB        $0x06, 102(DI), X2, X2
-	VPINSRB        $0x07, 119(DI), X2, X2
-	VPMOVZXBD      X2, Y2
-	VPSLLD         $0x17, Y2, Y2
-	VPMAXUD        constant18<>+0(SB), Y2, Y2
-	VMULPS         constant19<>+0(SB), Y2, Y2
-	VMOVDQU        (DX)(SI*1), Y3
-	VCVTDQ2PS      Y4, Y4
-	VMULPS         Y3, Y2, Y2
-	VFMADD231PS    Y2, Y4, Y1
+	VBROADCASTI128 1(DI), Y6
+	VPSRLVD        Y2, Y6, Y6
+	VPAND          Y3, Y6, Y6
+	VPSHUFB        Y6, Y4, Y6
+	VPMADDUBSW     (R9), Y6, Y6
+	VBROADCASTI128 18(DI), Y7
+	VPSRLVD        Y2, Y7, Y7
+	VPAND          Y3, Y7, Y7
+	VPSHUFB        Y7, Y4, Y7
+	VPMADDUBSW     32(R9), Y7, Y7
+	VPUNPCKLDQ     Y7, Y6, Y8
+	VPUNPCKHDQ     Y7, Y6, Y6
+	VPADDW         Y8, Y6, Y6
+	VBROADCASTI128 35(DI), Y7
+	VPSRLVD        Y2, Y7, Y7
+	VPAND          Y3, Y7, Y7
+	VPSHUFB        Y7, Y4, Y7
+	VPMADDUBSW     64(R9), Y7, Y7
+	VBROADCASTI128 52(DI), Y8
+	VPSRLVD        Y2, Y8, Y8
+	VPAND          Y3, Y8, Y8
+	VPSHUFB        Y8, Y4, Y8
+	VPMADDUBSW     96(R9), Y8, Y8
+	VPUNPCKLDQ     Y8, Y7, Y9
+	VPUNPCKHDQ     Y8, Y7, Y7
+	VPADDW         Y9, Y7, Y7
+	VPUNPCKLQDQ    Y7, Y6, Y8
+	VPUNPCKHQDQ    Y7, Y6, Y6
+	VPADDW         Y8, Y6, Y6
+	VBROADCASTI128 69(DI), Y7
+	VPSRLVD        Y2, Y7, Y7
+	VPAND          Y3, Y7, Y7
+	VPSHUFB        Y7, Y4, Y7
+	VPMADDUBSW     128(R9), Y7, Y7
+	VBROADCASTI128 86(DI), Y8
+	VPSRLVD        Y2, Y8, Y8
+	VPAND          Y3, Y8, Y8
+	VPSHUFB        Y8, Y4, Y8
+	VPMADDUBSW     160(R9), Y8, Y8
+	VPUNPCKLDQ     Y8, Y7, Y9
+	VPUNPCKHDQ     Y8, Y7, Y7
+	VPADDW         Y9, Y7, Y7
+	VBROADCASTI128 103(DI), Y8
+	VPSRLVD        Y2, Y8, Y8
+	VPAND          Y3, Y8, Y8
+	VPSHUFB        Y8, Y4, Y8
+	VPMADDUBSW     192(R9), Y8, Y8
+	VBROADCASTI128 120(DI), Y9
+	VPSRLVD        Y2, Y9, Y9
+	VPAND          Y3, Y9, Y9
+	VPSHUFB        Y9, Y4, Y9
+	VPMADDUBSW     224(R9), Y9, Y9
+	VPUNPCKLDQ     Y9, Y8, Y10
+	VPUNPCKHDQ     Y9, Y8, Y8
+	VPADDW         Y10, Y8, Y8
+	VPUNPCKLQDQ    Y8, Y7, Y9
+	VPUNPCKHQDQ    Y8, Y7, Y7
+	VPADDW         Y9, Y7, Y7
+	VPMADDWD       Y5, Y6, Y6
+	VPMADDWD       Y5, Y7, Y7
+	VPERM2I128     $0x20, Y7, Y6, Y8
+	VPERM2I128     $0x31, Y7, Y6, Y6
+	VPADDD         Y6, Y8, Y8
+	VMOVDQU        (BX)(SI*1), Y6
+	VPSLLD         $0x04, Y6, Y6
+	VPSUBD         Y6, Y8, Y8
+	VPXOR          Y6, Y6, Y6
+	VPINSRB        $0x00, (DI), X6, X6
+	VPINSRB        $0x01, 17(DI), X6, X6
+	VPINSRB        $0x02, 34(DI), X6, X6
+	VPINSRB        $0x03, 51(DI), X6, X6
+	VPINSRB        $0x04, 68(DI), X6, X6
+	VPINSRB        $0x05, 85(DI), X6, X6
+	VPINSRB        $0x06, 102(DI), X6, X6
+	VPINSRB        $0x07, 119(DI), X6, X6
+	VPMOVZXBD      X6, Y6
+	VPSLLD         $0x17, Y6, Y6
+	VPMAXUD        constant15<>+0(SB), Y6, Y6
+	VMULPS         constant16<>+0(SB), Y6, Y6
+	VMOVDQU        (DX)(SI*1), Y7
+	VCVTDQ2PS      Y8, Y8
+	VMULPS         Y7, Y6, Y6
+	VFMADD231PS    Y6, Y8, Y1
 	ADDQ           $+136, DI
 	ADDQ           $+32, SI
 	CMPQ           SI, AX
@@ -704,8 +699,8 @@ copy:
 	MOVB    R11, (R10)
 	ADDQ    $+1, DI
 	ADDQ    $+1, R10
-	VMOVDQU (DI), X2
-	VMOVDQU X2, (R10)
+	VMOVDQU (DI), X6
+	VMOVDQU X6, (R10)
 	ADDQ    $+16, DI
 	ADDQ    $+16, R10
 	SUBQ    $+1, R9
@@ -714,107 +709,99 @@ copy:
 
 inPlace:
 	LEAQ           (CX)(SI*8), R9
-	VBROADCASTI128 1(DI), Y2
-	VPSRLVD        constant14<>+0(SB), Y2, Y2
-	VPAND          constant15<>+0(SB), Y2, Y2
-	VMOVDQU        constant16<>+0(SB), Y3
-	VPSHUFB        Y2, Y3, Y2
-	VPMADDUBSW     (R9), Y2, Y2
-	VBROADCASTI128 18(DI), Y3
-	VPSRLVD        constant14<>+0(SB), Y3, Y3
-	VPAND          constant15<>+0(SB), Y3, Y3
-	VMOVDQU        constant16<>+0(SB), Y4
-	VPSHUFB        Y3, Y4, Y3
-	VPMADDUBSW     32(R9), Y3, Y3
-	VPUNPCKLDQ     Y3, Y2, Y4
-	VPUNPCKHDQ     Y3, Y2, Y2
-	VPADDW         Y4, Y2, Y2
-	VBROADCASTI128 35(DI), Y3
-	VPSRLVD        constant14<>+0(SB), Y3, Y3
-	VPAND          constant15<>+0(SB), Y3, Y3
-	VMOVDQU        constant16<>+0(SB), Y4
-	VPSHUFB        Y3, Y4, Y3
-	VPMADDUBSW     64(R9), Y3, Y3
-	VBROADCASTI128 52(DI), Y4
-	VPSRLVD        constant14<>+0(SB), Y4, Y4
-	VPAND          constant15<>+0(SB), Y4, Y4
-	VMOVDQU        constant16<>+0(SB), Y5
-	VPSHUFB        Y4, Y5, Y4
-	VPMADDUBSW     96(R9), Y4, Y4
-	VPUNPCKLDQ     Y4, Y3, Y5
-	VPUNPCKHDQ     Y4, Y3, Y3
-	VPADDW         Y5, Y3, Y3
-	VPUNPCKLQDQ    Y3, Y2, Y4
-	VPUNPCKHQDQ    Y3, Y2, Y2
-	VPADDW         Y4, Y2, Y2
-	VBROADCASTI128 69(DI), Y3
-	VPSRLVD        constant14<>+0(SB), Y3, Y3
-	VPAND          constant15<>+0(SB), Y3, Y3
-	VMOVDQU        constant16<>+0(SB), Y4
-	VPSHUFB        Y3, Y4, Y3
-	VPMADDUBSW     128(R9), Y3, Y3
-	VBROADCASTI128 86(DI), Y4
-	VPSRLVD        constant14<>+0(SB), Y4, Y4
-	VPAND          constant15<>+0(SB), Y4, Y4
-	VMOVDQU        constant16<>+0(SB), Y5
-	VPSHUFB        Y4, Y5, Y4
-	VPMADDUBSW     160(R9), Y4, Y4
-	VPUNPCKLDQ     Y4, Y3, Y5
-	VPUNPCKHDQ     Y4, Y3, Y3
-	VPADDW         Y5, Y3, Y3
-	VBROADCASTI128 103(DI), Y4
-	VPSRLVD        constant14<>+0(SB), Y4, Y4
-	VPAND          constant15<>+0(SB), Y4, Y4
-	VMOVDQU        constant16<>+0(SB), Y5
-	VPSHUFB        Y4, Y5, Y4
-	VPMADDUBSW     192(R9), Y4, Y4
-	VBROADCASTI128 120(DI), Y5
-	VPSRLVD        constant14<>+0(SB), Y5, Y5
-	VPAND          constant15<>+0(SB), Y5, Y5
-	VMOVDQU        constant16<>+0(SB), Y6
-	VPSHUFB        Y5, Y6, Y5
-	VPMADDUBSW     224(R9), Y5, Y5
-	VPUNPCKLDQ     Y5, Y4, Y6
-	VPUNPCKHDQ     Y5, Y4, Y4
-	VPADDW         Y6, Y4, Y4
-	VPUNPCKLQDQ    Y4, Y3, Y5
-	VPUNPCKHQDQ    Y4, Y3, Y3
-	VPADDW         Y5, Y3, Y3
-	VPMADDWD       constant17<>+0(SB), Y2, Y2
-	VPMADDWD       constant17<>+0(SB), Y3, Y3
-	VPERM2I128     $0x20, Y3, Y2, Y4
-	VPERM2I128     $0x31, Y3, Y2, Y2
-	VPADDD         Y2, Y4, Y4
-	VMOVDQU        (BX)(SI*1), Y2
-	VPSLLD         $0x04, Y2, Y2
-	VPSUBD         Y2, Y4, Y4
-	VPXOR          Y2, Y2, Y2
-	VPINSRB        $0x00, (DI), X2, X2
-	VPINSRB        $0x01, 17(DI), X2, X2
-	VPINSRB        $0x02, 34(DI), X2, X2
-	VPINSRB        $0x03, 51(DI), X2, X2
-	VPINSRB        $0x04, 68(DI), X2, X2
-	VPINSRB        $0x05, 85(DI), X2, X2
-	VPINSRB        $0x06, 102(DI), X2, X2
-	VPINSRB        $0x07, 119(DI), X2, X2
-	VPMOVZXBD      X2, Y2
-	VPSLLD         $0x17, Y2, Y2
-	VPMAXUD        constant18<>+0(SB), Y2, Y2
-	VMULPS         constant19<>+0(SB), Y2, Y2
-	VPAND          Y0, Y2, Y2
-	VMOVDQU        (DX)(SI*1), Y3
-	VCVTDQ2PS      Y4, Y4
-	VMULPS         Y3, Y2, Y2
-	VFMADD231PS    Y2, Y4, Y1
+	VBROADCASTI128 1(DI), Y6
+	VPSRLVD        Y2, Y6, Y6
+	VPAND          Y3, Y6, Y6
+	VPSHUFB        Y6, Y4, Y6
+	VPMADDUBSW     (R9), Y6, Y6
+	VBROADCASTI128 18(DI), Y7
+	VPSRLVD        Y2, Y7, Y7
+	VPAND          Y3, Y7, Y7
+	VPSHUFB        Y7, Y4, Y7
+	VPMADDUBSW     32(R9), Y7, Y7
+	VPUNPCKLDQ     Y7, Y6, Y8
+	VPUNPCKHDQ     Y7, Y6, Y6
+	VPADDW         Y8, Y6, Y6
+	VBROADCASTI128 35(DI), Y7
+	VPSRLVD        Y2, Y7, Y7
+	VPAND          Y3, Y7, Y7
+	VPSHUFB        Y7, Y4, Y7
+	VPMADDUBSW     64(R9), Y7, Y7
+	VBROADCASTI128 52(DI), Y8
+	VPSRLVD        Y2, Y8, Y8
+	VPAND          Y3, Y8, Y8
+	VPSHUFB        Y8, Y4, Y8
+	VPMADDUBSW     96(R9), Y8, Y8
+	VPUNPCKLDQ     Y8, Y7, Y9
+	VPUNPCKHDQ     Y8, Y7, Y7
+	VPADDW         Y9, Y7, Y7
+	VPUNPCKLQDQ    Y7, Y6, Y8
+	VPUNPCKHQDQ    Y7, Y6, Y6
+	VPADDW         Y8, Y6, Y6
+	VBROADCASTI128 69(DI), Y7
+	VPSRLVD        Y2, Y7, Y7
+	VPAND          Y3, Y7, Y7
+	VPSHUFB        Y7, Y4, Y7
+	VPMADDUBSW     128(R9), Y7, Y7
+	VBROADCASTI128 86(DI), Y8
+	VPSRLVD        Y2, Y8, Y8
+	VPAND          Y3, Y8, Y8
+	VPSHUFB        Y8, Y4, Y8
+	VPMADDUBSW     160(R9), Y8, Y8
+	VPUNPCKLDQ     Y8, Y7, Y9
+	VPUNPCKHDQ     Y8, Y7, Y7
+	VPADDW         Y9, Y7, Y7
+	VBROADCASTI128 103(DI), Y8
+	VPSRLVD        Y2, Y8, Y8
+	VPAND          Y3, Y8, Y8
+	VPSHUFB        Y8, Y4, Y8
+	VPMADDUBSW     192(R9), Y8, Y8
+	VBROADCASTI128 120(DI), Y9
+	VPSRLVD        Y2, Y9, Y9
+	VPAND          Y3, Y9, Y9
+	VPSHUFB        Y9, Y4, Y9
+	VPMADDUBSW     224(R9), Y9, Y9
+	VPUNPCKLDQ     Y9, Y8, Y10
+	VPUNPCKHDQ     Y9, Y8, Y8
+	VPADDW         Y10, Y8, Y8
+	VPUNPCKLQDQ    Y8, Y7, Y9
+	VPUNPCKHQDQ    Y8, Y7, Y7
+	VPADDW         Y9, Y7, Y7
+	VPMADDWD       Y5, Y6, Y6
+	VPMADDWD       Y5, Y7, Y7
+	VPERM2I128     $0x20, Y7, Y6, Y8
+	VPERM2I128     $0x31, Y7, Y6, Y6
+	VPADDD         Y6, Y8, Y8
+	VMOVDQU        (BX)(SI*1), Y6
+	VPSLLD         $0x04, Y6, Y6
+	VPSUBD         Y6, Y8, Y8
+	VPXOR          Y6, Y6, Y6
+	VPINSRB        $0x00, (DI), X6, X6
+	VPINSRB        $0x01, 17(DI), X6, X6
+	VPINSRB        $0x02, 34(DI), X6, X6
+	VPINSRB        $0x03, 51(DI), X6, X6
+	VPINSRB        $0x04, 68(DI), X6, X6
+	VPINSRB        $0x05, 85(DI), X6, X6
+	VPINSRB        $0x06, 102(DI), X6, X6
+	VPINSRB        $0x07, 119(DI), X6, X6
+	VPMOVZXBD      X6, Y6
+	VPSLLD         $0x17, Y6, Y6
+	VPMAXUD        constant15<>+0(SB), Y6, Y6
+	VMULPS         constant16<>+0(SB), Y6, Y6
+	VPAND          Y0, Y6, Y6
+	VMOVDQU        (DX)(SI*1), Y7
+	VCVTDQ2PS      Y8, Y8
+	VMULPS         Y7, Y6, Y6
+	VFMADD231PS    Y6, Y8, Y1
 
 done:
 	MOVQ         dst+0(FP), SI
-	VPERMILPS    $0x4e, Y1, Y2
-	VADDPS       Y1, Y2, Y2
-	VPERMILPS    $0xb1, Y2, Y1
-	VADDPS       Y1, Y2, Y2
-	VEXTRACTI128 $0x01, Y2, X1
-	VADDPS       X2, X1, X1
+	VPERMILPS    $0x4e, Y1, Y6
+	VADDPS       Y1, Y6, Y6
+	VPERMILPS    $0xb1, Y6, Y1
+	VADDPS       Y1, Y6, Y6
+	VEXTRACTI128 $0x01, Y6, X1
+	VADDPS       X6, X1, X1
 	VMOVSS       X1, (SI)
 	ADDQ         $0x04, dst+0(FP)
 	MOVQ         stride+16(FP), SI
@@ -823,6 +810,13 @@ done:
 	JG           row
 	VZEROUPPER
 	RET
+
+constants:
+	VMOVDQU constant17<>+0(SB), Y2
+	VMOVDQU constant14<>+0(SB), Y5
+	VMOVDQU constant18<>+0(SB), Y3
+	VMOVDQU constant19<>+0(SB), Y4
+	JMP     begin
 
 DATA constant13<>+0(SB)/8, $0xffffffffffffffff
 DATA constant13<>+8(SB)/8, $0xffffffffffffffff
@@ -834,40 +828,40 @@ DATA constant13<>+48(SB)/8, $0x0000000000000000
 DATA constant13<>+56(SB)/8, $0x0000000000000000
 GLOBL constant13<>(SB), RODATA|NOPTR, $64
 
-DATA constant14<>+0(SB)/8, $0x0000000000000000
-DATA constant14<>+8(SB)/8, $0x0000000000000000
-DATA constant14<>+16(SB)/8, $0x0000000400000004
-DATA constant14<>+24(SB)/8, $0x0000000400000004
+DATA constant14<>+0(SB)/8, $0x0001000100010001
+DATA constant14<>+8(SB)/8, $0x0001000100010001
+DATA constant14<>+16(SB)/8, $0x0001000100010001
+DATA constant14<>+24(SB)/8, $0x0001000100010001
 GLOBL constant14<>(SB), RODATA|NOPTR, $32
 
-DATA constant15<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant15<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant15<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant15<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant15<>+0(SB)/8, $0x0040000000400000
+DATA constant15<>+8(SB)/8, $0x0040000000400000
+DATA constant15<>+16(SB)/8, $0x0040000000400000
+DATA constant15<>+24(SB)/8, $0x0040000000400000
 GLOBL constant15<>(SB), RODATA|NOPTR, $32
 
-DATA constant16<>+0(SB)/8, $0x1c18161413121110
-DATA constant16<>+8(SB)/8, $0x04080a0c0d0e0f10
-DATA constant16<>+16(SB)/8, $0x1c18161413121110
-DATA constant16<>+24(SB)/8, $0x04080a0c0d0e0f10
+DATA constant16<>+0(SB)/8, $0x3f0000003f000000
+DATA constant16<>+8(SB)/8, $0x3f0000003f000000
+DATA constant16<>+16(SB)/8, $0x3f0000003f000000
+DATA constant16<>+24(SB)/8, $0x3f0000003f000000
 GLOBL constant16<>(SB), RODATA|NOPTR, $32
 
-DATA constant17<>+0(SB)/8, $0x0001000100010001
-DATA constant17<>+8(SB)/8, $0x0001000100010001
-DATA constant17<>+16(SB)/8, $0x0001000100010001
-DATA constant17<>+24(SB)/8, $0x0001000100010001
+DATA constant17<>+0(SB)/8, $0x0000000000000000
+DATA constant17<>+8(SB)/8, $0x0000000000000000
+DATA constant17<>+16(SB)/8, $0x0000000400000004
+DATA constant17<>+24(SB)/8, $0x0000000400000004
 GLOBL constant17<>(SB), RODATA|NOPTR, $32
 
-DATA constant18<>+0(SB)/8, $0x0040000000400000
-DATA constant18<>+8(SB)/8, $0x0040000000400000
-DATA constant18<>+16(SB)/8, $0x0040000000400000
-DATA constant18<>+24(SB)/8, $0x0040000000400000
+DATA constant18<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant18<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant18<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant18<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
 GLOBL constant18<>(SB), RODATA|NOPTR, $32
 
-DATA constant19<>+0(SB)/8, $0x3f0000003f000000
-DATA constant19<>+8(SB)/8, $0x3f0000003f000000
-DATA constant19<>+16(SB)/8, $0x3f0000003f000000
-DATA constant19<>+24(SB)/8, $0x3f0000003f000000
+DATA constant19<>+0(SB)/8, $0x1c18161413121110
+DATA constant19<>+8(SB)/8, $0x04080a0c0d0e0f10
+DATA constant19<>+16(SB)/8, $0x1c18161413121110
+DATA constant19<>+24(SB)/8, $0x04080a0c0d0e0f10
 GLOBL constant19<>(SB), RODATA|NOPTR, $32
 
 // func mxfp4PackAVX2(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
@@ -905,39 +899,39 @@ tile:
 	VPUNPCKLQDQ    Y2, Y0, Y4
 	VPUNPCKHQDQ    Y2, Y0, Y0
 	VPSRLD         $0x04, Y3, Y2
-	VPAND          constant15<>+0(SB), Y3, Y3
-	VPAND          constant15<>+0(SB), Y2, Y2
-	VMOVDQU        constant16<>+0(SB), Y5
+	VPAND          constant18<>+0(SB), Y3, Y3
+	VPAND          constant18<>+0(SB), Y2, Y2
+	VMOVDQU        constant19<>+0(SB), Y5
 	VPSHUFB        Y3, Y5, Y3
 	VMOVDQU        Y3, (AX)(R9*8)
-	VMOVDQU        constant16<>+0(SB), Y3
+	VMOVDQU        constant19<>+0(SB), Y3
 	VPSHUFB        Y2, Y3, Y2
 	VMOVDQU        Y2, 256(AX)(R9*8)
 	VPSRLD         $0x04, Y1, Y2
-	VPAND          constant15<>+0(SB), Y1, Y1
-	VPAND          constant15<>+0(SB), Y2, Y2
-	VMOVDQU        constant16<>+0(SB), Y3
+	VPAND          constant18<>+0(SB), Y1, Y1
+	VPAND          constant18<>+0(SB), Y2, Y2
+	VMOVDQU        constant19<>+0(SB), Y3
 	VPSHUFB        Y1, Y3, Y1
 	VMOVDQU        Y1, 64(AX)(R9*8)
-	VMOVDQU        constant16<>+0(SB), Y1
+	VMOVDQU        constant19<>+0(SB), Y1
 	VPSHUFB        Y2, Y1, Y1
 	VMOVDQU        Y1, 320(AX)(R9*8)
 	VPSRLD         $0x04, Y4, Y1
-	VPAND          constant15<>+0(SB), Y4, Y2
-	VPAND          constant15<>+0(SB), Y1, Y1
-	VMOVDQU        constant16<>+0(SB), Y3
+	VPAND          constant18<>+0(SB), Y4, Y2
+	VPAND          constant18<>+0(SB), Y1, Y1
+	VMOVDQU        constant19<>+0(SB), Y3
 	VPSHUFB        Y2, Y3, Y2
 	VMOVDQU        Y2, 128(AX)(R9*8)
-	VMOVDQU        constant16<>+0(SB), Y2
+	VMOVDQU        constant19<>+0(SB), Y2
 	VPSHUFB        Y1, Y2, Y1
 	VMOVDQU        Y1, 384(AX)(R9*8)
 	VPSRLD         $0x04, Y0, Y1
-	VPAND          constant15<>+0(SB), Y0, Y0
-	VPAND          constant15<>+0(SB), Y1, Y1
-	VMOVDQU        constant16<>+0(SB), Y2
+	VPAND          constant18<>+0(SB), Y0, Y0
+	VPAND          constant18<>+0(SB), Y1, Y1
+	VMOVDQU        constant19<>+0(SB), Y2
 	VPSHUFB        Y0, Y2, Y0
 	VMOVDQU        Y0, 192(AX)(R9*8)
-	VMOVDQU        constant16<>+0(SB), Y0
+	VMOVDQU        constant19<>+0(SB), Y0
 	VPSHUFB        Y1, Y0, Y0
 	VMOVDQU        Y0, 448(AX)(R9*8)
 	VPXOR          Y0, Y0, Y0
@@ -951,8 +945,8 @@ tile:
 	VPINSRB        $0x07, 119(R10), X0, X0
 	VPMOVZXBD      X0, Y0
 	VPSLLD         $0x17, Y0, Y0
-	VPMAXUD        constant18<>+0(SB), Y0, Y0
-	VMULPS         constant19<>+0(SB), Y0, Y0
+	VPMAXUD        constant15<>+0(SB), Y0, Y0
+	VMULPS         constant16<>+0(SB), Y0, Y0
 	VMOVDQU        Y0, (CX)(R9*1)
 	ADDQ           $+136, R10
 	VBROADCASTI128 1(R10), Y0
@@ -972,39 +966,39 @@ tile:
 	VPUNPCKLQDQ    Y2, Y0, Y4
 	VPUNPCKHQDQ    Y2, Y0, Y0
 	VPSRLD         $0x04, Y3, Y2
-	VPAND          constant15<>+0(SB), Y3, Y3
-	VPAND          constant15<>+0(SB), Y2, Y2
-	VMOVDQU        constant16<>+0(SB), Y5
+	VPAND          constant18<>+0(SB), Y3, Y3
+	VPAND          constant18<>+0(SB), Y2, Y2
+	VMOVDQU        constant19<>+0(SB), Y5
 	VPSHUFB        Y3, Y5, Y3
 	VMOVDQU        Y3, 32(AX)(R9*8)
-	VMOVDQU        constant16<>+0(SB), Y3
+	VMOVDQU        constant19<>+0(SB), Y3
 	VPSHUFB        Y2, Y3, Y2
 	VMOVDQU        Y2, 288(AX)(R9*8)
 	VPSRLD         $0x04, Y1, Y2
-	VPAND          constant15<>+0(SB), Y1, Y1
-	VPAND          constant15<>+0(SB), Y2, Y2
-	VMOVDQU        constant16<>+0(SB), Y3
+	VPAND          constant18<>+0(SB), Y1, Y1
+	VPAND          constant18<>+0(SB), Y2, Y2
+	VMOVDQU        constant19<>+0(SB), Y3
 	VPSHUFB        Y1, Y3, Y1
 	VMOVDQU        Y1, 96(AX)(R9*8)
-	VMOVDQU        constant16<>+0(SB), Y1
+	VMOVDQU        constant19<>+0(SB), Y1
 	VPSHUFB        Y2, Y1, Y1
 	VMOVDQU        Y1, 352(AX)(R9*8)
 	VPSRLD         $0x04, Y4, Y1
-	VPAND          constant15<>+0(SB), Y4, Y2
-	VPAND          constant15<>+0(SB), Y1, Y1
-	VMOVDQU        constant16<>+0(SB), Y3
+	VPAND          constant18<>+0(SB), Y4, Y2
+	VPAND          constant18<>+0(SB), Y1, Y1
+	VMOVDQU        constant19<>+0(SB), Y3
 	VPSHUFB        Y2, Y3, Y2
 	VMOVDQU        Y2, 160(AX)(R9*8)
-	VMOVDQU        constant16<>+0(SB), Y2
+	VMOVDQU        constant19<>+0(SB), Y2
 	VPSHUFB        Y1, Y2, Y1
 	VMOVDQU        Y1, 416(AX)(R9*8)
 	VPSRLD         $0x04, Y0, Y1
-	VPAND          constant15<>+0(SB), Y0, Y0
-	VPAND          constant15<>+0(SB), Y1, Y1
-	VMOVDQU        constant16<>+0(SB), Y2
+	VPAND          constant18<>+0(SB), Y0, Y0
+	VPAND          constant18<>+0(SB), Y1, Y1
+	VMOVDQU        constant19<>+0(SB), Y2
 	VPSHUFB        Y0, Y2, Y0
 	VMOVDQU        Y0, 224(AX)(R9*8)
-	VMOVDQU        constant16<>+0(SB), Y0
+	VMOVDQU        constant19<>+0(SB), Y0
 	VPSHUFB        Y1, Y0, Y0
 	VMOVDQU        Y0, 480(AX)(R9*8)
 	VPXOR          Y0, Y0, Y0
@@ -1018,8 +1012,8 @@ tile:
 	VPINSRB        $0x07, 119(R10), X0, X0
 	VPMOVZXBD      X0, Y0
 	VPSLLD         $0x17, Y0, Y0
-	VPMAXUD        constant18<>+0(SB), Y0, Y0
-	VMULPS         constant19<>+0(SB), Y0, Y0
+	VPMAXUD        constant15<>+0(SB), Y0, Y0
+	VMULPS         constant16<>+0(SB), Y0, Y0
 	VMOVDQU        Y0, 32(CX)(R9*1)
 	ADDQ           $+136, R10
 	ADDQ           $0x40, R9

@@ -569,11 +569,14 @@ constants:
 // func nvfp4RowAVX2(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 // Requires: AVX, AVX2, F16C, FMA3, MMX+
 TEXT ·nvfp4RowAVX2(SB), NOSPLIT, $168-72
-	MOVQ    blocks+64(FP), AX
-	MOVQ    q+32(FP), CX
-	MOVQ    d+40(FP), DX
-	MOVQ    s+48(FP), BX
-	MOVQ    half+56(FP), SI
+	MOVQ blocks+64(FP), AX
+	MOVQ q+32(FP), CX
+	MOVQ d+40(FP), DX
+	MOVQ s+48(FP), BX
+	MOVQ half+56(FP), SI
+	JMP  constants
+
+begin:
 	MOVQ    w+8(FP), DI
 	MOVQ    stride+16(FP), R8
 	IMULQ   n+24(FP), R8
@@ -611,119 +614,111 @@ group:
 	PREFETCHT1     8320(R8)
 	PREFETCHT0     3200(R8)
 	LEAQ           (CX)(DI*8), R10
-	VBROADCASTI128 4(R8), Y2
-	VPERMQ         $0x50, Y2, Y2
-	VPSRLVD        constant13<>+0(SB), Y2, Y2
-	VPAND          constant14<>+0(SB), Y2, Y2
-	VMOVDQU        constant15<>+0(SB), Y3
-	VPSHUFB        Y2, Y3, Y2
-	VPMADDUBSW     (R10), Y2, Y2
-	VBROADCASTI128 20(R8), Y3
-	VPERMQ         $0x50, Y3, Y3
-	VPSRLVD        constant13<>+0(SB), Y3, Y3
-	VPAND          constant14<>+0(SB), Y3, Y3
-	VMOVDQU        constant15<>+0(SB), Y4
-	VPSHUFB        Y3, Y4, Y3
-	VPMADDUBSW     32(R10), Y3, Y3
-	VPUNPCKLDQ     Y3, Y2, Y4
-	VPUNPCKHDQ     Y3, Y2, Y2
-	VPADDW         Y4, Y2, Y2
-	VBROADCASTI128 40(R8), Y3
-	VPERMQ         $0x50, Y3, Y3
-	VPSRLVD        constant13<>+0(SB), Y3, Y3
-	VPAND          constant14<>+0(SB), Y3, Y3
-	VMOVDQU        constant15<>+0(SB), Y4
-	VPSHUFB        Y3, Y4, Y3
-	VPMADDUBSW     64(R10), Y3, Y3
-	VBROADCASTI128 56(R8), Y4
-	VPERMQ         $0x50, Y4, Y4
-	VPSRLVD        constant13<>+0(SB), Y4, Y4
-	VPAND          constant14<>+0(SB), Y4, Y4
-	VMOVDQU        constant15<>+0(SB), Y5
-	VPSHUFB        Y4, Y5, Y4
-	VPMADDUBSW     96(R10), Y4, Y4
-	VPUNPCKLDQ     Y4, Y3, Y5
-	VPUNPCKHDQ     Y4, Y3, Y3
-	VPADDW         Y5, Y3, Y3
-	VPUNPCKLQDQ    Y3, Y2, Y4
-	VPUNPCKHQDQ    Y3, Y2, Y2
-	VPADDW         Y4, Y2, Y2
-	VBROADCASTI128 76(R8), Y3
-	VPERMQ         $0x50, Y3, Y3
-	VPSRLVD        constant13<>+0(SB), Y3, Y3
-	VPAND          constant14<>+0(SB), Y3, Y3
-	VMOVDQU        constant15<>+0(SB), Y4
-	VPSHUFB        Y3, Y4, Y3
-	VPMADDUBSW     128(R10), Y3, Y3
-	VBROADCASTI128 92(R8), Y4
-	VPERMQ         $0x50, Y4, Y4
-	VPSRLVD        constant13<>+0(SB), Y4, Y4
-	VPAND          constant14<>+0(SB), Y4, Y4
-	VMOVDQU        constant15<>+0(SB), Y5
-	VPSHUFB        Y4, Y5, Y4
-	VPMADDUBSW     160(R10), Y4, Y4
-	VPUNPCKLDQ     Y4, Y3, Y5
-	VPUNPCKHDQ     Y4, Y3, Y3
-	VPADDW         Y5, Y3, Y3
-	VBROADCASTI128 112(R8), Y4
-	VPERMQ         $0x50, Y4, Y4
-	VPSRLVD        constant13<>+0(SB), Y4, Y4
-	VPAND          constant14<>+0(SB), Y4, Y4
-	VMOVDQU        constant15<>+0(SB), Y5
-	VPSHUFB        Y4, Y5, Y4
-	VPMADDUBSW     192(R10), Y4, Y4
-	VBROADCASTI128 128(R8), Y5
-	VPERMQ         $0x50, Y5, Y5
-	VPSRLVD        constant13<>+0(SB), Y5, Y5
-	VPAND          constant14<>+0(SB), Y5, Y5
-	VMOVDQU        constant15<>+0(SB), Y6
-	VPSHUFB        Y5, Y6, Y5
-	VPMADDUBSW     224(R10), Y5, Y5
-	VPUNPCKLDQ     Y5, Y4, Y6
-	VPUNPCKHDQ     Y5, Y4, Y4
-	VPADDW         Y6, Y4, Y4
-	VPUNPCKLQDQ    Y4, Y3, Y5
-	VPUNPCKHQDQ    Y4, Y3, Y3
-	VPADDW         Y5, Y3, Y3
-	VPMADDWD       constant16<>+0(SB), Y2, Y2
-	VPMADDWD       constant16<>+0(SB), Y3, Y3
-	VPERM2I128     $0x20, Y3, Y2, Y4
-	VPERM2I128     $0x31, Y3, Y2, Y2
-	VMOVDQU        (BX)(DI*1), Y3
-	VMOVDQU        (SI)(DI*1), Y5
-	VPSUBD         Y5, Y3, Y3
-	VPSLLD         $0x04, Y5, Y5
-	VPSUBD         Y5, Y4, Y4
-	VPSLLD         $0x04, Y3, Y3
-	VPSUBD         Y3, Y2, Y2
-	VPXOR          X3, X3, X3
-	VPINSRW        $0x00, (R8), X3, X3
-	VPINSRW        $0x01, 2(R8), X3, X3
-	VPINSRW        $0x02, 36(R8), X3, X3
-	VPINSRW        $0x03, 38(R8), X3, X3
-	VPINSRW        $0x04, 72(R8), X3, X3
-	VPINSRW        $0x05, 74(R8), X3, X3
-	VPINSRW        $0x06, 108(R8), X3, X3
-	VPINSRW        $0x07, 110(R8), X3, X3
-	VPSLLW         $0x07, X3, X5
-	VPAND          constant17<>+0(SB), X5, X5
-	VPCMPEQW       constant17<>+0(SB), X5, X6
-	VPANDN         X5, X6, X5
-	VCVTPH2PS      X5, Y5
-	VMULPS         constant18<>+0(SB), Y5, Y5
-	VPSRLW         $0x01, X3, X3
-	VPAND          constant17<>+0(SB), X3, X3
-	VPCMPEQW       constant17<>+0(SB), X3, X6
-	VPANDN         X3, X6, X3
-	VCVTPH2PS      X3, Y3
-	VMULPS         constant18<>+0(SB), Y3, Y3
-	VMOVDQU        (DX)(DI*1), Y6
-	VCVTDQ2PS      Y4, Y4
-	VMULPS         Y6, Y5, Y5
-	VFMADD231PS    Y5, Y4, Y1
-	VCVTDQ2PS      Y2, Y2
-	VMULPS         Y6, Y3, Y3
-	VFMADD231PS    Y3, Y2, Y1
+	VBROADCASTI128 4(R8), Y6
+	VPERMQ         $0x50, Y6, Y6
+	VPSRLVD        Y2, Y6, Y6
+	VPAND          Y3, Y6, Y6
+	VPSHUFB        Y6, Y4, Y6
+	VPMADDUBSW     (R10), Y6, Y6
+	VBROADCASTI128 20(R8), Y7
+	VPERMQ         $0x50, Y7, Y7
+	VPSRLVD        Y2, Y7, Y7
+	VPAND          Y3, Y7, Y7
+	VPSHUFB        Y7, Y4, Y7
+	VPMADDUBSW     32(R10), Y7, Y7
+	VPUNPCKLDQ     Y7, Y6, Y8
+	VPUNPCKHDQ     Y7, Y6, Y6
+	VPADDW         Y8, Y6, Y6
+	VBROADCASTI128 40(R8), Y7
+	VPERMQ         $0x50, Y7, Y7
+	VPSRLVD        Y2, Y7, Y7
+	VPAND          Y3, Y7, Y7
+	VPSHUFB        Y7, Y4, Y7
+	VPMADDUBSW     64(R10), Y7, Y7
+	VBROADCASTI128 56(R8), Y8
+	VPERMQ         $0x50, Y8, Y8
+	VPSRLVD        Y2, Y8, Y8
+	VPAND          Y3, Y8, Y8
+	VPSHUFB        Y8, Y4, Y8
+	VPMADDUBSW     96(R10), Y8, Y8
+	VPUNPCKLDQ     Y8, Y7, Y9
+	VPUNPCKHDQ     Y8, Y7, Y7
+	VPADDW         Y9, Y7, Y7
+	VPUNPCKLQDQ    Y7, Y6, Y8
+	VPUNPCKHQDQ    Y7, Y6, Y6
+	VPADDW         Y8, Y6, Y6
+	VBROADCASTI128 76(R8), Y7
+	VPERMQ         $0x50, Y7, Y7
+	VPSRLVD        Y2, Y7, Y7
+	VPAND          Y3, Y7, Y7
+	VPSHUFB        Y7, Y4, Y7
+	VPMADDUBSW     128(R10), Y7, Y7
+	VBROADCASTI128 92(R8), Y8
+	VPERMQ         $0x50, Y8, Y8
+	VPSRLVD        Y2, Y8, Y8
+	VPAND          Y3, Y8, Y8
+	VPSHUFB        Y8, Y4, Y8
+	VPMADDUBSW     160(R10), Y8, Y8
+	VPUNPCKLDQ     Y8, Y7, Y9
+	VPUNPCKHDQ     Y8, Y7, Y7
+	VPADDW         Y9, Y7, Y7
+	VBROADCASTI128 112(R8), Y8
+	VPERMQ         $0x50, Y8, Y8
+	VPSRLVD        Y2, Y8, Y8
+	VPAND          Y3, Y8, Y8
+	VPSHUFB        Y8, Y4, Y8
+	VPMADDUBSW     192(R10), Y8, Y8
+	VBROADCASTI128 128(R8), Y9
+	VPERMQ         $0x50, Y9, Y9
+	VPSRLVD        Y2, Y9, Y9
+	VPAND          Y3, Y9, Y9
+	VPSHUFB        Y9, Y4, Y9
+	VPMADDUBSW     224(R10), Y9, Y9
+	VPUNPCKLDQ     Y9, Y8, Y10
+	VPUNPCKHDQ     Y9, Y8, Y8
+	VPADDW         Y10, Y8, Y8
+	VPUNPCKLQDQ    Y8, Y7, Y9
+	VPUNPCKHQDQ    Y8, Y7, Y7
+	VPADDW         Y9, Y7, Y7
+	VPMADDWD       Y5, Y6, Y6
+	VPMADDWD       Y5, Y7, Y7
+	VPERM2I128     $0x20, Y7, Y6, Y8
+	VPERM2I128     $0x31, Y7, Y6, Y6
+	VMOVDQU        (BX)(DI*1), Y7
+	VMOVDQU        (SI)(DI*1), Y9
+	VPSUBD         Y9, Y7, Y7
+	VPSLLD         $0x04, Y9, Y9
+	VPSUBD         Y9, Y8, Y8
+	VPSLLD         $0x04, Y7, Y7
+	VPSUBD         Y7, Y6, Y6
+	VPXOR          X7, X7, X7
+	VPINSRW        $0x00, (R8), X7, X7
+	VPINSRW        $0x01, 2(R8), X7, X7
+	VPINSRW        $0x02, 36(R8), X7, X7
+	VPINSRW        $0x03, 38(R8), X7, X7
+	VPINSRW        $0x04, 72(R8), X7, X7
+	VPINSRW        $0x05, 74(R8), X7, X7
+	VPINSRW        $0x06, 108(R8), X7, X7
+	VPINSRW        $0x07, 110(R8), X7, X7
+	VPSLLW         $0x07, X7, X9
+	VPAND          constant14<>+0(SB), X9, X9
+	VPCMPEQW       constant14<>+0(SB), X9, X10
+	VPANDN         X9, X10, X9
+	VCVTPH2PS      X9, Y9
+	VMULPS         constant15<>+0(SB), Y9, Y9
+	VPSRLW         $0x01, X7, X7
+	VPAND          constant14<>+0(SB), X7, X7
+	VPCMPEQW       constant14<>+0(SB), X7, X10
+	VPANDN         X7, X10, X7
+	VCVTPH2PS      X7, Y7
+	VMULPS         constant15<>+0(SB), Y7, Y7
+	VMOVDQU        (DX)(DI*1), Y10
+	VCVTDQ2PS      Y8, Y8
+	VMULPS         Y10, Y9, Y9
+	VFMADD231PS    Y9, Y8, Y1
+	VCVTDQ2PS      Y6, Y6
+	VMULPS         Y10, Y7, Y7
+	VFMADD231PS    Y7, Y6, Y1
 	ADDQ           $+144, R8
 	ADDQ           $+32, DI
 	CMPQ           DI, AX
@@ -742,8 +737,8 @@ copy:
 	MOVL    R12, (R11)
 	ADDQ    $+4, R8
 	ADDQ    $+4, R11
-	VMOVDQU (R8), Y2
-	VMOVDQU Y2, (R11)
+	VMOVDQU (R8), Y6
+	VMOVDQU Y6, (R11)
 	ADDQ    $+32, R8
 	ADDQ    $+32, R11
 	SUBQ    $+2, R10
@@ -752,130 +747,122 @@ copy:
 
 inPlace:
 	LEAQ           (CX)(DI*8), R10
-	VBROADCASTI128 4(R8), Y2
-	VPERMQ         $0x50, Y2, Y2
-	VPSRLVD        constant13<>+0(SB), Y2, Y2
-	VPAND          constant14<>+0(SB), Y2, Y2
-	VMOVDQU        constant15<>+0(SB), Y3
-	VPSHUFB        Y2, Y3, Y2
-	VPMADDUBSW     (R10), Y2, Y2
-	VBROADCASTI128 20(R8), Y3
-	VPERMQ         $0x50, Y3, Y3
-	VPSRLVD        constant13<>+0(SB), Y3, Y3
-	VPAND          constant14<>+0(SB), Y3, Y3
-	VMOVDQU        constant15<>+0(SB), Y4
-	VPSHUFB        Y3, Y4, Y3
-	VPMADDUBSW     32(R10), Y3, Y3
-	VPUNPCKLDQ     Y3, Y2, Y4
-	VPUNPCKHDQ     Y3, Y2, Y2
-	VPADDW         Y4, Y2, Y2
-	VBROADCASTI128 40(R8), Y3
-	VPERMQ         $0x50, Y3, Y3
-	VPSRLVD        constant13<>+0(SB), Y3, Y3
-	VPAND          constant14<>+0(SB), Y3, Y3
-	VMOVDQU        constant15<>+0(SB), Y4
-	VPSHUFB        Y3, Y4, Y3
-	VPMADDUBSW     64(R10), Y3, Y3
-	VBROADCASTI128 56(R8), Y4
-	VPERMQ         $0x50, Y4, Y4
-	VPSRLVD        constant13<>+0(SB), Y4, Y4
-	VPAND          constant14<>+0(SB), Y4, Y4
-	VMOVDQU        constant15<>+0(SB), Y5
-	VPSHUFB        Y4, Y5, Y4
-	VPMADDUBSW     96(R10), Y4, Y4
-	VPUNPCKLDQ     Y4, Y3, Y5
-	VPUNPCKHDQ     Y4, Y3, Y3
-	VPADDW         Y5, Y3, Y3
-	VPUNPCKLQDQ    Y3, Y2, Y4
-	VPUNPCKHQDQ    Y3, Y2, Y2
-	VPADDW         Y4, Y2, Y2
-	VBROADCASTI128 76(R8), Y3
-	VPERMQ         $0x50, Y3, Y3
-	VPSRLVD        constant13<>+0(SB), Y3, Y3
-	VPAND          constant14<>+0(SB), Y3, Y3
-	VMOVDQU        constant15<>+0(SB), Y4
-	VPSHUFB        Y3, Y4, Y3
-	VPMADDUBSW     128(R10), Y3, Y3
-	VBROADCASTI128 92(R8), Y4
-	VPERMQ         $0x50, Y4, Y4
-	VPSRLVD        constant13<>+0(SB), Y4, Y4
-	VPAND          constant14<>+0(SB), Y4, Y4
-	VMOVDQU        constant15<>+0(SB), Y5
-	VPSHUFB        Y4, Y5, Y4
-	VPMADDUBSW     160(R10), Y4, Y4
-	VPUNPCKLDQ     Y4, Y3, Y5
-	VPUNPCKHDQ     Y4, Y3, Y3
-	VPADDW         Y5, Y3, Y3
-	VBROADCASTI128 112(R8), Y4
-	VPERMQ         $0x50, Y4, Y4
-	VPSRLVD        constant13<>+0(SB), Y4, Y4
-	VPAND          constant14<>+0(SB), Y4, Y4
-	VMOVDQU        constant15<>+0(SB), Y5
-	VPSHUFB        Y4, Y5, Y4
-	VPMADDUBSW     192(R10), Y4, Y4
-	VBROADCASTI128 128(R8), Y5
-	VPERMQ         $0x50, Y5, Y5
-	VPSRLVD        constant13<>+0(SB), Y5, Y5
-	VPAND          constant14<>+0(SB), Y5, Y5
-	VMOVDQU        constant15<>+0(SB), Y6
-	VPSHUFB        Y5, Y6, Y5
-	VPMADDUBSW     224(R10), Y5, Y5
-	VPUNPCKLDQ     Y5, Y4, Y6
-	VPUNPCKHDQ     Y5, Y4, Y4
-	VPADDW         Y6, Y4, Y4
-	VPUNPCKLQDQ    Y4, Y3, Y5
-	VPUNPCKHQDQ    Y4, Y3, Y3
-	VPADDW         Y5, Y3, Y3
-	VPMADDWD       constant16<>+0(SB), Y2, Y2
-	VPMADDWD       constant16<>+0(SB), Y3, Y3
-	VPERM2I128     $0x20, Y3, Y2, Y4
-	VPERM2I128     $0x31, Y3, Y2, Y2
-	VMOVDQU        (BX)(DI*1), Y3
-	VMOVDQU        (SI)(DI*1), Y5
-	VPSUBD         Y5, Y3, Y3
-	VPSLLD         $0x04, Y5, Y5
-	VPSUBD         Y5, Y4, Y4
-	VPSLLD         $0x04, Y3, Y3
-	VPSUBD         Y3, Y2, Y2
-	VPXOR          X3, X3, X3
-	VPINSRW        $0x00, (R8), X3, X3
-	VPINSRW        $0x01, 2(R8), X3, X3
-	VPINSRW        $0x02, 36(R8), X3, X3
-	VPINSRW        $0x03, 38(R8), X3, X3
-	VPINSRW        $0x04, 72(R8), X3, X3
-	VPINSRW        $0x05, 74(R8), X3, X3
-	VPINSRW        $0x06, 108(R8), X3, X3
-	VPINSRW        $0x07, 110(R8), X3, X3
-	VPSLLW         $0x07, X3, X5
-	VPAND          constant17<>+0(SB), X5, X5
-	VPCMPEQW       constant17<>+0(SB), X5, X6
-	VPANDN         X5, X6, X5
-	VCVTPH2PS      X5, Y5
-	VMULPS         constant18<>+0(SB), Y5, Y5
-	VPSRLW         $0x01, X3, X3
-	VPAND          constant17<>+0(SB), X3, X3
-	VPCMPEQW       constant17<>+0(SB), X3, X6
-	VPANDN         X3, X6, X3
-	VCVTPH2PS      X3, Y3
-	VMULPS         constant18<>+0(SB), Y3, Y3
-	VPAND          Y0, Y5, Y5
-	VPAND          Y0, Y3, Y3
-	VMOVDQU        (DX)(DI*1), Y6
-	VCVTDQ2PS      Y4, Y4
-	VMULPS         Y6, Y5, Y5
-	VFMADD231PS    Y5, Y4, Y1
-	VCVTDQ2PS      Y2, Y2
-	VMULPS         Y6, Y3, Y3
-	VFMADD231PS    Y3, Y2, Y1
+	VBROADCASTI128 4(R8), Y6
+	VPERMQ         $0x50, Y6, Y6
+	VPSRLVD        Y2, Y6, Y6
+	VPAND          Y3, Y6, Y6
+	VPSHUFB        Y6, Y4, Y6
+	VPMADDUBSW     (R10), Y6, Y6
+	VBROADCASTI128 20(R8), Y7
+	VPERMQ         $0x50, Y7, Y7
+	VPSRLVD        Y2, Y7, Y7
+	VPAND          Y3, Y7, Y7
+	VPSHUFB        Y7, Y4, Y7
+	VPMADDUBSW     32(R10), Y7, Y7
+	VPUNPCKLDQ     Y7, Y6, Y8
+	VPUNPCKHDQ     Y7, Y6, Y6
+	VPADDW         Y8, Y6, Y6
+	VBROADCASTI128 40(R8), Y7
+	VPERMQ         $0x50, Y7, Y7
+	VPSRLVD        Y2, Y7, Y7
+	VPAND          Y3, Y7, Y7
+	VPSHUFB        Y7, Y4, Y7
+	VPMADDUBSW     64(R10), Y7, Y7
+	VBROADCASTI128 56(R8), Y8
+	VPERMQ         $0x50, Y8, Y8
+	VPSRLVD        Y2, Y8, Y8
+	VPAND          Y3, Y8, Y8
+	VPSHUFB        Y8, Y4, Y8
+	VPMADDUBSW     96(R10), Y8, Y8
+	VPUNPCKLDQ     Y8, Y7, Y9
+	VPUNPCKHDQ     Y8, Y7, Y7
+	VPADDW         Y9, Y7, Y7
+	VPUNPCKLQDQ    Y7, Y6, Y8
+	VPUNPCKHQDQ    Y7, Y6, Y6
+	VPADDW         Y8, Y6, Y6
+	VBROADCASTI128 76(R8), Y7
+	VPERMQ         $0x50, Y7, Y7
+	VPSRLVD        Y2, Y7, Y7
+	VPAND          Y3, Y7, Y7
+	VPSHUFB        Y7, Y4, Y7
+	VPMADDUBSW     128(R10), Y7, Y7
+	VBROADCASTI128 92(R8), Y8
+	VPERMQ         $0x50, Y8, Y8
+	VPSRLVD        Y2, Y8, Y8
+	VPAND          Y3, Y8, Y8
+	VPSHUFB        Y8, Y4, Y8
+	VPMADDUBSW     160(R10), Y8, Y8
+	VPUNPCKLDQ     Y8, Y7, Y9
+	VPUNPCKHDQ     Y8, Y7, Y7
+	VPADDW         Y9, Y7, Y7
+	VBROADCASTI128 112(R8), Y8
+	VPERMQ         $0x50, Y8, Y8
+	VPSRLVD        Y2, Y8, Y8
+	VPAND          Y3, Y8, Y8
+	VPSHUFB        Y8, Y4, Y8
+	VPMADDUBSW     192(R10), Y8, Y8
+	VBROADCASTI128 128(R8), Y9
+	VPERMQ         $0x50, Y9, Y9
+	VPSRLVD        Y2, Y9, Y9
+	VPAND          Y3, Y9, Y9
+	VPSHUFB        Y9, Y4, Y9
+	VPMADDUBSW     224(R10), Y9, Y9
+	VPUNPCKLDQ     Y9, Y8, Y10
+	VPUNPCKHDQ     Y9, Y8, Y8
+	VPADDW         Y10, Y8, Y8
+	VPUNPCKLQDQ    Y8, Y7, Y9
+	VPUNPCKHQDQ    Y8, Y7, Y7
+	VPADDW         Y9, Y7, Y7
+	VPMADDWD       Y5, Y6, Y6
+	VPMADDWD       Y5, Y7, Y7
+	VPERM2I128     $0x20, Y7, Y6, Y8
+	VPERM2I128     $0x31, Y7, Y6, Y6
+	VMOVDQU        (BX)(DI*1), Y7
+	VMOVDQU        (SI)(DI*1), Y9
+	VPSUBD         Y9, Y7, Y7
+	VPSLLD         $0x04, Y9, Y9
+	VPSUBD         Y9, Y8, Y8
+	VPSLLD         $0x04, Y7, Y7
+	VPSUBD         Y7, Y6, Y6
+	VPXOR          X7, X7, X7
+	VPINSRW        $0x00, (R8), X7, X7
+	VPINSRW        $0x01, 2(R8), X7, X7
+	VPINSRW        $0x02, 36(R8), X7, X7
+	VPINSRW        $0x03, 38(R8), X7, X7
+	VPINSRW        $0x04, 72(R8), X7, X7
+	VPINSRW        $0x05, 74(R8), X7, X7
+	VPINSRW        $0x06, 108(R8), X7, X7
+	VPINSRW        $0x07, 110(R8), X7, X7
+	VPSLLW         $0x07, X7, X9
+	VPAND          constant14<>+0(SB), X9, X9
+	VPCMPEQW       constant14<>+0(SB), X9, X10
+	VPANDN         X9, X10, X9
+	VCVTPH2PS      X9, Y9
+	VMULPS         constant15<>+0(SB), Y9, Y9
+	VPSRLW         $0x01, X7, X7
+	VPAND          constant14<>+0(SB), X7, X7
+	VPCMPEQW       constant14<>+0(SB), X7, X10
+	VPANDN         X7, X10, X7
+	VCVTPH2PS      X7, Y7
+	VMULPS         constant15<>+0(SB), Y7, Y7
+	VPAND          Y0, Y9, Y9
+	VPAND          Y0, Y7, Y7
+	VMOVDQU        (DX)(DI*1), Y10
+	VCVTDQ2PS      Y8, Y8
+	VMULPS         Y10, Y9, Y9
+	VFMADD231PS    Y9, Y8, Y1
+	VCVTDQ2PS      Y6, Y6
+	VMULPS         Y10, Y7, Y7
+	VFMADD231PS    Y7, Y6, Y1
 
 done:
 	MOVQ         dst+0(FP), DI
-	VPERMILPS    $0x4e, Y1, Y2
-	VADDPS       Y1, Y2, Y2
-	VPERMILPS    $0xb1, Y2, Y1
-	VADDPS       Y1, Y2, Y2
-	VEXTRACTI128 $0x01, Y2, X1
-	VADDPS       X2, X1, X1
+	VPERMILPS    $0x4e, Y1, Y6
+	VADDPS       Y1, Y6, Y6
+	VPERMILPS    $0xb1, Y6, Y1
+	VADDPS       Y1, Y6, Y6
+	VEXTRACTI128 $0x01, Y6, X1
+	VADDPS       X6, X1, X1
 	VMOVSS       X1, (DI)
 	ADDQ         $0x04, dst+0(FP)
 	MOVQ         stride+16(FP), DI
@@ -884,6 +871,13 @@ done:
 	JG           row
 	VZEROUPPER
 	RET
+
+constants:
+	VMOVDQU constant16<>+0(SB), Y2
+	VMOVDQU constant13<>+0(SB), Y5
+	VMOVDQU constant17<>+0(SB), Y3
+	VMOVDQU constant18<>+0(SB), Y4
+	JMP     begin
 
 DATA constant12<>+0(SB)/8, $0xffffffffffffffff
 DATA constant12<>+8(SB)/8, $0xffffffffffffffff
@@ -895,40 +889,40 @@ DATA constant12<>+48(SB)/8, $0x0000000000000000
 DATA constant12<>+56(SB)/8, $0x0000000000000000
 GLOBL constant12<>(SB), RODATA|NOPTR, $64
 
-DATA constant13<>+0(SB)/8, $0x0000000000000000
-DATA constant13<>+8(SB)/8, $0x0000000400000004
-DATA constant13<>+16(SB)/8, $0x0000000000000000
-DATA constant13<>+24(SB)/8, $0x0000000400000004
+DATA constant13<>+0(SB)/8, $0x0001000100010001
+DATA constant13<>+8(SB)/8, $0x0001000100010001
+DATA constant13<>+16(SB)/8, $0x0001000100010001
+DATA constant13<>+24(SB)/8, $0x0001000100010001
 GLOBL constant13<>(SB), RODATA|NOPTR, $32
 
-DATA constant14<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant14<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant14<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant14<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant14<>+0(SB)/8, $0x3f803f803f803f80
+DATA constant14<>+8(SB)/8, $0x3f803f803f803f80
+DATA constant14<>+16(SB)/8, $0x3f803f803f803f80
+DATA constant14<>+24(SB)/8, $0x3f803f803f803f80
 GLOBL constant14<>(SB), RODATA|NOPTR, $32
 
-DATA constant15<>+0(SB)/8, $0x1c18161413121110
-DATA constant15<>+8(SB)/8, $0x04080a0c0d0e0f10
-DATA constant15<>+16(SB)/8, $0x1c18161413121110
-DATA constant15<>+24(SB)/8, $0x04080a0c0d0e0f10
+DATA constant15<>+0(SB)/8, $0x4300000043000000
+DATA constant15<>+8(SB)/8, $0x4300000043000000
+DATA constant15<>+16(SB)/8, $0x4300000043000000
+DATA constant15<>+24(SB)/8, $0x4300000043000000
 GLOBL constant15<>(SB), RODATA|NOPTR, $32
 
-DATA constant16<>+0(SB)/8, $0x0001000100010001
-DATA constant16<>+8(SB)/8, $0x0001000100010001
-DATA constant16<>+16(SB)/8, $0x0001000100010001
-DATA constant16<>+24(SB)/8, $0x0001000100010001
+DATA constant16<>+0(SB)/8, $0x0000000000000000
+DATA constant16<>+8(SB)/8, $0x0000000400000004
+DATA constant16<>+16(SB)/8, $0x0000000000000000
+DATA constant16<>+24(SB)/8, $0x0000000400000004
 GLOBL constant16<>(SB), RODATA|NOPTR, $32
 
-DATA constant17<>+0(SB)/8, $0x3f803f803f803f80
-DATA constant17<>+8(SB)/8, $0x3f803f803f803f80
-DATA constant17<>+16(SB)/8, $0x3f803f803f803f80
-DATA constant17<>+24(SB)/8, $0x3f803f803f803f80
+DATA constant17<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant17<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant17<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant17<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
 GLOBL constant17<>(SB), RODATA|NOPTR, $32
 
-DATA constant18<>+0(SB)/8, $0x4300000043000000
-DATA constant18<>+8(SB)/8, $0x4300000043000000
-DATA constant18<>+16(SB)/8, $0x4300000043000000
-DATA constant18<>+24(SB)/8, $0x4300000043000000
+DATA constant18<>+0(SB)/8, $0x1c18161413121110
+DATA constant18<>+8(SB)/8, $0x04080a0c0d0e0f10
+DATA constant18<>+16(SB)/8, $0x1c18161413121110
+DATA constant18<>+24(SB)/8, $0x04080a0c0d0e0f10
 GLOBL constant18<>(SB), RODATA|NOPTR, $32
 
 // func nvfp4PackAVX2(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
@@ -966,39 +960,39 @@ tile:
 	VPUNPCKLQDQ    Y2, Y0, Y4
 	VPUNPCKHQDQ    Y2, Y0, Y0
 	VPSRLD         $0x04, Y3, Y2
-	VPAND          constant14<>+0(SB), Y3, Y3
-	VPAND          constant14<>+0(SB), Y2, Y2
-	VMOVDQU        constant15<>+0(SB), Y5
+	VPAND          constant17<>+0(SB), Y3, Y3
+	VPAND          constant17<>+0(SB), Y2, Y2
+	VMOVDQU        constant18<>+0(SB), Y5
 	VPSHUFB        Y3, Y5, Y3
 	VMOVDQU        Y3, (AX)(R9*8)
-	VMOVDQU        constant15<>+0(SB), Y3
+	VMOVDQU        constant18<>+0(SB), Y3
 	VPSHUFB        Y2, Y3, Y2
 	VMOVDQU        Y2, 128(AX)(R9*8)
 	VPSRLD         $0x04, Y1, Y2
-	VPAND          constant14<>+0(SB), Y1, Y1
-	VPAND          constant14<>+0(SB), Y2, Y2
-	VMOVDQU        constant15<>+0(SB), Y3
+	VPAND          constant17<>+0(SB), Y1, Y1
+	VPAND          constant17<>+0(SB), Y2, Y2
+	VMOVDQU        constant18<>+0(SB), Y3
 	VPSHUFB        Y1, Y3, Y1
 	VMOVDQU        Y1, 64(AX)(R9*8)
-	VMOVDQU        constant15<>+0(SB), Y1
+	VMOVDQU        constant18<>+0(SB), Y1
 	VPSHUFB        Y2, Y1, Y1
 	VMOVDQU        Y1, 192(AX)(R9*8)
 	VPSRLD         $0x04, Y4, Y1
-	VPAND          constant14<>+0(SB), Y4, Y2
-	VPAND          constant14<>+0(SB), Y1, Y1
-	VMOVDQU        constant15<>+0(SB), Y3
+	VPAND          constant17<>+0(SB), Y4, Y2
+	VPAND          constant17<>+0(SB), Y1, Y1
+	VMOVDQU        constant18<>+0(SB), Y3
 	VPSHUFB        Y2, Y3, Y2
 	VMOVDQU        Y2, 256(AX)(R9*8)
-	VMOVDQU        constant15<>+0(SB), Y2
+	VMOVDQU        constant18<>+0(SB), Y2
 	VPSHUFB        Y1, Y2, Y1
 	VMOVDQU        Y1, 384(AX)(R9*8)
 	VPSRLD         $0x04, Y0, Y1
-	VPAND          constant14<>+0(SB), Y0, Y0
-	VPAND          constant14<>+0(SB), Y1, Y1
-	VMOVDQU        constant15<>+0(SB), Y2
+	VPAND          constant17<>+0(SB), Y0, Y0
+	VPAND          constant17<>+0(SB), Y1, Y1
+	VMOVDQU        constant18<>+0(SB), Y2
 	VPSHUFB        Y0, Y2, Y0
 	VMOVDQU        Y0, 320(AX)(R9*8)
-	VMOVDQU        constant15<>+0(SB), Y0
+	VMOVDQU        constant18<>+0(SB), Y0
 	VPSHUFB        Y1, Y0, Y0
 	VMOVDQU        Y0, 448(AX)(R9*8)
 	VPXOR          X0, X0, X0
@@ -1011,17 +1005,17 @@ tile:
 	VPINSRW        $0x06, 108(R10), X0, X0
 	VPINSRW        $0x07, 110(R10), X0, X0
 	VPSLLW         $0x07, X0, X1
-	VPAND          constant17<>+0(SB), X1, X1
-	VPCMPEQW       constant17<>+0(SB), X1, X2
+	VPAND          constant14<>+0(SB), X1, X1
+	VPCMPEQW       constant14<>+0(SB), X1, X2
 	VPANDN         X1, X2, X1
 	VCVTPH2PS      X1, Y1
-	VMULPS         constant18<>+0(SB), Y1, Y1
+	VMULPS         constant15<>+0(SB), Y1, Y1
 	VPSRLW         $0x01, X0, X0
-	VPAND          constant17<>+0(SB), X0, X0
-	VPCMPEQW       constant17<>+0(SB), X0, X2
+	VPAND          constant14<>+0(SB), X0, X0
+	VPCMPEQW       constant14<>+0(SB), X0, X2
 	VPANDN         X0, X2, X0
 	VCVTPH2PS      X0, Y0
-	VMULPS         constant18<>+0(SB), Y0, Y0
+	VMULPS         constant15<>+0(SB), Y0, Y0
 	VMOVDQU        Y1, (CX)(R9*2)
 	VMOVDQU        Y0, 64(CX)(R9*2)
 	ADDQ           $+144, R10
@@ -1042,39 +1036,39 @@ tile:
 	VPUNPCKLQDQ    Y2, Y0, Y4
 	VPUNPCKHQDQ    Y2, Y0, Y0
 	VPSRLD         $0x04, Y3, Y2
-	VPAND          constant14<>+0(SB), Y3, Y3
-	VPAND          constant14<>+0(SB), Y2, Y2
-	VMOVDQU        constant15<>+0(SB), Y5
+	VPAND          constant17<>+0(SB), Y3, Y3
+	VPAND          constant17<>+0(SB), Y2, Y2
+	VMOVDQU        constant18<>+0(SB), Y5
 	VPSHUFB        Y3, Y5, Y3
 	VMOVDQU        Y3, 32(AX)(R9*8)
-	VMOVDQU        constant15<>+0(SB), Y3
+	VMOVDQU        constant18<>+0(SB), Y3
 	VPSHUFB        Y2, Y3, Y2
 	VMOVDQU        Y2, 160(AX)(R9*8)
 	VPSRLD         $0x04, Y1, Y2
-	VPAND          constant14<>+0(SB), Y1, Y1
-	VPAND          constant14<>+0(SB), Y2, Y2
-	VMOVDQU        constant15<>+0(SB), Y3
+	VPAND          constant17<>+0(SB), Y1, Y1
+	VPAND          constant17<>+0(SB), Y2, Y2
+	VMOVDQU        constant18<>+0(SB), Y3
 	VPSHUFB        Y1, Y3, Y1
 	VMOVDQU        Y1, 96(AX)(R9*8)
-	VMOVDQU        constant15<>+0(SB), Y1
+	VMOVDQU        constant18<>+0(SB), Y1
 	VPSHUFB        Y2, Y1, Y1
 	VMOVDQU        Y1, 224(AX)(R9*8)
 	VPSRLD         $0x04, Y4, Y1
-	VPAND          constant14<>+0(SB), Y4, Y2
-	VPAND          constant14<>+0(SB), Y1, Y1
-	VMOVDQU        constant15<>+0(SB), Y3
+	VPAND          constant17<>+0(SB), Y4, Y2
+	VPAND          constant17<>+0(SB), Y1, Y1
+	VMOVDQU        constant18<>+0(SB), Y3
 	VPSHUFB        Y2, Y3, Y2
 	VMOVDQU        Y2, 288(AX)(R9*8)
-	VMOVDQU        constant15<>+0(SB), Y2
+	VMOVDQU        constant18<>+0(SB), Y2
 	VPSHUFB        Y1, Y2, Y1
 	VMOVDQU        Y1, 416(AX)(R9*8)
 	VPSRLD         $0x04, Y0, Y1
-	VPAND          constant14<>+0(SB), Y0, Y0
-	VPAND          constant14<>+0(SB), Y1, Y1
-	VMOVDQU        constant15<>+0(SB), Y2
+	VPAND          constant17<>+0(SB), Y0, Y0
+	VPAND          constant17<>+0(SB), Y1, Y1
+	VMOVDQU        constant18<>+0(SB), Y2
 	VPSHUFB        Y0, Y2, Y0
 	VMOVDQU        Y0, 352(AX)(R9*8)
-	VMOVDQU        constant15<>+0(SB), Y0
+	VMOVDQU        constant18<>+0(SB), Y0
 	VPSHUFB        Y1, Y0, Y0
 	VMOVDQU        Y0, 480(AX)(R9*8)
 	VPXOR          X0, X0, X0
@@ -1087,17 +1081,17 @@ tile:
 	VPINSRW        $0x06, 108(R10), X0, X0
 	VPINSRW        $0x07, 110(R10), X0, X0
 	VPSLLW         $0x07, X0, X1
-	VPAND          constant17<>+0(SB), X1, X1
-	VPCMPEQW       constant17<>+0(SB), X1, X2
+	VPAND          constant14<>+0(SB), X1, X1
+	VPCMPEQW       constant14<>+0(SB), X1, X2
 	VPANDN         X1, X2, X1
 	VCVTPH2PS      X1, Y1
-	VMULPS         constant18<>+0(SB), Y1, Y1
+	VMULPS         constant15<>+0(SB), Y1, Y1
 	VPSRLW         $0x01, X0, X0
-	VPAND          constant17<>+0(SB), X0, X0
-	VPCMPEQW       constant17<>+0(SB), X0, X2
+	VPAND          constant14<>+0(SB), X0, X0
+	VPCMPEQW       constant14<>+0(SB), X0, X2
 	VPANDN         X0, X2, X0
 	VCVTPH2PS      X0, Y0
-	VMULPS         constant18<>+0(SB), Y0, Y0
+	VMULPS         constant15<>+0(SB), Y0, Y0
 	VMOVDQU        Y1, 32(CX)(R9*2)
 	VMOVDQU        Y0, 96(CX)(R9*2)
 	ADDQ           $+144, R10

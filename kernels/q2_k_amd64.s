@@ -529,6 +529,9 @@ TEXT ·q2_kRowAVX2(SB), NOSPLIT, $0-72
 	MOVQ d+40(FP), DX
 	MOVQ s+48(FP), BX
 	MOVQ half+56(FP), SI
+	JMP  constants
+
+begin:
 	ANDQ $-8, AX
 	SHLQ $0x02, AX
 
@@ -547,94 +550,94 @@ group:
 	LEAQ           (CX)(DI*8), R9
 	VMOVDQU        16(R8), Y1
 	VPSRLD         $0x00, Y1, Y1
-	VPAND          constant10<>+0(SB), Y1, Y1
+	VPAND          Y2, Y1, Y1
 	VPMADDUBSW     (R9), Y1, Y1
-	VMOVDQU        16(R8), Y2
-	VPSRLD         $0x02, Y2, Y2
-	VPAND          constant10<>+0(SB), Y2, Y2
-	VPMADDUBSW     32(R9), Y2, Y2
-	VPUNPCKLDQ     Y2, Y1, Y3
-	VPUNPCKHDQ     Y2, Y1, Y1
-	VPADDW         Y3, Y1, Y1
-	VMOVDQU        16(R8), Y2
-	VPSRLD         $0x04, Y2, Y2
-	VPAND          constant10<>+0(SB), Y2, Y2
-	VPMADDUBSW     64(R9), Y2, Y2
-	VMOVDQU        16(R8), Y3
-	VPSRLD         $0x06, Y3, Y3
-	VPAND          constant10<>+0(SB), Y3, Y3
-	VPMADDUBSW     96(R9), Y3, Y3
-	VPUNPCKLDQ     Y3, Y2, Y4
-	VPUNPCKHDQ     Y3, Y2, Y2
-	VPADDW         Y4, Y2, Y2
-	VPUNPCKLQDQ    Y2, Y1, Y3
-	VPUNPCKHQDQ    Y2, Y1, Y1
-	VPADDW         Y3, Y1, Y1
-	VMOVDQU        48(R8), Y2
-	VPSRLD         $0x00, Y2, Y2
-	VPAND          constant10<>+0(SB), Y2, Y2
-	VPMADDUBSW     128(R9), Y2, Y2
-	VMOVDQU        48(R8), Y3
-	VPSRLD         $0x02, Y3, Y3
-	VPAND          constant10<>+0(SB), Y3, Y3
-	VPMADDUBSW     160(R9), Y3, Y3
-	VPUNPCKLDQ     Y3, Y2, Y4
-	VPUNPCKHDQ     Y3, Y2, Y2
-	VPADDW         Y4, Y2, Y2
-	VMOVDQU        48(R8), Y3
-	VPSRLD         $0x04, Y3, Y3
-	VPAND          constant10<>+0(SB), Y3, Y3
-	VPMADDUBSW     192(R9), Y3, Y3
+	VMOVDQU        16(R8), Y4
+	VPSRLD         $0x02, Y4, Y4
+	VPAND          Y2, Y4, Y4
+	VPMADDUBSW     32(R9), Y4, Y4
+	VPUNPCKLDQ     Y4, Y1, Y5
+	VPUNPCKHDQ     Y4, Y1, Y1
+	VPADDW         Y5, Y1, Y1
+	VMOVDQU        16(R8), Y4
+	VPSRLD         $0x04, Y4, Y4
+	VPAND          Y2, Y4, Y4
+	VPMADDUBSW     64(R9), Y4, Y4
+	VMOVDQU        16(R8), Y5
+	VPSRLD         $0x06, Y5, Y5
+	VPAND          Y2, Y5, Y5
+	VPMADDUBSW     96(R9), Y5, Y5
+	VPUNPCKLDQ     Y5, Y4, Y6
+	VPUNPCKHDQ     Y5, Y4, Y4
+	VPADDW         Y6, Y4, Y4
+	VPUNPCKLQDQ    Y4, Y1, Y5
+	VPUNPCKHQDQ    Y4, Y1, Y1
+	VPADDW         Y5, Y1, Y1
 	VMOVDQU        48(R8), Y4
-	VPSRLD         $0x06, Y4, Y4
-	VPAND          constant10<>+0(SB), Y4, Y4
-	VPMADDUBSW     224(R9), Y4, Y4
-	VPUNPCKLDQ     Y4, Y3, Y5
-	VPUNPCKHDQ     Y4, Y3, Y3
-	VPADDW         Y5, Y3, Y3
-	VPUNPCKLQDQ    Y3, Y2, Y4
-	VPUNPCKHQDQ    Y3, Y2, Y2
-	VPADDW         Y4, Y2, Y2
-	VPMADDWD       constant11<>+0(SB), Y1, Y1
-	VPMADDWD       constant11<>+0(SB), Y2, Y2
-	VPERM2I128     $0x20, Y2, Y1, Y3
-	VPERM2I128     $0x31, Y2, Y1, Y1
-	VPBROADCASTD   80(R8), Y2
-	VCVTPH2PS      X2, Y2
-	VMOVSHDUP      Y2, Y4
-	VMOVSLDUP      Y2, Y2
-	VBROADCASTI128 (R8), Y5
-	VPMOVZXWD      X5, Y5
-	VPAND          constant12<>+0(SB), Y5, Y6
-	VCVTDQ2PS      Y6, Y6
-	VMULPS         Y2, Y6, Y6
-	VPSRLD         $0x08, Y5, Y7
-	VPAND          constant12<>+0(SB), Y7, Y7
+	VPSRLD         $0x00, Y4, Y4
+	VPAND          Y2, Y4, Y4
+	VPMADDUBSW     128(R9), Y4, Y4
+	VMOVDQU        48(R8), Y5
+	VPSRLD         $0x02, Y5, Y5
+	VPAND          Y2, Y5, Y5
+	VPMADDUBSW     160(R9), Y5, Y5
+	VPUNPCKLDQ     Y5, Y4, Y6
+	VPUNPCKHDQ     Y5, Y4, Y4
+	VPADDW         Y6, Y4, Y4
+	VMOVDQU        48(R8), Y5
+	VPSRLD         $0x04, Y5, Y5
+	VPAND          Y2, Y5, Y5
+	VPMADDUBSW     192(R9), Y5, Y5
+	VMOVDQU        48(R8), Y6
+	VPSRLD         $0x06, Y6, Y6
+	VPAND          Y2, Y6, Y6
+	VPMADDUBSW     224(R9), Y6, Y6
+	VPUNPCKLDQ     Y6, Y5, Y7
+	VPUNPCKHDQ     Y6, Y5, Y5
+	VPADDW         Y7, Y5, Y5
+	VPUNPCKLQDQ    Y5, Y4, Y6
+	VPUNPCKHQDQ    Y5, Y4, Y4
+	VPADDW         Y6, Y4, Y4
+	VPMADDWD       Y3, Y1, Y1
+	VPMADDWD       Y3, Y4, Y4
+	VPERM2I128     $0x20, Y4, Y1, Y5
+	VPERM2I128     $0x31, Y4, Y1, Y1
+	VPBROADCASTD   80(R8), Y4
+	VCVTPH2PS      X4, Y4
+	VMOVSHDUP      Y4, Y6
+	VMOVSLDUP      Y4, Y4
+	VBROADCASTI128 (R8), Y7
+	VPMOVZXWD      X7, Y7
+	VPAND          constant11<>+0(SB), Y7, Y8
+	VCVTDQ2PS      Y8, Y8
+	VMULPS         Y4, Y8, Y8
+	VPSRLD         $0x08, Y7, Y9
+	VPAND          constant11<>+0(SB), Y9, Y9
+	VCVTDQ2PS      Y9, Y9
+	VMULPS         Y4, Y9, Y9
+	VPSRLD         $0x04, Y7, Y4
+	VPAND          constant11<>+0(SB), Y4, Y4
+	VCVTDQ2PS      Y4, Y4
+	VMULPS         Y6, Y4, Y4
+	VPSRLD         $0x0c, Y7, Y7
 	VCVTDQ2PS      Y7, Y7
-	VMULPS         Y2, Y7, Y7
-	VPSRLD         $0x04, Y5, Y2
-	VPAND          constant12<>+0(SB), Y2, Y2
-	VCVTDQ2PS      Y2, Y2
-	VMULPS         Y4, Y2, Y2
-	VPSRLD         $0x0c, Y5, Y5
+	VMULPS         Y6, Y7, Y7
+	VMOVDQU        (DX)(DI*1), Y6
 	VCVTDQ2PS      Y5, Y5
-	VMULPS         Y4, Y5, Y5
-	VMOVDQU        (DX)(DI*1), Y4
-	VCVTDQ2PS      Y3, Y3
-	VMULPS         Y4, Y6, Y6
-	VFMADD231PS    Y6, Y3, Y0
+	VMULPS         Y6, Y8, Y8
+	VFMADD231PS    Y8, Y5, Y0
 	VCVTDQ2PS      Y1, Y1
-	VMULPS         Y4, Y7, Y7
-	VFMADD231PS    Y7, Y1, Y0
+	VMULPS         Y6, Y9, Y9
+	VFMADD231PS    Y9, Y1, Y0
 	VMOVDQU        (BX)(DI*1), Y1
-	VMOVDQU        (SI)(DI*1), Y3
-	VPSUBD         Y3, Y1, Y1
-	VCVTDQ2PS      Y3, Y3
-	VMULPS         Y4, Y3, Y3
-	VFNMADD231PS   Y3, Y2, Y0
+	VMOVDQU        (SI)(DI*1), Y5
+	VPSUBD         Y5, Y1, Y1
+	VCVTDQ2PS      Y5, Y5
+	VMULPS         Y6, Y5, Y5
+	VFNMADD231PS   Y5, Y4, Y0
 	VCVTDQ2PS      Y1, Y1
-	VMULPS         Y4, Y1, Y1
-	VFNMADD231PS   Y1, Y5, Y0
+	VMULPS         Y6, Y1, Y1
+	VFNMADD231PS   Y1, Y7, Y0
 	ADDQ           $+84, R8
 	ADDQ           $+32, DI
 	CMPQ           DI, AX
@@ -657,22 +660,27 @@ rest:
 	VZEROUPPER
 	RET
 
-DATA constant10<>+0(SB)/8, $0x0303030303030303
-DATA constant10<>+8(SB)/8, $0x0303030303030303
-DATA constant10<>+16(SB)/8, $0x0303030303030303
-DATA constant10<>+24(SB)/8, $0x0303030303030303
+constants:
+	VMOVDQU constant10<>+0(SB), Y3
+	VMOVDQU constant12<>+0(SB), Y2
+	JMP     begin
+
+DATA constant10<>+0(SB)/8, $0x0001000100010001
+DATA constant10<>+8(SB)/8, $0x0001000100010001
+DATA constant10<>+16(SB)/8, $0x0001000100010001
+DATA constant10<>+24(SB)/8, $0x0001000100010001
 GLOBL constant10<>(SB), RODATA|NOPTR, $32
 
-DATA constant11<>+0(SB)/8, $0x0001000100010001
-DATA constant11<>+8(SB)/8, $0x0001000100010001
-DATA constant11<>+16(SB)/8, $0x0001000100010001
-DATA constant11<>+24(SB)/8, $0x0001000100010001
+DATA constant11<>+0(SB)/8, $0x0000000f0000000f
+DATA constant11<>+8(SB)/8, $0x0000000f0000000f
+DATA constant11<>+16(SB)/8, $0x0000000f0000000f
+DATA constant11<>+24(SB)/8, $0x0000000f0000000f
 GLOBL constant11<>(SB), RODATA|NOPTR, $32
 
-DATA constant12<>+0(SB)/8, $0x0000000f0000000f
-DATA constant12<>+8(SB)/8, $0x0000000f0000000f
-DATA constant12<>+16(SB)/8, $0x0000000f0000000f
-DATA constant12<>+24(SB)/8, $0x0000000f0000000f
+DATA constant12<>+0(SB)/8, $0x0303030303030303
+DATA constant12<>+8(SB)/8, $0x0303030303030303
+DATA constant12<>+16(SB)/8, $0x0303030303030303
+DATA constant12<>+24(SB)/8, $0x0303030303030303
 GLOBL constant12<>(SB), RODATA|NOPTR, $32
 
 // func q2_kPackAVX2(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
@@ -697,37 +705,37 @@ tile:
 	VINSERTI128    $0x01, 48(R10), Y0, Y0
 	VPSHUFD        $0x00, Y0, Y1
 	VPSRLVD        constant13<>+0(SB), Y1, Y1
-	VPAND          constant10<>+0(SB), Y1, Y1
+	VPAND          constant12<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, (AX)(R9*8)
 	VPSHUFD        $0x55, Y0, Y1
 	VPSRLVD        constant13<>+0(SB), Y1, Y1
-	VPAND          constant10<>+0(SB), Y1, Y1
+	VPAND          constant12<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 64(AX)(R9*8)
 	VPSHUFD        $0xaa, Y0, Y1
 	VPSRLVD        constant13<>+0(SB), Y1, Y1
-	VPAND          constant10<>+0(SB), Y1, Y1
+	VPAND          constant12<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 128(AX)(R9*8)
 	VPSHUFD        $0xff, Y0, Y0
 	VPSRLVD        constant13<>+0(SB), Y0, Y0
-	VPAND          constant10<>+0(SB), Y0, Y0
+	VPAND          constant12<>+0(SB), Y0, Y0
 	VMOVDQU        Y0, 192(AX)(R9*8)
 	VBROADCASTI128 32(R10), Y0
 	VINSERTI128    $0x01, 64(R10), Y0, Y0
 	VPSHUFD        $0x00, Y0, Y1
 	VPSRLVD        constant13<>+0(SB), Y1, Y1
-	VPAND          constant10<>+0(SB), Y1, Y1
+	VPAND          constant12<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 256(AX)(R9*8)
 	VPSHUFD        $0x55, Y0, Y1
 	VPSRLVD        constant13<>+0(SB), Y1, Y1
-	VPAND          constant10<>+0(SB), Y1, Y1
+	VPAND          constant12<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 320(AX)(R9*8)
 	VPSHUFD        $0xaa, Y0, Y1
 	VPSRLVD        constant13<>+0(SB), Y1, Y1
-	VPAND          constant10<>+0(SB), Y1, Y1
+	VPAND          constant12<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 384(AX)(R9*8)
 	VPSHUFD        $0xff, Y0, Y0
 	VPSRLVD        constant13<>+0(SB), Y0, Y0
-	VPAND          constant10<>+0(SB), Y0, Y0
+	VPAND          constant12<>+0(SB), Y0, Y0
 	VMOVDQU        Y0, 448(AX)(R9*8)
 	VPBROADCASTD   80(R10), Y0
 	VCVTPH2PS      X0, Y0
@@ -735,15 +743,15 @@ tile:
 	VMOVSLDUP      Y0, Y0
 	VBROADCASTI128 (R10), Y2
 	VPMOVZXWD      X2, Y2
-	VPAND          constant12<>+0(SB), Y2, Y3
+	VPAND          constant11<>+0(SB), Y2, Y3
 	VCVTDQ2PS      Y3, Y3
 	VMULPS         Y0, Y3, Y3
 	VPSRLD         $0x08, Y2, Y4
-	VPAND          constant12<>+0(SB), Y4, Y4
+	VPAND          constant11<>+0(SB), Y4, Y4
 	VCVTDQ2PS      Y4, Y4
 	VMULPS         Y0, Y4, Y4
 	VPSRLD         $0x04, Y2, Y0
-	VPAND          constant12<>+0(SB), Y0, Y0
+	VPAND          constant11<>+0(SB), Y0, Y0
 	VCVTDQ2PS      Y0, Y0
 	VMULPS         Y1, Y0, Y0
 	VPSRLD         $0x0c, Y2, Y2
@@ -758,37 +766,37 @@ tile:
 	VINSERTI128    $0x01, 48(R10), Y0, Y0
 	VPSHUFD        $0x00, Y0, Y1
 	VPSRLVD        constant13<>+0(SB), Y1, Y1
-	VPAND          constant10<>+0(SB), Y1, Y1
+	VPAND          constant12<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 32(AX)(R9*8)
 	VPSHUFD        $0x55, Y0, Y1
 	VPSRLVD        constant13<>+0(SB), Y1, Y1
-	VPAND          constant10<>+0(SB), Y1, Y1
+	VPAND          constant12<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 96(AX)(R9*8)
 	VPSHUFD        $0xaa, Y0, Y1
 	VPSRLVD        constant13<>+0(SB), Y1, Y1
-	VPAND          constant10<>+0(SB), Y1, Y1
+	VPAND          constant12<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 160(AX)(R9*8)
 	VPSHUFD        $0xff, Y0, Y0
 	VPSRLVD        constant13<>+0(SB), Y0, Y0
-	VPAND          constant10<>+0(SB), Y0, Y0
+	VPAND          constant12<>+0(SB), Y0, Y0
 	VMOVDQU        Y0, 224(AX)(R9*8)
 	VBROADCASTI128 32(R10), Y0
 	VINSERTI128    $0x01, 64(R10), Y0, Y0
 	VPSHUFD        $0x00, Y0, Y1
 	VPSRLVD        constant13<>+0(SB), Y1, Y1
-	VPAND          constant10<>+0(SB), Y1, Y1
+	VPAND          constant12<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 288(AX)(R9*8)
 	VPSHUFD        $0x55, Y0, Y1
 	VPSRLVD        constant13<>+0(SB), Y1, Y1
-	VPAND          constant10<>+0(SB), Y1, Y1
+	VPAND          constant12<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 352(AX)(R9*8)
 	VPSHUFD        $0xaa, Y0, Y1
 	VPSRLVD        constant13<>+0(SB), Y1, Y1
-	VPAND          constant10<>+0(SB), Y1, Y1
+	VPAND          constant12<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 416(AX)(R9*8)
 	VPSHUFD        $0xff, Y0, Y0
 	VPSRLVD        constant13<>+0(SB), Y0, Y0
-	VPAND          constant10<>+0(SB), Y0, Y0
+	VPAND          constant12<>+0(SB), Y0, Y0
 	VMOVDQU        Y0, 480(AX)(R9*8)
 	VPBROADCASTD   80(R10), Y0
 	VCVTPH2PS      X0, Y0
@@ -796,15 +804,15 @@ tile:
 	VMOVSLDUP      Y0, Y0
 	VBROADCASTI128 (R10), Y2
 	VPMOVZXWD      X2, Y2
-	VPAND          constant12<>+0(SB), Y2, Y3
+	VPAND          constant11<>+0(SB), Y2, Y3
 	VCVTDQ2PS      Y3, Y3
 	VMULPS         Y0, Y3, Y3
 	VPSRLD         $0x08, Y2, Y4
-	VPAND          constant12<>+0(SB), Y4, Y4
+	VPAND          constant11<>+0(SB), Y4, Y4
 	VCVTDQ2PS      Y4, Y4
 	VMULPS         Y0, Y4, Y4
 	VPSRLD         $0x04, Y2, Y0
-	VPAND          constant12<>+0(SB), Y0, Y0
+	VPAND          constant11<>+0(SB), Y0, Y0
 	VCVTDQ2PS      Y0, Y0
 	VMULPS         Y1, Y0, Y0
 	VPSRLD         $0x0c, Y2, Y2

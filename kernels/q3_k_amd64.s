@@ -722,6 +722,9 @@ TEXT ·q3_kRowAVX2(SB), NOSPLIT, $0-72
 	MOVQ d+40(FP), DX
 	MOVQ s+48(FP), BX
 	MOVQ half+56(FP), SI
+	JMP  constants
+
+begin:
 	ANDQ $-8, AX
 	SHLQ $0x02, AX
 
@@ -740,125 +743,125 @@ group:
 	LEAQ           (CX)(DI*8), R9
 	VMOVDQU        32(R8), Y1
 	VPSRLD         $0x00, Y1, Y1
-	VPAND          constant23<>+0(SB), Y1, Y1
-	VMOVDQU        (R8), Y2
-	VPSLLVD        constant24<>+0(SB), Y2, Y2
-	VPAND          constant25<>+0(SB), Y2, Y2
-	VPOR           Y2, Y1, Y1
+	VPAND          Y2, Y1, Y1
+	VMOVDQU        (R8), Y11
+	VPSLLVD        Y3, Y11, Y11
+	VPAND          Y4, Y11, Y11
+	VPOR           Y11, Y1, Y1
 	VPMADDUBSW     (R9), Y1, Y1
-	VMOVDQU        32(R8), Y2
-	VPSRLD         $0x02, Y2, Y2
-	VPAND          constant23<>+0(SB), Y2, Y2
-	VMOVDQU        (R8), Y3
-	VPSLLVD        constant26<>+0(SB), Y3, Y3
-	VPAND          constant25<>+0(SB), Y3, Y3
-	VPOR           Y3, Y2, Y2
-	VPMADDUBSW     32(R9), Y2, Y2
-	VPUNPCKLDQ     Y2, Y1, Y3
-	VPUNPCKHDQ     Y2, Y1, Y1
-	VPADDW         Y3, Y1, Y1
-	VMOVDQU        32(R8), Y2
-	VPSRLD         $0x04, Y2, Y2
-	VPAND          constant23<>+0(SB), Y2, Y2
-	VMOVDQU        (R8), Y3
-	VPSRLVD        constant27<>+0(SB), Y3, Y3
-	VPAND          constant25<>+0(SB), Y3, Y3
-	VPOR           Y3, Y2, Y2
-	VPMADDUBSW     64(R9), Y2, Y2
-	VMOVDQU        32(R8), Y3
-	VPSRLD         $0x06, Y3, Y3
-	VPAND          constant23<>+0(SB), Y3, Y3
-	VMOVDQU        (R8), Y4
-	VPSRLVD        constant26<>+0(SB), Y4, Y4
-	VPAND          constant25<>+0(SB), Y4, Y4
-	VPOR           Y4, Y3, Y3
-	VPMADDUBSW     96(R9), Y3, Y3
-	VPUNPCKLDQ     Y3, Y2, Y4
-	VPUNPCKHDQ     Y3, Y2, Y2
-	VPADDW         Y4, Y2, Y2
-	VPUNPCKLQDQ    Y2, Y1, Y3
-	VPUNPCKHQDQ    Y2, Y1, Y1
-	VPADDW         Y3, Y1, Y1
-	VMOVDQU        64(R8), Y2
-	VPSRLD         $0x00, Y2, Y2
-	VPAND          constant23<>+0(SB), Y2, Y2
-	VMOVDQU        (R8), Y3
-	VPSRLVD        constant24<>+0(SB), Y3, Y3
-	VPAND          constant25<>+0(SB), Y3, Y3
-	VPOR           Y3, Y2, Y2
-	VPMADDUBSW     128(R9), Y2, Y2
-	VMOVDQU        64(R8), Y3
-	VPSRLD         $0x02, Y3, Y3
-	VPAND          constant23<>+0(SB), Y3, Y3
-	VMOVDQU        (R8), Y4
-	VPSRLVD        constant28<>+0(SB), Y4, Y4
-	VPAND          constant25<>+0(SB), Y4, Y4
-	VPOR           Y4, Y3, Y3
-	VPMADDUBSW     160(R9), Y3, Y3
-	VPUNPCKLDQ     Y3, Y2, Y4
-	VPUNPCKHDQ     Y3, Y2, Y2
-	VPADDW         Y4, Y2, Y2
-	VMOVDQU        64(R8), Y3
-	VPSRLD         $0x04, Y3, Y3
-	VPAND          constant23<>+0(SB), Y3, Y3
-	VMOVDQU        (R8), Y4
-	VPSRLVD        constant29<>+0(SB), Y4, Y4
-	VPAND          constant25<>+0(SB), Y4, Y4
-	VPOR           Y4, Y3, Y3
-	VPMADDUBSW     192(R9), Y3, Y3
-	VMOVDQU        64(R8), Y4
-	VPSRLD         $0x06, Y4, Y4
-	VPAND          constant23<>+0(SB), Y4, Y4
-	VMOVDQU        (R8), Y5
-	VPSRLVD        constant30<>+0(SB), Y5, Y5
-	VPAND          constant25<>+0(SB), Y5, Y5
-	VPOR           Y5, Y4, Y4
-	VPMADDUBSW     224(R9), Y4, Y4
-	VPUNPCKLDQ     Y4, Y3, Y5
-	VPUNPCKHDQ     Y4, Y3, Y3
-	VPADDW         Y5, Y3, Y3
-	VPUNPCKLQDQ    Y3, Y2, Y4
-	VPUNPCKHQDQ    Y3, Y2, Y2
-	VPADDW         Y4, Y2, Y2
-	VPMADDWD       constant31<>+0(SB), Y1, Y1
-	VPMADDWD       constant31<>+0(SB), Y2, Y2
-	VPERM2I128     $0x20, Y2, Y1, Y3
-	VPERM2I128     $0x31, Y2, Y1, Y1
-	VMOVDQU        (BX)(DI*1), Y2
-	VMOVDQU        (SI)(DI*1), Y4
-	VPSUBD         Y4, Y2, Y2
-	VPSLLD         $0x02, Y4, Y4
-	VPSUBD         Y4, Y3, Y3
-	VPSLLD         $0x02, Y2, Y2
-	VPSUBD         Y2, Y1, Y1
-	VBROADCASTI128 94(R8), Y2
-	VPSHUFB        constant2<>+0(SB), Y2, Y4
-	VPSHUFB        constant3<>+0(SB), Y2, Y2
-	VPSRLVD        constant4<>+0(SB), Y4, Y4
-	VPAND          constant5<>+0(SB), Y4, Y4
-	VPSLLVD        constant7<>+0(SB), Y2, Y2
-	VPSRLVD        constant8<>+0(SB), Y2, Y2
-	VPAND          constant6<>+0(SB), Y2, Y2
-	VPOR           Y4, Y2, Y2
-	VPSUBB         constant9<>+0(SB), Y2, Y2
-	VPBROADCASTW   108(R8), Y4
-	VCVTPH2PS      X4, Y4
-	VPMOVZXWD      X2, Y2
-	VPSLLD         $0x18, Y2, Y5
-	VPSLLD         $0x10, Y2, Y2
-	VPSRAD         $0x18, Y5, Y5
-	VCVTDQ2PS      Y5, Y5
-	VMULPS         Y4, Y5, Y5
-	VPSRAD         $0x18, Y2, Y2
-	VCVTDQ2PS      Y2, Y2
-	VMULPS         Y4, Y2, Y2
-	VMOVDQU        (DX)(DI*1), Y4
-	VCVTDQ2PS      Y3, Y3
-	VMULPS         Y4, Y5, Y5
-	VFMADD231PS    Y5, Y3, Y0
+	VMOVDQU        32(R8), Y11
+	VPSRLD         $0x02, Y11, Y11
+	VPAND          Y2, Y11, Y11
+	VMOVDQU        (R8), Y12
+	VPSLLVD        Y5, Y12, Y12
+	VPAND          Y4, Y12, Y12
+	VPOR           Y12, Y11, Y11
+	VPMADDUBSW     32(R9), Y11, Y11
+	VPUNPCKLDQ     Y11, Y1, Y12
+	VPUNPCKHDQ     Y11, Y1, Y1
+	VPADDW         Y12, Y1, Y1
+	VMOVDQU        32(R8), Y11
+	VPSRLD         $0x04, Y11, Y11
+	VPAND          Y2, Y11, Y11
+	VMOVDQU        (R8), Y12
+	VPSRLVD        Y6, Y12, Y12
+	VPAND          Y4, Y12, Y12
+	VPOR           Y12, Y11, Y11
+	VPMADDUBSW     64(R9), Y11, Y11
+	VMOVDQU        32(R8), Y12
+	VPSRLD         $0x06, Y12, Y12
+	VPAND          Y2, Y12, Y12
+	VMOVDQU        (R8), Y13
+	VPSRLVD        Y5, Y13, Y13
+	VPAND          Y4, Y13, Y13
+	VPOR           Y13, Y12, Y12
+	VPMADDUBSW     96(R9), Y12, Y12
+	VPUNPCKLDQ     Y12, Y11, Y13
+	VPUNPCKHDQ     Y12, Y11, Y11
+	VPADDW         Y13, Y11, Y11
+	VPUNPCKLQDQ    Y11, Y1, Y12
+	VPUNPCKHQDQ    Y11, Y1, Y1
+	VPADDW         Y12, Y1, Y1
+	VMOVDQU        64(R8), Y11
+	VPSRLD         $0x00, Y11, Y11
+	VPAND          Y2, Y11, Y11
+	VMOVDQU        (R8), Y12
+	VPSRLVD        Y3, Y12, Y12
+	VPAND          Y4, Y12, Y12
+	VPOR           Y12, Y11, Y11
+	VPMADDUBSW     128(R9), Y11, Y11
+	VMOVDQU        64(R8), Y12
+	VPSRLD         $0x02, Y12, Y12
+	VPAND          Y2, Y12, Y12
+	VMOVDQU        (R8), Y13
+	VPSRLVD        Y7, Y13, Y13
+	VPAND          Y4, Y13, Y13
+	VPOR           Y13, Y12, Y12
+	VPMADDUBSW     160(R9), Y12, Y12
+	VPUNPCKLDQ     Y12, Y11, Y13
+	VPUNPCKHDQ     Y12, Y11, Y11
+	VPADDW         Y13, Y11, Y11
+	VMOVDQU        64(R8), Y12
+	VPSRLD         $0x04, Y12, Y12
+	VPAND          Y2, Y12, Y12
+	VMOVDQU        (R8), Y13
+	VPSRLVD        Y8, Y13, Y13
+	VPAND          Y4, Y13, Y13
+	VPOR           Y13, Y12, Y12
+	VPMADDUBSW     192(R9), Y12, Y12
+	VMOVDQU        64(R8), Y13
+	VPSRLD         $0x06, Y13, Y13
+	VPAND          Y2, Y13, Y13
+	VMOVDQU        (R8), Y14
+	VPSRLVD        Y9, Y14, Y14
+	VPAND          Y4, Y14, Y14
+	VPOR           Y14, Y13, Y13
+	VPMADDUBSW     224(R9), Y13, Y13
+	VPUNPCKLDQ     Y13, Y12, Y14
+	VPUNPCKHDQ     Y13, Y12, Y12
+	VPADDW         Y14, Y12, Y12
+	VPUNPCKLQDQ    Y12, Y11, Y13
+	VPUNPCKHQDQ    Y12, Y11, Y11
+	VPADDW         Y13, Y11, Y11
+	VPMADDWD       Y10, Y1, Y1
+	VPMADDWD       Y10, Y11, Y11
+	VPERM2I128     $0x20, Y11, Y1, Y12
+	VPERM2I128     $0x31, Y11, Y1, Y1
+	VMOVDQU        (BX)(DI*1), Y11
+	VMOVDQU        (SI)(DI*1), Y13
+	VPSUBD         Y13, Y11, Y11
+	VPSLLD         $0x02, Y13, Y13
+	VPSUBD         Y13, Y12, Y12
+	VPSLLD         $0x02, Y11, Y11
+	VPSUBD         Y11, Y1, Y1
+	VBROADCASTI128 94(R8), Y11
+	VPSHUFB        constant2<>+0(SB), Y11, Y13
+	VPSHUFB        constant3<>+0(SB), Y11, Y11
+	VPSRLVD        constant4<>+0(SB), Y13, Y13
+	VPAND          constant5<>+0(SB), Y13, Y13
+	VPSLLVD        constant7<>+0(SB), Y11, Y11
+	VPSRLVD        constant8<>+0(SB), Y11, Y11
+	VPAND          constant6<>+0(SB), Y11, Y11
+	VPOR           Y13, Y11, Y11
+	VPSUBB         constant9<>+0(SB), Y11, Y11
+	VPBROADCASTW   108(R8), Y13
+	VCVTPH2PS      X13, Y13
+	VPMOVZXWD      X11, Y11
+	VPSLLD         $0x18, Y11, Y14
+	VPSLLD         $0x10, Y11, Y11
+	VPSRAD         $0x18, Y14, Y14
+	VCVTDQ2PS      Y14, Y14
+	VMULPS         Y13, Y14, Y14
+	VPSRAD         $0x18, Y11, Y11
+	VCVTDQ2PS      Y11, Y11
+	VMULPS         Y13, Y11, Y11
+	VMOVDQU        (DX)(DI*1), Y13
+	VCVTDQ2PS      Y12, Y12
+	VMULPS         Y13, Y14, Y14
+	VFMADD231PS    Y14, Y12, Y0
 	VCVTDQ2PS      Y1, Y1
-	VMULPS         Y4, Y2, Y2
-	VFMADD231PS    Y2, Y1, Y0
+	VMULPS         Y13, Y11, Y11
+	VFMADD231PS    Y11, Y1, Y0
 	ADDQ           $+110, R8
 	ADDQ           $+32, DI
 	CMPQ           DI, AX
@@ -881,40 +884,52 @@ rest:
 	VZEROUPPER
 	RET
 
-DATA constant23<>+0(SB)/8, $0x0303030303030303
-DATA constant23<>+8(SB)/8, $0x0303030303030303
-DATA constant23<>+16(SB)/8, $0x0303030303030303
-DATA constant23<>+24(SB)/8, $0x0303030303030303
+constants:
+	VMOVDQU constant24<>+0(SB), Y6
+	VMOVDQU constant25<>+0(SB), Y5
+	VMOVDQU constant23<>+0(SB), Y10
+	VMOVDQU constant26<>+0(SB), Y3
+	VMOVDQU constant27<>+0(SB), Y7
+	VMOVDQU constant28<>+0(SB), Y2
+	VMOVDQU constant29<>+0(SB), Y8
+	VMOVDQU constant30<>+0(SB), Y4
+	VMOVDQU constant31<>+0(SB), Y9
+	JMP     begin
+
+DATA constant23<>+0(SB)/8, $0x0001000100010001
+DATA constant23<>+8(SB)/8, $0x0001000100010001
+DATA constant23<>+16(SB)/8, $0x0001000100010001
+DATA constant23<>+24(SB)/8, $0x0001000100010001
 GLOBL constant23<>(SB), RODATA|NOPTR, $32
 
-DATA constant24<>+0(SB)/8, $0x0000000200000002
-DATA constant24<>+8(SB)/8, $0x0000000200000002
-DATA constant24<>+16(SB)/8, $0x0000000200000002
-DATA constant24<>+24(SB)/8, $0x0000000200000002
+DATA constant24<>+0(SB)/8, $0x0000000000000000
+DATA constant24<>+8(SB)/8, $0x0000000000000000
+DATA constant24<>+16(SB)/8, $0x0000000000000000
+DATA constant24<>+24(SB)/8, $0x0000000000000000
 GLOBL constant24<>(SB), RODATA|NOPTR, $32
 
-DATA constant25<>+0(SB)/8, $0x0404040404040404
-DATA constant25<>+8(SB)/8, $0x0404040404040404
-DATA constant25<>+16(SB)/8, $0x0404040404040404
-DATA constant25<>+24(SB)/8, $0x0404040404040404
+DATA constant25<>+0(SB)/8, $0x0000000100000001
+DATA constant25<>+8(SB)/8, $0x0000000100000001
+DATA constant25<>+16(SB)/8, $0x0000000100000001
+DATA constant25<>+24(SB)/8, $0x0000000100000001
 GLOBL constant25<>(SB), RODATA|NOPTR, $32
 
-DATA constant26<>+0(SB)/8, $0x0000000100000001
-DATA constant26<>+8(SB)/8, $0x0000000100000001
-DATA constant26<>+16(SB)/8, $0x0000000100000001
-DATA constant26<>+24(SB)/8, $0x0000000100000001
+DATA constant26<>+0(SB)/8, $0x0000000200000002
+DATA constant26<>+8(SB)/8, $0x0000000200000002
+DATA constant26<>+16(SB)/8, $0x0000000200000002
+DATA constant26<>+24(SB)/8, $0x0000000200000002
 GLOBL constant26<>(SB), RODATA|NOPTR, $32
 
-DATA constant27<>+0(SB)/8, $0x0000000000000000
-DATA constant27<>+8(SB)/8, $0x0000000000000000
-DATA constant27<>+16(SB)/8, $0x0000000000000000
-DATA constant27<>+24(SB)/8, $0x0000000000000000
+DATA constant27<>+0(SB)/8, $0x0000000300000003
+DATA constant27<>+8(SB)/8, $0x0000000300000003
+DATA constant27<>+16(SB)/8, $0x0000000300000003
+DATA constant27<>+24(SB)/8, $0x0000000300000003
 GLOBL constant27<>(SB), RODATA|NOPTR, $32
 
-DATA constant28<>+0(SB)/8, $0x0000000300000003
-DATA constant28<>+8(SB)/8, $0x0000000300000003
-DATA constant28<>+16(SB)/8, $0x0000000300000003
-DATA constant28<>+24(SB)/8, $0x0000000300000003
+DATA constant28<>+0(SB)/8, $0x0303030303030303
+DATA constant28<>+8(SB)/8, $0x0303030303030303
+DATA constant28<>+16(SB)/8, $0x0303030303030303
+DATA constant28<>+24(SB)/8, $0x0303030303030303
 GLOBL constant28<>(SB), RODATA|NOPTR, $32
 
 DATA constant29<>+0(SB)/8, $0x0000000400000004
@@ -923,16 +938,16 @@ DATA constant29<>+16(SB)/8, $0x0000000400000004
 DATA constant29<>+24(SB)/8, $0x0000000400000004
 GLOBL constant29<>(SB), RODATA|NOPTR, $32
 
-DATA constant30<>+0(SB)/8, $0x0000000500000005
-DATA constant30<>+8(SB)/8, $0x0000000500000005
-DATA constant30<>+16(SB)/8, $0x0000000500000005
-DATA constant30<>+24(SB)/8, $0x0000000500000005
+DATA constant30<>+0(SB)/8, $0x0404040404040404
+DATA constant30<>+8(SB)/8, $0x0404040404040404
+DATA constant30<>+16(SB)/8, $0x0404040404040404
+DATA constant30<>+24(SB)/8, $0x0404040404040404
 GLOBL constant30<>(SB), RODATA|NOPTR, $32
 
-DATA constant31<>+0(SB)/8, $0x0001000100010001
-DATA constant31<>+8(SB)/8, $0x0001000100010001
-DATA constant31<>+16(SB)/8, $0x0001000100010001
-DATA constant31<>+24(SB)/8, $0x0001000100010001
+DATA constant31<>+0(SB)/8, $0x0000000500000005
+DATA constant31<>+8(SB)/8, $0x0000000500000005
+DATA constant31<>+16(SB)/8, $0x0000000500000005
+DATA constant31<>+24(SB)/8, $0x0000000500000005
 GLOBL constant31<>(SB), RODATA|NOPTR, $32
 
 // func q3_kPackAVX2(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
@@ -957,80 +972,80 @@ tile:
 	VINSERTI128    $0x01, 64(R10), Y0, Y0
 	VPSHUFD        $0x00, Y0, Y1
 	VPSRLVD        constant32<>+0(SB), Y1, Y1
-	VPAND          constant23<>+0(SB), Y1, Y1
+	VPAND          constant28<>+0(SB), Y1, Y1
 	VBROADCASTI128 (R10), Y2
 	VINSERTI128    $0x01, (R10), Y2, Y2
 	VPSHUFD        $0x00, Y2, Y3
 	VPSLLVD        constant33<>+0(SB), Y3, Y3
 	VPSRLVD        constant34<>+0(SB), Y3, Y3
-	VPAND          constant25<>+0(SB), Y3, Y3
+	VPAND          constant30<>+0(SB), Y3, Y3
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, (AX)(R9*8)
 	VPSHUFD        $0x55, Y0, Y1
 	VPSRLVD        constant32<>+0(SB), Y1, Y1
-	VPAND          constant23<>+0(SB), Y1, Y1
+	VPAND          constant28<>+0(SB), Y1, Y1
 	VPSHUFD        $0x55, Y2, Y3
 	VPSLLVD        constant33<>+0(SB), Y3, Y3
 	VPSRLVD        constant34<>+0(SB), Y3, Y3
-	VPAND          constant25<>+0(SB), Y3, Y3
+	VPAND          constant30<>+0(SB), Y3, Y3
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 64(AX)(R9*8)
 	VPSHUFD        $0xaa, Y0, Y1
 	VPSRLVD        constant32<>+0(SB), Y1, Y1
-	VPAND          constant23<>+0(SB), Y1, Y1
+	VPAND          constant28<>+0(SB), Y1, Y1
 	VPSHUFD        $0xaa, Y2, Y3
 	VPSLLVD        constant33<>+0(SB), Y3, Y3
 	VPSRLVD        constant34<>+0(SB), Y3, Y3
-	VPAND          constant25<>+0(SB), Y3, Y3
+	VPAND          constant30<>+0(SB), Y3, Y3
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 128(AX)(R9*8)
 	VPSHUFD        $0xff, Y0, Y0
 	VPSRLVD        constant32<>+0(SB), Y0, Y0
-	VPAND          constant23<>+0(SB), Y0, Y0
+	VPAND          constant28<>+0(SB), Y0, Y0
 	VPSHUFD        $0xff, Y2, Y1
 	VPSLLVD        constant33<>+0(SB), Y1, Y1
 	VPSRLVD        constant34<>+0(SB), Y1, Y1
-	VPAND          constant25<>+0(SB), Y1, Y1
+	VPAND          constant30<>+0(SB), Y1, Y1
 	VPOR           Y1, Y0, Y0
 	VMOVDQU        Y0, 192(AX)(R9*8)
 	VBROADCASTI128 48(R10), Y0
 	VINSERTI128    $0x01, 80(R10), Y0, Y0
 	VPSHUFD        $0x00, Y0, Y1
 	VPSRLVD        constant32<>+0(SB), Y1, Y1
-	VPAND          constant23<>+0(SB), Y1, Y1
+	VPAND          constant28<>+0(SB), Y1, Y1
 	VBROADCASTI128 16(R10), Y2
 	VINSERTI128    $0x01, 16(R10), Y2, Y2
 	VPSHUFD        $0x00, Y2, Y3
 	VPSLLVD        constant33<>+0(SB), Y3, Y3
 	VPSRLVD        constant34<>+0(SB), Y3, Y3
-	VPAND          constant25<>+0(SB), Y3, Y3
+	VPAND          constant30<>+0(SB), Y3, Y3
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 256(AX)(R9*8)
 	VPSHUFD        $0x55, Y0, Y1
 	VPSRLVD        constant32<>+0(SB), Y1, Y1
-	VPAND          constant23<>+0(SB), Y1, Y1
+	VPAND          constant28<>+0(SB), Y1, Y1
 	VPSHUFD        $0x55, Y2, Y3
 	VPSLLVD        constant33<>+0(SB), Y3, Y3
 	VPSRLVD        constant34<>+0(SB), Y3, Y3
-	VPAND          constant25<>+0(SB), Y3, Y3
+	VPAND          constant30<>+0(SB), Y3, Y3
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 320(AX)(R9*8)
 	VPSHUFD        $0xaa, Y0, Y1
 	VPSRLVD        constant32<>+0(SB), Y1, Y1
-	VPAND          constant23<>+0(SB), Y1, Y1
+	VPAND          constant28<>+0(SB), Y1, Y1
 	VPSHUFD        $0xaa, Y2, Y3
 	VPSLLVD        constant33<>+0(SB), Y3, Y3
 	VPSRLVD        constant34<>+0(SB), Y3, Y3
-	VPAND          constant25<>+0(SB), Y3, Y3
+	VPAND          constant30<>+0(SB), Y3, Y3
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 384(AX)(R9*8)
 	VPSHUFD        $0xff, Y0, Y0
 	VPSRLVD        constant32<>+0(SB), Y0, Y0
-	VPAND          constant23<>+0(SB), Y0, Y0
+	VPAND          constant28<>+0(SB), Y0, Y0
 	VPSHUFD        $0xff, Y2, Y1
 	VPSLLVD        constant33<>+0(SB), Y1, Y1
 	VPSRLVD        constant34<>+0(SB), Y1, Y1
-	VPAND          constant25<>+0(SB), Y1, Y1
+	VPAND          constant30<>+0(SB), Y1, Y1
 	VPOR           Y1, Y0, Y0
 	VMOVDQU        Y0, 448(AX)(R9*8)
 	VBROADCASTI128 94(R10), Y0
@@ -1061,80 +1076,80 @@ tile:
 	VINSERTI128    $0x01, 64(R10), Y0, Y0
 	VPSHUFD        $0x00, Y0, Y1
 	VPSRLVD        constant32<>+0(SB), Y1, Y1
-	VPAND          constant23<>+0(SB), Y1, Y1
+	VPAND          constant28<>+0(SB), Y1, Y1
 	VBROADCASTI128 (R10), Y2
 	VINSERTI128    $0x01, (R10), Y2, Y2
 	VPSHUFD        $0x00, Y2, Y3
 	VPSLLVD        constant33<>+0(SB), Y3, Y3
 	VPSRLVD        constant34<>+0(SB), Y3, Y3
-	VPAND          constant25<>+0(SB), Y3, Y3
+	VPAND          constant30<>+0(SB), Y3, Y3
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 32(AX)(R9*8)
 	VPSHUFD        $0x55, Y0, Y1
 	VPSRLVD        constant32<>+0(SB), Y1, Y1
-	VPAND          constant23<>+0(SB), Y1, Y1
+	VPAND          constant28<>+0(SB), Y1, Y1
 	VPSHUFD        $0x55, Y2, Y3
 	VPSLLVD        constant33<>+0(SB), Y3, Y3
 	VPSRLVD        constant34<>+0(SB), Y3, Y3
-	VPAND          constant25<>+0(SB), Y3, Y3
+	VPAND          constant30<>+0(SB), Y3, Y3
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 96(AX)(R9*8)
 	VPSHUFD        $0xaa, Y0, Y1
 	VPSRLVD        constant32<>+0(SB), Y1, Y1
-	VPAND          constant23<>+0(SB), Y1, Y1
+	VPAND          constant28<>+0(SB), Y1, Y1
 	VPSHUFD        $0xaa, Y2, Y3
 	VPSLLVD        constant33<>+0(SB), Y3, Y3
 	VPSRLVD        constant34<>+0(SB), Y3, Y3
-	VPAND          constant25<>+0(SB), Y3, Y3
+	VPAND          constant30<>+0(SB), Y3, Y3
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 160(AX)(R9*8)
 	VPSHUFD        $0xff, Y0, Y0
 	VPSRLVD        constant32<>+0(SB), Y0, Y0
-	VPAND          constant23<>+0(SB), Y0, Y0
+	VPAND          constant28<>+0(SB), Y0, Y0
 	VPSHUFD        $0xff, Y2, Y1
 	VPSLLVD        constant33<>+0(SB), Y1, Y1
 	VPSRLVD        constant34<>+0(SB), Y1, Y1
-	VPAND          constant25<>+0(SB), Y1, Y1
+	VPAND          constant30<>+0(SB), Y1, Y1
 	VPOR           Y1, Y0, Y0
 	VMOVDQU        Y0, 224(AX)(R9*8)
 	VBROADCASTI128 48(R10), Y0
 	VINSERTI128    $0x01, 80(R10), Y0, Y0
 	VPSHUFD        $0x00, Y0, Y1
 	VPSRLVD        constant32<>+0(SB), Y1, Y1
-	VPAND          constant23<>+0(SB), Y1, Y1
+	VPAND          constant28<>+0(SB), Y1, Y1
 	VBROADCASTI128 16(R10), Y2
 	VINSERTI128    $0x01, 16(R10), Y2, Y2
 	VPSHUFD        $0x00, Y2, Y3
 	VPSLLVD        constant33<>+0(SB), Y3, Y3
 	VPSRLVD        constant34<>+0(SB), Y3, Y3
-	VPAND          constant25<>+0(SB), Y3, Y3
+	VPAND          constant30<>+0(SB), Y3, Y3
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 288(AX)(R9*8)
 	VPSHUFD        $0x55, Y0, Y1
 	VPSRLVD        constant32<>+0(SB), Y1, Y1
-	VPAND          constant23<>+0(SB), Y1, Y1
+	VPAND          constant28<>+0(SB), Y1, Y1
 	VPSHUFD        $0x55, Y2, Y3
 	VPSLLVD        constant33<>+0(SB), Y3, Y3
 	VPSRLVD        constant34<>+0(SB), Y3, Y3
-	VPAND          constant25<>+0(SB), Y3, Y3
+	VPAND          constant30<>+0(SB), Y3, Y3
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 352(AX)(R9*8)
 	VPSHUFD        $0xaa, Y0, Y1
 	VPSRLVD        constant32<>+0(SB), Y1, Y1
-	VPAND          constant23<>+0(SB), Y1, Y1
+	VPAND          constant28<>+0(SB), Y1, Y1
 	VPSHUFD        $0xaa, Y2, Y3
 	VPSLLVD        constant33<>+0(SB), Y3, Y3
 	VPSRLVD        constant34<>+0(SB), Y3, Y3
-	VPAND          constant25<>+0(SB), Y3, Y3
+	VPAND          constant30<>+0(SB), Y3, Y3
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 416(AX)(R9*8)
 	VPSHUFD        $0xff, Y0, Y0
 	VPSRLVD        constant32<>+0(SB), Y0, Y0
-	VPAND          constant23<>+0(SB), Y0, Y0
+	VPAND          constant28<>+0(SB), Y0, Y0
 	VPSHUFD        $0xff, Y2, Y1
 	VPSLLVD        constant33<>+0(SB), Y1, Y1
 	VPSRLVD        constant34<>+0(SB), Y1, Y1
-	VPAND          constant25<>+0(SB), Y1, Y1
+	VPAND          constant30<>+0(SB), Y1, Y1
 	VPOR           Y1, Y0, Y0
 	VMOVDQU        Y0, 480(AX)(R9*8)
 	VBROADCASTI128 94(R10), Y0

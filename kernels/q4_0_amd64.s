@@ -459,11 +459,14 @@ constants:
 // func q4_0RowAVX2(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 // Requires: AVX, AVX2, F16C, FMA3, MMX+
 TEXT ·q4_0RowAVX2(SB), NOSPLIT, $168-72
-	MOVQ    blocks+64(FP), AX
-	MOVQ    q+32(FP), CX
-	MOVQ    d+40(FP), DX
-	MOVQ    s+48(FP), BX
-	MOVQ    half+56(FP), SI
+	MOVQ blocks+64(FP), AX
+	MOVQ q+32(FP), CX
+	MOVQ d+40(FP), DX
+	MOVQ s+48(FP), BX
+	MOVQ half+56(FP), SI
+	JMP  constants
+
+begin:
 	MOVQ    w+8(FP), SI
 	MOVQ    stride+16(FP), DI
 	IMULQ   n+24(FP), DI
@@ -501,77 +504,77 @@ group:
 	PREFETCHT1     8320(DI)
 	PREFETCHT0     3200(DI)
 	LEAQ           (CX)(SI*8), R9
-	VBROADCASTI128 2(DI), Y2
-	VPSRLVD        constant9<>+0(SB), Y2, Y2
-	VPAND          constant10<>+0(SB), Y2, Y2
-	VPMADDUBSW     (R9), Y2, Y2
-	VBROADCASTI128 20(DI), Y3
-	VPSRLVD        constant9<>+0(SB), Y3, Y3
-	VPAND          constant10<>+0(SB), Y3, Y3
-	VPMADDUBSW     32(R9), Y3, Y3
-	VPUNPCKLDQ     Y3, Y2, Y4
-	VPUNPCKHDQ     Y3, Y2, Y2
-	VPADDW         Y4, Y2, Y2
-	VBROADCASTI128 38(DI), Y3
-	VPSRLVD        constant9<>+0(SB), Y3, Y3
-	VPAND          constant10<>+0(SB), Y3, Y3
-	VPMADDUBSW     64(R9), Y3, Y3
-	VBROADCASTI128 56(DI), Y4
-	VPSRLVD        constant9<>+0(SB), Y4, Y4
-	VPAND          constant10<>+0(SB), Y4, Y4
-	VPMADDUBSW     96(R9), Y4, Y4
-	VPUNPCKLDQ     Y4, Y3, Y5
-	VPUNPCKHDQ     Y4, Y3, Y3
-	VPADDW         Y5, Y3, Y3
-	VPUNPCKLQDQ    Y3, Y2, Y4
-	VPUNPCKHQDQ    Y3, Y2, Y2
-	VPADDW         Y4, Y2, Y2
-	VBROADCASTI128 74(DI), Y3
-	VPSRLVD        constant9<>+0(SB), Y3, Y3
-	VPAND          constant10<>+0(SB), Y3, Y3
-	VPMADDUBSW     128(R9), Y3, Y3
-	VBROADCASTI128 92(DI), Y4
-	VPSRLVD        constant9<>+0(SB), Y4, Y4
-	VPAND          constant10<>+0(SB), Y4, Y4
-	VPMADDUBSW     160(R9), Y4, Y4
-	VPUNPCKLDQ     Y4, Y3, Y5
-	VPUNPCKHDQ     Y4, Y3, Y3
-	VPADDW         Y5, Y3, Y3
-	VBROADCASTI128 110(DI), Y4
-	VPSRLVD        constant9<>+0(SB), Y4, Y4
-	VPAND          constant10<>+0(SB), Y4, Y4
-	VPMADDUBSW     192(R9), Y4, Y4
-	VBROADCASTI128 128(DI), Y5
-	VPSRLVD        constant9<>+0(SB), Y5, Y5
-	VPAND          constant10<>+0(SB), Y5, Y5
-	VPMADDUBSW     224(R9), Y5, Y5
-	VPUNPCKLDQ     Y5, Y4, Y6
-	VPUNPCKHDQ     Y5, Y4, Y4
-	VPADDW         Y6, Y4, Y4
-	VPUNPCKLQDQ    Y4, Y3, Y5
-	VPUNPCKHQDQ    Y4, Y3, Y3
-	VPADDW         Y5, Y3, Y3
-	VPERM2I128     $0x20, Y3, Y2, Y4
-	VPERM2I128     $0x31, Y3, Y2, Y2
-	VPADDW         Y2, Y4, Y4
-	VPMADDWD       constant11<>+0(SB), Y4, Y4
-	VMOVDQU        (BX)(SI*1), Y2
-	VPSLLD         $0x03, Y2, Y2
-	VPSUBD         Y2, Y4, Y4
-	VPXOR          X2, X2, X2
-	VPINSRW        $0x00, (DI), X2, X2
-	VPINSRW        $0x01, 18(DI), X2, X2
-	VPINSRW        $0x02, 36(DI), X2, X2
-	VPINSRW        $0x03, 54(DI), X2, X2
-	VPINSRW        $0x04, 72(DI), X2, X2
-	VPINSRW        $0x05, 90(DI), X2, X2
-	VPINSRW        $0x06, 108(DI), X2, X2
-	VPINSRW        $0x07, 126(DI), X2, X2
-	VCVTPH2PS      X2, Y2
-	VMOVDQU        (DX)(SI*1), Y3
-	VCVTDQ2PS      Y4, Y4
-	VMULPS         Y3, Y2, Y2
-	VFMADD231PS    Y2, Y4, Y1
+	VBROADCASTI128 2(DI), Y5
+	VPSRLVD        Y2, Y5, Y5
+	VPAND          Y3, Y5, Y5
+	VPMADDUBSW     (R9), Y5, Y5
+	VBROADCASTI128 20(DI), Y6
+	VPSRLVD        Y2, Y6, Y6
+	VPAND          Y3, Y6, Y6
+	VPMADDUBSW     32(R9), Y6, Y6
+	VPUNPCKLDQ     Y6, Y5, Y7
+	VPUNPCKHDQ     Y6, Y5, Y5
+	VPADDW         Y7, Y5, Y5
+	VBROADCASTI128 38(DI), Y6
+	VPSRLVD        Y2, Y6, Y6
+	VPAND          Y3, Y6, Y6
+	VPMADDUBSW     64(R9), Y6, Y6
+	VBROADCASTI128 56(DI), Y7
+	VPSRLVD        Y2, Y7, Y7
+	VPAND          Y3, Y7, Y7
+	VPMADDUBSW     96(R9), Y7, Y7
+	VPUNPCKLDQ     Y7, Y6, Y8
+	VPUNPCKHDQ     Y7, Y6, Y6
+	VPADDW         Y8, Y6, Y6
+	VPUNPCKLQDQ    Y6, Y5, Y7
+	VPUNPCKHQDQ    Y6, Y5, Y5
+	VPADDW         Y7, Y5, Y5
+	VBROADCASTI128 74(DI), Y6
+	VPSRLVD        Y2, Y6, Y6
+	VPAND          Y3, Y6, Y6
+	VPMADDUBSW     128(R9), Y6, Y6
+	VBROADCASTI128 92(DI), Y7
+	VPSRLVD        Y2, Y7, Y7
+	VPAND          Y3, Y7, Y7
+	VPMADDUBSW     160(R9), Y7, Y7
+	VPUNPCKLDQ     Y7, Y6, Y8
+	VPUNPCKHDQ     Y7, Y6, Y6
+	VPADDW         Y8, Y6, Y6
+	VBROADCASTI128 110(DI), Y7
+	VPSRLVD        Y2, Y7, Y7
+	VPAND          Y3, Y7, Y7
+	VPMADDUBSW     192(R9), Y7, Y7
+	VBROADCASTI128 128(DI), Y8
+	VPSRLVD        Y2, Y8, Y8
+	VPAND          Y3, Y8, Y8
+	VPMADDUBSW     224(R9), Y8, Y8
+	VPUNPCKLDQ     Y8, Y7, Y9
+	VPUNPCKHDQ     Y8, Y7, Y7
+	VPADDW         Y9, Y7, Y7
+	VPUNPCKLQDQ    Y7, Y6, Y8
+	VPUNPCKHQDQ    Y7, Y6, Y6
+	VPADDW         Y8, Y6, Y6
+	VPERM2I128     $0x20, Y6, Y5, Y7
+	VPERM2I128     $0x31, Y6, Y5, Y5
+	VPADDW         Y5, Y7, Y7
+	VPMADDWD       Y4, Y7, Y7
+	VMOVDQU        (BX)(SI*1), Y5
+	VPSLLD         $0x03, Y5, Y5
+	VPSUBD         Y5, Y7, Y7
+	VPXOR          X5, X5, X5
+	VPINSRW        $0x00, (DI), X5, X5
+	VPINSRW        $0x01, 18(DI), X5, X5
+	VPINSRW        $0x02, 36(DI), X5, X5
+	VPINSRW        $0x03, 54(DI), X5, X5
+	VPINSRW        $0x04, 72(DI), X5, X5
+	VPINSRW        $0x05, 90(DI), X5, X5
+	VPINSRW        $0x06, 108(DI), X5, X5
+	VPINSRW        $0x07, 126(DI), X5, X5
+	VCVTPH2PS      X5, Y5
+	VMOVDQU        (DX)(SI*1), Y6
+	VCVTDQ2PS      Y7, Y7
+	VMULPS         Y6, Y5, Y5
+	VFMADD231PS    Y5, Y7, Y1
 	ADDQ           $+144, DI
 	ADDQ           $+32, SI
 	CMPQ           SI, AX
@@ -590,8 +593,8 @@ copy:
 	MOVW    R11, (R10)
 	ADDQ    $+2, DI
 	ADDQ    $+2, R10
-	VMOVDQU (DI), X2
-	VMOVDQU X2, (R10)
+	VMOVDQU (DI), X5
+	VMOVDQU X5, (R10)
 	ADDQ    $+16, DI
 	ADDQ    $+16, R10
 	SUBQ    $+1, R9
@@ -600,87 +603,87 @@ copy:
 
 inPlace:
 	LEAQ           (CX)(SI*8), R9
-	VBROADCASTI128 2(DI), Y2
-	VPSRLVD        constant9<>+0(SB), Y2, Y2
-	VPAND          constant10<>+0(SB), Y2, Y2
-	VPMADDUBSW     (R9), Y2, Y2
-	VBROADCASTI128 20(DI), Y3
-	VPSRLVD        constant9<>+0(SB), Y3, Y3
-	VPAND          constant10<>+0(SB), Y3, Y3
-	VPMADDUBSW     32(R9), Y3, Y3
-	VPUNPCKLDQ     Y3, Y2, Y4
-	VPUNPCKHDQ     Y3, Y2, Y2
-	VPADDW         Y4, Y2, Y2
-	VBROADCASTI128 38(DI), Y3
-	VPSRLVD        constant9<>+0(SB), Y3, Y3
-	VPAND          constant10<>+0(SB), Y3, Y3
-	VPMADDUBSW     64(R9), Y3, Y3
-	VBROADCASTI128 56(DI), Y4
-	VPSRLVD        constant9<>+0(SB), Y4, Y4
-	VPAND          constant10<>+0(SB), Y4, Y4
-	VPMADDUBSW     96(R9), Y4, Y4
-	VPUNPCKLDQ     Y4, Y3, Y5
-	VPUNPCKHDQ     Y4, Y3, Y3
-	VPADDW         Y5, Y3, Y3
-	VPUNPCKLQDQ    Y3, Y2, Y4
-	VPUNPCKHQDQ    Y3, Y2, Y2
-	VPADDW         Y4, Y2, Y2
-	VBROADCASTI128 74(DI), Y3
-	VPSRLVD        constant9<>+0(SB), Y3, Y3
-	VPAND          constant10<>+0(SB), Y3, Y3
-	VPMADDUBSW     128(R9), Y3, Y3
-	VBROADCASTI128 92(DI), Y4
-	VPSRLVD        constant9<>+0(SB), Y4, Y4
-	VPAND          constant10<>+0(SB), Y4, Y4
-	VPMADDUBSW     160(R9), Y4, Y4
-	VPUNPCKLDQ     Y4, Y3, Y5
-	VPUNPCKHDQ     Y4, Y3, Y3
-	VPADDW         Y5, Y3, Y3
-	VBROADCASTI128 110(DI), Y4
-	VPSRLVD        constant9<>+0(SB), Y4, Y4
-	VPAND          constant10<>+0(SB), Y4, Y4
-	VPMADDUBSW     192(R9), Y4, Y4
-	VBROADCASTI128 128(DI), Y5
-	VPSRLVD        constant9<>+0(SB), Y5, Y5
-	VPAND          constant10<>+0(SB), Y5, Y5
-	VPMADDUBSW     224(R9), Y5, Y5
-	VPUNPCKLDQ     Y5, Y4, Y6
-	VPUNPCKHDQ     Y5, Y4, Y4
-	VPADDW         Y6, Y4, Y4
-	VPUNPCKLQDQ    Y4, Y3, Y5
-	VPUNPCKHQDQ    Y4, Y3, Y3
-	VPADDW         Y5, Y3, Y3
-	VPERM2I128     $0x20, Y3, Y2, Y4
-	VPERM2I128     $0x31, Y3, Y2, Y2
-	VPADDW         Y2, Y4, Y4
-	VPMADDWD       constant11<>+0(SB), Y4, Y4
-	VMOVDQU        (BX)(SI*1), Y2
-	VPSLLD         $0x03, Y2, Y2
-	VPSUBD         Y2, Y4, Y4
-	VPXOR          X2, X2, X2
-	VPINSRW        $0x00, (DI), X2, X2
-	VPINSRW        $0x01, 18(DI), X2, X2
-	VPINSRW        $0x02, 36(DI), X2, X2
-	VPINSRW        $0x03, 54(DI), X2, X2
-	VPINSRW        $0x04, 72(DI), X2, X2
-	VPINSRW        $0x05, 90(DI), X2, X2
-	VPINSRW        $0x06, 108(DI), X2, X2
-	VPINSRW        $0x07, 126(DI), X2, X2
-	VCVTPH2PS      X2, Y2
-	VPAND          Y0, Y2, Y2
-	VMOVDQU        (DX)(SI*1), Y3
-	VCVTDQ2PS      Y4, Y4
-	VMULPS         Y3, Y2, Y2
-	VFMADD231PS    Y2, Y4, Y1
+	VBROADCASTI128 2(DI), Y5
+	VPSRLVD        Y2, Y5, Y5
+	VPAND          Y3, Y5, Y5
+	VPMADDUBSW     (R9), Y5, Y5
+	VBROADCASTI128 20(DI), Y6
+	VPSRLVD        Y2, Y6, Y6
+	VPAND          Y3, Y6, Y6
+	VPMADDUBSW     32(R9), Y6, Y6
+	VPUNPCKLDQ     Y6, Y5, Y7
+	VPUNPCKHDQ     Y6, Y5, Y5
+	VPADDW         Y7, Y5, Y5
+	VBROADCASTI128 38(DI), Y6
+	VPSRLVD        Y2, Y6, Y6
+	VPAND          Y3, Y6, Y6
+	VPMADDUBSW     64(R9), Y6, Y6
+	VBROADCASTI128 56(DI), Y7
+	VPSRLVD        Y2, Y7, Y7
+	VPAND          Y3, Y7, Y7
+	VPMADDUBSW     96(R9), Y7, Y7
+	VPUNPCKLDQ     Y7, Y6, Y8
+	VPUNPCKHDQ     Y7, Y6, Y6
+	VPADDW         Y8, Y6, Y6
+	VPUNPCKLQDQ    Y6, Y5, Y7
+	VPUNPCKHQDQ    Y6, Y5, Y5
+	VPADDW         Y7, Y5, Y5
+	VBROADCASTI128 74(DI), Y6
+	VPSRLVD        Y2, Y6, Y6
+	VPAND          Y3, Y6, Y6
+	VPMADDUBSW     128(R9), Y6, Y6
+	VBROADCASTI128 92(DI), Y7
+	VPSRLVD        Y2, Y7, Y7
+	VPAND          Y3, Y7, Y7
+	VPMADDUBSW     160(R9), Y7, Y7
+	VPUNPCKLDQ     Y7, Y6, Y8
+	VPUNPCKHDQ     Y7, Y6, Y6
+	VPADDW         Y8, Y6, Y6
+	VBROADCASTI128 110(DI), Y7
+	VPSRLVD        Y2, Y7, Y7
+	VPAND          Y3, Y7, Y7
+	VPMADDUBSW     192(R9), Y7, Y7
+	VBROADCASTI128 128(DI), Y8
+	VPSRLVD        Y2, Y8, Y8
+	VPAND          Y3, Y8, Y8
+	VPMADDUBSW     224(R9), Y8, Y8
+	VPUNPCKLDQ     Y8, Y7, Y9
+	VPUNPCKHDQ     Y8, Y7, Y7
+	VPADDW         Y9, Y7, Y7
+	VPUNPCKLQDQ    Y7, Y6, Y8
+	VPUNPCKHQDQ    Y7, Y6, Y6
+	VPADDW         Y8, Y6, Y6
+	VPERM2I128     $0x20, Y6, Y5, Y7
+	VPERM2I128     $0x31, Y6, Y5, Y5
+	VPADDW         Y5, Y7, Y7
+	VPMADDWD       Y4, Y7, Y7
+	VMOVDQU        (BX)(SI*1), Y5
+	VPSLLD         $0x03, Y5, Y5
+	VPSUBD         Y5, Y7, Y7
+	VPXOR          X5, X5, X5
+	VPINSRW        $0x00, (DI), X5, X5
+	VPINSRW        $0x01, 18(DI), X5, X5
+	VPINSRW        $0x02, 36(DI), X5, X5
+	VPINSRW        $0x03, 54(DI), X5, X5
+	VPINSRW        $0x04, 72(DI), X5, X5
+	VPINSRW        $0x05, 90(DI), X5, X5
+	VPINSRW        $0x06, 108(DI), X5, X5
+	VPINSRW        $0x07, 126(DI), X5, X5
+	VCVTPH2PS      X5, Y5
+	VPAND          Y0, Y5, Y5
+	VMOVDQU        (DX)(SI*1), Y6
+	VCVTDQ2PS      Y7, Y7
+	VMULPS         Y6, Y5, Y5
+	VFMADD231PS    Y5, Y7, Y1
 
 done:
 	MOVQ         dst+0(FP), SI
-	VPERMILPS    $0x4e, Y1, Y2
-	VADDPS       Y1, Y2, Y2
-	VPERMILPS    $0xb1, Y2, Y1
-	VADDPS       Y1, Y2, Y2
-	VEXTRACTI128 $0x01, Y2, X1
-	VADDPS       X2, X1, X1
+	VPERMILPS    $0x4e, Y1, Y5
+	VADDPS       Y1, Y5, Y5
+	VPERMILPS    $0xb1, Y5, Y1
+	VADDPS       Y1, Y5, Y5
+	VEXTRACTI128 $0x01, Y5, X1
+	VADDPS       X5, X1, X1
 	VMOVSS       X1, (SI)
 	ADDQ         $0x04, dst+0(FP)
 	MOVQ         stride+16(FP), SI
@@ -689,6 +692,12 @@ done:
 	JG           row
 	VZEROUPPER
 	RET
+
+constants:
+	VMOVDQU constant10<>+0(SB), Y2
+	VMOVDQU constant9<>+0(SB), Y4
+	VMOVDQU constant11<>+0(SB), Y3
+	JMP     begin
 
 DATA constant8<>+0(SB)/8, $0xffffffffffffffff
 DATA constant8<>+8(SB)/8, $0xffffffffffffffff
@@ -700,22 +709,22 @@ DATA constant8<>+48(SB)/8, $0x0000000000000000
 DATA constant8<>+56(SB)/8, $0x0000000000000000
 GLOBL constant8<>(SB), RODATA|NOPTR, $64
 
-DATA constant9<>+0(SB)/8, $0x0000000000000000
-DATA constant9<>+8(SB)/8, $0x0000000000000000
-DATA constant9<>+16(SB)/8, $0x0000000400000004
-DATA constant9<>+24(SB)/8, $0x0000000400000004
+DATA constant9<>+0(SB)/8, $0x0001000100010001
+DATA constant9<>+8(SB)/8, $0x0001000100010001
+DATA constant9<>+16(SB)/8, $0x0001000100010001
+DATA constant9<>+24(SB)/8, $0x0001000100010001
 GLOBL constant9<>(SB), RODATA|NOPTR, $32
 
-DATA constant10<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant10<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant10<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant10<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant10<>+0(SB)/8, $0x0000000000000000
+DATA constant10<>+8(SB)/8, $0x0000000000000000
+DATA constant10<>+16(SB)/8, $0x0000000400000004
+DATA constant10<>+24(SB)/8, $0x0000000400000004
 GLOBL constant10<>(SB), RODATA|NOPTR, $32
 
-DATA constant11<>+0(SB)/8, $0x0001000100010001
-DATA constant11<>+8(SB)/8, $0x0001000100010001
-DATA constant11<>+16(SB)/8, $0x0001000100010001
-DATA constant11<>+24(SB)/8, $0x0001000100010001
+DATA constant11<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant11<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant11<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant11<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
 GLOBL constant11<>(SB), RODATA|NOPTR, $32
 
 // func q4_0PackAVX2(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
@@ -753,23 +762,23 @@ tile:
 	VPUNPCKLQDQ    Y2, Y0, Y4
 	VPUNPCKHQDQ    Y2, Y0, Y0
 	VPSRLD         $0x04, Y3, Y2
-	VPAND          constant10<>+0(SB), Y3, Y3
-	VPAND          constant10<>+0(SB), Y2, Y2
+	VPAND          constant11<>+0(SB), Y3, Y3
+	VPAND          constant11<>+0(SB), Y2, Y2
 	VMOVDQU        Y3, (AX)(R9*8)
 	VMOVDQU        Y2, 256(AX)(R9*8)
 	VPSRLD         $0x04, Y1, Y2
-	VPAND          constant10<>+0(SB), Y1, Y1
-	VPAND          constant10<>+0(SB), Y2, Y2
+	VPAND          constant11<>+0(SB), Y1, Y1
+	VPAND          constant11<>+0(SB), Y2, Y2
 	VMOVDQU        Y1, 64(AX)(R9*8)
 	VMOVDQU        Y2, 320(AX)(R9*8)
 	VPSRLD         $0x04, Y4, Y1
-	VPAND          constant10<>+0(SB), Y4, Y2
-	VPAND          constant10<>+0(SB), Y1, Y1
+	VPAND          constant11<>+0(SB), Y4, Y2
+	VPAND          constant11<>+0(SB), Y1, Y1
 	VMOVDQU        Y2, 128(AX)(R9*8)
 	VMOVDQU        Y1, 384(AX)(R9*8)
 	VPSRLD         $0x04, Y0, Y1
-	VPAND          constant10<>+0(SB), Y0, Y0
-	VPAND          constant10<>+0(SB), Y1, Y1
+	VPAND          constant11<>+0(SB), Y0, Y0
+	VPAND          constant11<>+0(SB), Y1, Y1
 	VMOVDQU        Y0, 192(AX)(R9*8)
 	VMOVDQU        Y1, 448(AX)(R9*8)
 	VPXOR          X0, X0, X0
@@ -801,23 +810,23 @@ tile:
 	VPUNPCKLQDQ    Y2, Y0, Y4
 	VPUNPCKHQDQ    Y2, Y0, Y0
 	VPSRLD         $0x04, Y3, Y2
-	VPAND          constant10<>+0(SB), Y3, Y3
-	VPAND          constant10<>+0(SB), Y2, Y2
+	VPAND          constant11<>+0(SB), Y3, Y3
+	VPAND          constant11<>+0(SB), Y2, Y2
 	VMOVDQU        Y3, 32(AX)(R9*8)
 	VMOVDQU        Y2, 288(AX)(R9*8)
 	VPSRLD         $0x04, Y1, Y2
-	VPAND          constant10<>+0(SB), Y1, Y1
-	VPAND          constant10<>+0(SB), Y2, Y2
+	VPAND          constant11<>+0(SB), Y1, Y1
+	VPAND          constant11<>+0(SB), Y2, Y2
 	VMOVDQU        Y1, 96(AX)(R9*8)
 	VMOVDQU        Y2, 352(AX)(R9*8)
 	VPSRLD         $0x04, Y4, Y1
-	VPAND          constant10<>+0(SB), Y4, Y2
-	VPAND          constant10<>+0(SB), Y1, Y1
+	VPAND          constant11<>+0(SB), Y4, Y2
+	VPAND          constant11<>+0(SB), Y1, Y1
 	VMOVDQU        Y2, 160(AX)(R9*8)
 	VMOVDQU        Y1, 416(AX)(R9*8)
 	VPSRLD         $0x04, Y0, Y1
-	VPAND          constant10<>+0(SB), Y0, Y0
-	VPAND          constant10<>+0(SB), Y1, Y1
+	VPAND          constant11<>+0(SB), Y0, Y0
+	VPAND          constant11<>+0(SB), Y1, Y1
 	VMOVDQU        Y0, 224(AX)(R9*8)
 	VMOVDQU        Y1, 480(AX)(R9*8)
 	VPXOR          X0, X0, X0

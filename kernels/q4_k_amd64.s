@@ -548,6 +548,9 @@ TEXT ·q4_kRowAVX2(SB), NOSPLIT, $0-72
 	MOVQ d+40(FP), DX
 	MOVQ s+48(FP), BX
 	MOVQ half+56(FP), SI
+	JMP  constants
+
+begin:
 	ANDQ $-8, AX
 	SHLQ $0x02, AX
 
@@ -568,78 +571,78 @@ group:
 	LEAQ           (CX)(SI*8), R8
 	VMOVDQU        16(DI), Y1
 	VPSRLD         $0x04, Y1, Y2
-	VPAND          constant13<>+0(SB), Y1, Y1
-	VPAND          constant13<>+0(SB), Y2, Y2
+	VPAND          Y3, Y1, Y1
+	VPAND          Y3, Y2, Y2
 	VPMADDUBSW     (R8), Y1, Y1
 	VPMADDUBSW     32(R8), Y2, Y2
-	VPUNPCKLDQ     Y2, Y1, Y3
+	VPUNPCKLDQ     Y2, Y1, Y5
 	VPUNPCKHDQ     Y2, Y1, Y1
-	VPADDW         Y3, Y1, Y1
+	VPADDW         Y5, Y1, Y1
 	VMOVDQU        48(DI), Y2
-	VPSRLD         $0x04, Y2, Y3
-	VPAND          constant13<>+0(SB), Y2, Y2
-	VPAND          constant13<>+0(SB), Y3, Y3
+	VPSRLD         $0x04, Y2, Y5
+	VPAND          Y3, Y2, Y2
+	VPAND          Y3, Y5, Y5
 	VPMADDUBSW     64(R8), Y2, Y2
-	VPMADDUBSW     96(R8), Y3, Y3
-	VPUNPCKLDQ     Y3, Y2, Y4
-	VPUNPCKHDQ     Y3, Y2, Y2
-	VPADDW         Y4, Y2, Y2
-	VPUNPCKLQDQ    Y2, Y1, Y3
+	VPMADDUBSW     96(R8), Y5, Y5
+	VPUNPCKLDQ     Y5, Y2, Y6
+	VPUNPCKHDQ     Y5, Y2, Y2
+	VPADDW         Y6, Y2, Y2
+	VPUNPCKLQDQ    Y2, Y1, Y5
 	VPUNPCKHQDQ    Y2, Y1, Y1
-	VPADDW         Y3, Y1, Y1
+	VPADDW         Y5, Y1, Y1
 	VMOVDQU        80(DI), Y2
-	VPSRLD         $0x04, Y2, Y3
-	VPAND          constant13<>+0(SB), Y2, Y2
-	VPAND          constant13<>+0(SB), Y3, Y3
+	VPSRLD         $0x04, Y2, Y5
+	VPAND          Y3, Y2, Y2
+	VPAND          Y3, Y5, Y5
 	VPMADDUBSW     128(R8), Y2, Y2
-	VPMADDUBSW     160(R8), Y3, Y3
-	VPUNPCKLDQ     Y3, Y2, Y4
-	VPUNPCKHDQ     Y3, Y2, Y2
-	VPADDW         Y4, Y2, Y2
-	VMOVDQU        112(DI), Y3
-	VPSRLD         $0x04, Y3, Y4
-	VPAND          constant13<>+0(SB), Y3, Y3
-	VPAND          constant13<>+0(SB), Y4, Y4
-	VPMADDUBSW     192(R8), Y3, Y3
-	VPMADDUBSW     224(R8), Y4, Y4
-	VPUNPCKLDQ     Y4, Y3, Y5
-	VPUNPCKHDQ     Y4, Y3, Y3
-	VPADDW         Y5, Y3, Y3
-	VPUNPCKLQDQ    Y3, Y2, Y4
-	VPUNPCKHQDQ    Y3, Y2, Y2
-	VPADDW         Y4, Y2, Y2
-	VPERM2I128     $0x20, Y2, Y1, Y3
+	VPMADDUBSW     160(R8), Y5, Y5
+	VPUNPCKLDQ     Y5, Y2, Y6
+	VPUNPCKHDQ     Y5, Y2, Y2
+	VPADDW         Y6, Y2, Y2
+	VMOVDQU        112(DI), Y5
+	VPSRLD         $0x04, Y5, Y6
+	VPAND          Y3, Y5, Y5
+	VPAND          Y3, Y6, Y6
+	VPMADDUBSW     192(R8), Y5, Y5
+	VPMADDUBSW     224(R8), Y6, Y6
+	VPUNPCKLDQ     Y6, Y5, Y7
+	VPUNPCKHDQ     Y6, Y5, Y5
+	VPADDW         Y7, Y5, Y5
+	VPUNPCKLQDQ    Y5, Y2, Y6
+	VPUNPCKHQDQ    Y5, Y2, Y2
+	VPADDW         Y6, Y2, Y2
+	VPERM2I128     $0x20, Y2, Y1, Y5
 	VPERM2I128     $0x31, Y2, Y1, Y1
-	VPADDW         Y1, Y3, Y3
-	VPMADDWD       constant14<>+0(SB), Y3, Y3
+	VPADDW         Y1, Y5, Y5
+	VPMADDWD       Y4, Y5, Y5
 	VBROADCASTI128 (DI), Y1
 	VPSHUFD        $0xed, Y1, Y2
 	VPSRLVD        constant2<>+0(SB), Y2, Y2
-	VPAND          constant3<>+0(SB), Y2, Y4
+	VPAND          constant3<>+0(SB), Y2, Y6
 	VPSHUFD        $0x84, Y1, Y2
 	VPSRLD         $0x02, Y2, Y2
 	VPAND          constant4<>+0(SB), Y2, Y2
-	VPOR           Y2, Y4, Y2
+	VPOR           Y2, Y6, Y2
 	VPERMQ         $0xd8, Y2, Y2
-	VEXTRACTI128   $0x01, Y2, X4
+	VEXTRACTI128   $0x01, Y2, X6
 	VCVTPH2PS      X1, X1
-	VMOVSHDUP      X1, X5
+	VMOVSHDUP      X1, X7
 	VBROADCASTSS   X1, Y1
-	VBROADCASTSS   X5, Y5
+	VBROADCASTSS   X7, Y7
 	VPMOVZXBD      X2, Y2
-	VPMOVZXBD      X4, Y4
+	VPMOVZXBD      X6, Y6
 	VCVTDQ2PS      Y2, Y2
-	VCVTDQ2PS      Y4, Y4
+	VCVTDQ2PS      Y6, Y6
 	VMULPS         Y1, Y2, Y2
-	VMULPS         Y5, Y4, Y4
+	VMULPS         Y7, Y6, Y6
 	VMOVDQU        (DX)(SI*1), Y1
-	VCVTDQ2PS      Y3, Y3
+	VCVTDQ2PS      Y5, Y5
 	VMULPS         Y1, Y2, Y2
-	VFMADD231PS    Y2, Y3, Y0
+	VFMADD231PS    Y2, Y5, Y0
 	VMOVDQU        (BX)(SI*1), Y2
 	VCVTDQ2PS      Y2, Y2
 	VMULPS         Y1, Y2, Y2
-	VFNMADD231PS   Y2, Y4, Y0
+	VFNMADD231PS   Y2, Y6, Y0
 	ADDQ           $+144, DI
 	ADDQ           $+32, SI
 	CMPQ           SI, AX
@@ -662,16 +665,21 @@ rest:
 	VZEROUPPER
 	RET
 
-DATA constant13<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant13<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant13<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant13<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
+constants:
+	VMOVDQU constant13<>+0(SB), Y4
+	VMOVDQU constant14<>+0(SB), Y3
+	JMP     begin
+
+DATA constant13<>+0(SB)/8, $0x0001000100010001
+DATA constant13<>+8(SB)/8, $0x0001000100010001
+DATA constant13<>+16(SB)/8, $0x0001000100010001
+DATA constant13<>+24(SB)/8, $0x0001000100010001
 GLOBL constant13<>(SB), RODATA|NOPTR, $32
 
-DATA constant14<>+0(SB)/8, $0x0001000100010001
-DATA constant14<>+8(SB)/8, $0x0001000100010001
-DATA constant14<>+16(SB)/8, $0x0001000100010001
-DATA constant14<>+24(SB)/8, $0x0001000100010001
+DATA constant14<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant14<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant14<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant14<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
 GLOBL constant14<>(SB), RODATA|NOPTR, $32
 
 // func q4_kPackAVX2(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
@@ -705,16 +713,16 @@ tile:
 	VPUNPCKLQDQ    Y1, Y0, Y3
 	VPUNPCKHQDQ    Y1, Y0, Y0
 	VPSRLVD        constant15<>+0(SB), Y4, Y1
-	VPAND          constant13<>+0(SB), Y1, Y1
+	VPAND          constant14<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, (AX)(R9*8)
 	VPSRLVD        constant15<>+0(SB), Y2, Y1
-	VPAND          constant13<>+0(SB), Y1, Y1
+	VPAND          constant14<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 64(AX)(R9*8)
 	VPSRLVD        constant15<>+0(SB), Y3, Y1
-	VPAND          constant13<>+0(SB), Y1, Y1
+	VPAND          constant14<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 128(AX)(R9*8)
 	VPSRLVD        constant15<>+0(SB), Y0, Y0
-	VPAND          constant13<>+0(SB), Y0, Y0
+	VPAND          constant14<>+0(SB), Y0, Y0
 	VMOVDQU        Y0, 192(AX)(R9*8)
 	VBROADCASTI128 32(R10), Y0
 	VINSERTI128    $0x01, 96(R10), Y0, Y0
@@ -729,16 +737,16 @@ tile:
 	VPUNPCKLQDQ    Y1, Y0, Y3
 	VPUNPCKHQDQ    Y1, Y0, Y0
 	VPSRLVD        constant15<>+0(SB), Y4, Y1
-	VPAND          constant13<>+0(SB), Y1, Y1
+	VPAND          constant14<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 256(AX)(R9*8)
 	VPSRLVD        constant15<>+0(SB), Y2, Y1
-	VPAND          constant13<>+0(SB), Y1, Y1
+	VPAND          constant14<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 320(AX)(R9*8)
 	VPSRLVD        constant15<>+0(SB), Y3, Y1
-	VPAND          constant13<>+0(SB), Y1, Y1
+	VPAND          constant14<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 384(AX)(R9*8)
 	VPSRLVD        constant15<>+0(SB), Y0, Y0
-	VPAND          constant13<>+0(SB), Y0, Y0
+	VPAND          constant14<>+0(SB), Y0, Y0
 	VMOVDQU        Y0, 448(AX)(R9*8)
 	VBROADCASTI128 (R10), Y0
 	VPSHUFD        $0xed, Y0, Y1
@@ -776,16 +784,16 @@ tile:
 	VPUNPCKLQDQ    Y1, Y0, Y3
 	VPUNPCKHQDQ    Y1, Y0, Y0
 	VPSRLVD        constant15<>+0(SB), Y4, Y1
-	VPAND          constant13<>+0(SB), Y1, Y1
+	VPAND          constant14<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 32(AX)(R9*8)
 	VPSRLVD        constant15<>+0(SB), Y2, Y1
-	VPAND          constant13<>+0(SB), Y1, Y1
+	VPAND          constant14<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 96(AX)(R9*8)
 	VPSRLVD        constant15<>+0(SB), Y3, Y1
-	VPAND          constant13<>+0(SB), Y1, Y1
+	VPAND          constant14<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 160(AX)(R9*8)
 	VPSRLVD        constant15<>+0(SB), Y0, Y0
-	VPAND          constant13<>+0(SB), Y0, Y0
+	VPAND          constant14<>+0(SB), Y0, Y0
 	VMOVDQU        Y0, 224(AX)(R9*8)
 	VBROADCASTI128 32(R10), Y0
 	VINSERTI128    $0x01, 96(R10), Y0, Y0
@@ -800,16 +808,16 @@ tile:
 	VPUNPCKLQDQ    Y1, Y0, Y3
 	VPUNPCKHQDQ    Y1, Y0, Y0
 	VPSRLVD        constant15<>+0(SB), Y4, Y1
-	VPAND          constant13<>+0(SB), Y1, Y1
+	VPAND          constant14<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 288(AX)(R9*8)
 	VPSRLVD        constant15<>+0(SB), Y2, Y1
-	VPAND          constant13<>+0(SB), Y1, Y1
+	VPAND          constant14<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 352(AX)(R9*8)
 	VPSRLVD        constant15<>+0(SB), Y3, Y1
-	VPAND          constant13<>+0(SB), Y1, Y1
+	VPAND          constant14<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 416(AX)(R9*8)
 	VPSRLVD        constant15<>+0(SB), Y0, Y0
-	VPAND          constant13<>+0(SB), Y0, Y0
+	VPAND          constant14<>+0(SB), Y0, Y0
 	VMOVDQU        Y0, 480(AX)(R9*8)
 	VBROADCASTI128 (R10), Y0
 	VPSHUFD        $0xed, Y0, Y1

@@ -700,11 +700,14 @@ GLOBL constant14<>(SB), RODATA|NOPTR, $64
 // func q5_0RowAVX2(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 // Requires: AVX, AVX2, F16C, FMA3, MMX+
 TEXT ·q5_0RowAVX2(SB), NOSPLIT, $200-72
-	MOVQ    blocks+64(FP), AX
-	MOVQ    q+32(FP), CX
-	MOVQ    d+40(FP), DX
-	MOVQ    s+48(FP), BX
-	MOVQ    half+56(FP), SI
+	MOVQ blocks+64(FP), AX
+	MOVQ q+32(FP), CX
+	MOVQ d+40(FP), DX
+	MOVQ s+48(FP), BX
+	MOVQ half+56(FP), SI
+	JMP  constants
+
+begin:
 	MOVQ    w+8(FP), SI
 	MOVQ    stride+16(FP), DI
 	IMULQ   n+24(FP), DI
@@ -743,126 +746,126 @@ group:
 	PREFETCHT1     8320(DI)
 	PREFETCHT0     3200(DI)
 	LEAQ           (CX)(SI*8), R9
-	VBROADCASTI128 6(DI), Y2
-	VPSRLVD        constant16<>+0(SB), Y2, Y2
-	VPAND          constant17<>+0(SB), Y2, Y2
-	VPBROADCASTD   2(DI), Y3
-	VPSHUFB        constant18<>+0(SB), Y3, Y3
-	VPAND          constant19<>+0(SB), Y3, Y3
-	VPCMPEQB       constant19<>+0(SB), Y3, Y3
-	VPAND          constant20<>+0(SB), Y3, Y3
-	VPOR           Y3, Y2, Y2
-	VPMADDUBSW     (R9), Y2, Y2
-	VBROADCASTI128 28(DI), Y3
-	VPSRLVD        constant16<>+0(SB), Y3, Y3
-	VPAND          constant17<>+0(SB), Y3, Y3
-	VPBROADCASTD   24(DI), Y4
-	VPSHUFB        constant18<>+0(SB), Y4, Y4
-	VPAND          constant19<>+0(SB), Y4, Y4
-	VPCMPEQB       constant19<>+0(SB), Y4, Y4
-	VPAND          constant20<>+0(SB), Y4, Y4
-	VPOR           Y4, Y3, Y3
-	VPMADDUBSW     32(R9), Y3, Y3
-	VPUNPCKLDQ     Y3, Y2, Y4
-	VPUNPCKHDQ     Y3, Y2, Y2
-	VPADDW         Y4, Y2, Y2
-	VBROADCASTI128 50(DI), Y3
-	VPSRLVD        constant16<>+0(SB), Y3, Y3
-	VPAND          constant17<>+0(SB), Y3, Y3
-	VPBROADCASTD   46(DI), Y4
-	VPSHUFB        constant18<>+0(SB), Y4, Y4
-	VPAND          constant19<>+0(SB), Y4, Y4
-	VPCMPEQB       constant19<>+0(SB), Y4, Y4
-	VPAND          constant20<>+0(SB), Y4, Y4
-	VPOR           Y4, Y3, Y3
-	VPMADDUBSW     64(R9), Y3, Y3
-	VBROADCASTI128 72(DI), Y4
-	VPSRLVD        constant16<>+0(SB), Y4, Y4
-	VPAND          constant17<>+0(SB), Y4, Y4
-	VPBROADCASTD   68(DI), Y5
-	VPSHUFB        constant18<>+0(SB), Y5, Y5
-	VPAND          constant19<>+0(SB), Y5, Y5
-	VPCMPEQB       constant19<>+0(SB), Y5, Y5
-	VPAND          constant20<>+0(SB), Y5, Y5
-	VPOR           Y5, Y4, Y4
-	VPMADDUBSW     96(R9), Y4, Y4
-	VPUNPCKLDQ     Y4, Y3, Y5
-	VPUNPCKHDQ     Y4, Y3, Y3
-	VPADDW         Y5, Y3, Y3
-	VPUNPCKLQDQ    Y3, Y2, Y4
-	VPUNPCKHQDQ    Y3, Y2, Y2
-	VPADDW         Y4, Y2, Y2
-	VBROADCASTI128 94(DI), Y3
-	VPSRLVD        constant16<>+0(SB), Y3, Y3
-	VPAND          constant17<>+0(SB), Y3, Y3
-	VPBROADCASTD   90(DI), Y4
-	VPSHUFB        constant18<>+0(SB), Y4, Y4
-	VPAND          constant19<>+0(SB), Y4, Y4
-	VPCMPEQB       constant19<>+0(SB), Y4, Y4
-	VPAND          constant20<>+0(SB), Y4, Y4
-	VPOR           Y4, Y3, Y3
-	VPMADDUBSW     128(R9), Y3, Y3
-	VBROADCASTI128 116(DI), Y4
-	VPSRLVD        constant16<>+0(SB), Y4, Y4
-	VPAND          constant17<>+0(SB), Y4, Y4
-	VPBROADCASTD   112(DI), Y5
-	VPSHUFB        constant18<>+0(SB), Y5, Y5
-	VPAND          constant19<>+0(SB), Y5, Y5
-	VPCMPEQB       constant19<>+0(SB), Y5, Y5
-	VPAND          constant20<>+0(SB), Y5, Y5
-	VPOR           Y5, Y4, Y4
-	VPMADDUBSW     160(R9), Y4, Y4
-	VPUNPCKLDQ     Y4, Y3, Y5
-	VPUNPCKHDQ     Y4, Y3, Y3
-	VPADDW         Y5, Y3, Y3
-	VBROADCASTI128 138(DI), Y4
-	VPSRLVD        constant16<>+0(SB), Y4, Y4
-	VPAND          constant17<>+0(SB), Y4, Y4
-	VPBROADCASTD   134(DI), Y5
-	VPSHUFB        constant18<>+0(SB), Y5, Y5
-	VPAND          constant19<>+0(SB), Y5, Y5
-	VPCMPEQB       constant19<>+0(SB), Y5, Y5
-	VPAND          constant20<>+0(SB), Y5, Y5
-	VPOR           Y5, Y4, Y4
-	VPMADDUBSW     192(R9), Y4, Y4
-	VBROADCASTI128 160(DI), Y5
-	VPSRLVD        constant16<>+0(SB), Y5, Y5
-	VPAND          constant17<>+0(SB), Y5, Y5
-	VPBROADCASTD   156(DI), Y6
-	VPSHUFB        constant18<>+0(SB), Y6, Y6
-	VPAND          constant19<>+0(SB), Y6, Y6
-	VPCMPEQB       constant19<>+0(SB), Y6, Y6
-	VPAND          constant20<>+0(SB), Y6, Y6
-	VPOR           Y6, Y5, Y5
-	VPMADDUBSW     224(R9), Y5, Y5
-	VPUNPCKLDQ     Y5, Y4, Y6
-	VPUNPCKHDQ     Y5, Y4, Y4
-	VPADDW         Y6, Y4, Y4
-	VPUNPCKLQDQ    Y4, Y3, Y5
-	VPUNPCKHQDQ    Y4, Y3, Y3
-	VPADDW         Y5, Y3, Y3
-	VPMADDWD       constant21<>+0(SB), Y2, Y2
-	VPMADDWD       constant21<>+0(SB), Y3, Y3
-	VPERM2I128     $0x20, Y3, Y2, Y4
-	VPERM2I128     $0x31, Y3, Y2, Y2
-	VPADDD         Y2, Y4, Y4
-	VMOVDQU        (BX)(SI*1), Y2
-	VPSLLD         $0x04, Y2, Y2
-	VPSUBD         Y2, Y4, Y4
-	VPXOR          X2, X2, X2
-	VPINSRW        $0x00, (DI), X2, X2
-	VPINSRW        $0x01, 22(DI), X2, X2
-	VPINSRW        $0x02, 44(DI), X2, X2
-	VPINSRW        $0x03, 66(DI), X2, X2
-	VPINSRW        $0x04, 88(DI), X2, X2
-	VPINSRW        $0x05, 110(DI), X2, X2
-	VPINSRW        $0x06, 132(DI), X2, X2
-	VPINSRW        $0x07, 154(DI), X2, X2
-	VCVTPH2PS      X2, Y2
-	VMOVDQU        (DX)(SI*1), Y3
-	VCVTDQ2PS      Y4, Y4
-	VMULPS         Y3, Y2, Y2
-	VFMADD231PS    Y2, Y4, Y1
+	VBROADCASTI128 6(DI), Y8
+	VPSRLVD        Y2, Y8, Y8
+	VPAND          Y3, Y8, Y8
+	VPBROADCASTD   2(DI), Y9
+	VPSHUFB        Y4, Y9, Y9
+	VPAND          Y5, Y9, Y9
+	VPCMPEQB       Y5, Y9, Y9
+	VPAND          Y6, Y9, Y9
+	VPOR           Y9, Y8, Y8
+	VPMADDUBSW     (R9), Y8, Y8
+	VBROADCASTI128 28(DI), Y9
+	VPSRLVD        Y2, Y9, Y9
+	VPAND          Y3, Y9, Y9
+	VPBROADCASTD   24(DI), Y10
+	VPSHUFB        Y4, Y10, Y10
+	VPAND          Y5, Y10, Y10
+	VPCMPEQB       Y5, Y10, Y10
+	VPAND          Y6, Y10, Y10
+	VPOR           Y10, Y9, Y9
+	VPMADDUBSW     32(R9), Y9, Y9
+	VPUNPCKLDQ     Y9, Y8, Y10
+	VPUNPCKHDQ     Y9, Y8, Y8
+	VPADDW         Y10, Y8, Y8
+	VBROADCASTI128 50(DI), Y9
+	VPSRLVD        Y2, Y9, Y9
+	VPAND          Y3, Y9, Y9
+	VPBROADCASTD   46(DI), Y10
+	VPSHUFB        Y4, Y10, Y10
+	VPAND          Y5, Y10, Y10
+	VPCMPEQB       Y5, Y10, Y10
+	VPAND          Y6, Y10, Y10
+	VPOR           Y10, Y9, Y9
+	VPMADDUBSW     64(R9), Y9, Y9
+	VBROADCASTI128 72(DI), Y10
+	VPSRLVD        Y2, Y10, Y10
+	VPAND          Y3, Y10, Y10
+	VPBROADCASTD   68(DI), Y11
+	VPSHUFB        Y4, Y11, Y11
+	VPAND          Y5, Y11, Y11
+	VPCMPEQB       Y5, Y11, Y11
+	VPAND          Y6, Y11, Y11
+	VPOR           Y11, Y10, Y10
+	VPMADDUBSW     96(R9), Y10, Y10
+	VPUNPCKLDQ     Y10, Y9, Y11
+	VPUNPCKHDQ     Y10, Y9, Y9
+	VPADDW         Y11, Y9, Y9
+	VPUNPCKLQDQ    Y9, Y8, Y10
+	VPUNPCKHQDQ    Y9, Y8, Y8
+	VPADDW         Y10, Y8, Y8
+	VBROADCASTI128 94(DI), Y9
+	VPSRLVD        Y2, Y9, Y9
+	VPAND          Y3, Y9, Y9
+	VPBROADCASTD   90(DI), Y10
+	VPSHUFB        Y4, Y10, Y10
+	VPAND          Y5, Y10, Y10
+	VPCMPEQB       Y5, Y10, Y10
+	VPAND          Y6, Y10, Y10
+	VPOR           Y10, Y9, Y9
+	VPMADDUBSW     128(R9), Y9, Y9
+	VBROADCASTI128 116(DI), Y10
+	VPSRLVD        Y2, Y10, Y10
+	VPAND          Y3, Y10, Y10
+	VPBROADCASTD   112(DI), Y11
+	VPSHUFB        Y4, Y11, Y11
+	VPAND          Y5, Y11, Y11
+	VPCMPEQB       Y5, Y11, Y11
+	VPAND          Y6, Y11, Y11
+	VPOR           Y11, Y10, Y10
+	VPMADDUBSW     160(R9), Y10, Y10
+	VPUNPCKLDQ     Y10, Y9, Y11
+	VPUNPCKHDQ     Y10, Y9, Y9
+	VPADDW         Y11, Y9, Y9
+	VBROADCASTI128 138(DI), Y10
+	VPSRLVD        Y2, Y10, Y10
+	VPAND          Y3, Y10, Y10
+	VPBROADCASTD   134(DI), Y11
+	VPSHUFB        Y4, Y11, Y11
+	VPAND          Y5, Y11, Y11
+	VPCMPEQB       Y5, Y11, Y11
+	VPAND          Y6, Y11, Y11
+	VPOR           Y11, Y10, Y10
+	VPMADDUBSW     192(R9), Y10, Y10
+	VBROADCASTI128 160(DI), Y11
+	VPSRLVD        Y2, Y11, Y11
+	VPAND          Y3, Y11, Y11
+	VPBROADCASTD   156(DI), Y12
+	VPSHUFB        Y4, Y12, Y12
+	VPAND          Y5, Y12, Y12
+	VPCMPEQB       Y5, Y12, Y12
+	VPAND          Y6, Y12, Y12
+	VPOR           Y12, Y11, Y11
+	VPMADDUBSW     224(R9), Y11, Y11
+	VPUNPCKLDQ     Y11, Y10, Y12
+	VPUNPCKHDQ     Y11, Y10, Y10
+	VPADDW         Y12, Y10, Y10
+	VPUNPCKLQDQ    Y10, Y9, Y11
+	VPUNPCKHQDQ    Y10, Y9, Y9
+	VPADDW         Y11, Y9, Y9
+	VPMADDWD       Y7, Y8, Y8
+	VPMADDWD       Y7, Y9, Y9
+	VPERM2I128     $0x20, Y9, Y8, Y10
+	VPERM2I128     $0x31, Y9, Y8, Y8
+	VPADDD         Y8, Y10, Y10
+	VMOVDQU        (BX)(SI*1), Y8
+	VPSLLD         $0x04, Y8, Y8
+	VPSUBD         Y8, Y10, Y10
+	VPXOR          X8, X8, X8
+	VPINSRW        $0x00, (DI), X8, X8
+	VPINSRW        $0x01, 22(DI), X8, X8
+	VPINSRW        $0x02, 44(DI), X8, X8
+	VPINSRW        $0x03, 66(DI), X8, X8
+	VPINSRW        $0x04, 88(DI), X8, X8
+	VPINSRW        $0x05, 110(DI), X8, X8
+	VPINSRW        $0x06, 132(DI), X8, X8
+	VPINSRW        $0x07, 154(DI), X8, X8
+	VCVTPH2PS      X8, Y8
+	VMOVDQU        (DX)(SI*1), Y9
+	VCVTDQ2PS      Y10, Y10
+	VMULPS         Y9, Y8, Y8
+	VFMADD231PS    Y8, Y10, Y1
 	ADDQ           $+176, DI
 	ADDQ           $+32, SI
 	CMPQ           SI, AX
@@ -885,8 +888,8 @@ copy:
 	MOVL    R11, (R10)
 	ADDQ    $+4, DI
 	ADDQ    $+4, R10
-	VMOVDQU (DI), X2
-	VMOVDQU X2, (R10)
+	VMOVDQU (DI), X8
+	VMOVDQU X8, (R10)
 	ADDQ    $+16, DI
 	ADDQ    $+16, R10
 	SUBQ    $+1, R9
@@ -895,136 +898,136 @@ copy:
 
 inPlace:
 	LEAQ           (CX)(SI*8), R9
-	VBROADCASTI128 6(DI), Y2
-	VPSRLVD        constant16<>+0(SB), Y2, Y2
-	VPAND          constant17<>+0(SB), Y2, Y2
-	VPBROADCASTD   2(DI), Y3
-	VPSHUFB        constant18<>+0(SB), Y3, Y3
-	VPAND          constant19<>+0(SB), Y3, Y3
-	VPCMPEQB       constant19<>+0(SB), Y3, Y3
-	VPAND          constant20<>+0(SB), Y3, Y3
-	VPOR           Y3, Y2, Y2
-	VPMADDUBSW     (R9), Y2, Y2
-	VBROADCASTI128 28(DI), Y3
-	VPSRLVD        constant16<>+0(SB), Y3, Y3
-	VPAND          constant17<>+0(SB), Y3, Y3
-	VPBROADCASTD   24(DI), Y4
-	VPSHUFB        constant18<>+0(SB), Y4, Y4
-	VPAND          constant19<>+0(SB), Y4, Y4
-	VPCMPEQB       constant19<>+0(SB), Y4, Y4
-	VPAND          constant20<>+0(SB), Y4, Y4
-	VPOR           Y4, Y3, Y3
-	VPMADDUBSW     32(R9), Y3, Y3
-	VPUNPCKLDQ     Y3, Y2, Y4
-	VPUNPCKHDQ     Y3, Y2, Y2
-	VPADDW         Y4, Y2, Y2
-	VBROADCASTI128 50(DI), Y3
-	VPSRLVD        constant16<>+0(SB), Y3, Y3
-	VPAND          constant17<>+0(SB), Y3, Y3
-	VPBROADCASTD   46(DI), Y4
-	VPSHUFB        constant18<>+0(SB), Y4, Y4
-	VPAND          constant19<>+0(SB), Y4, Y4
-	VPCMPEQB       constant19<>+0(SB), Y4, Y4
-	VPAND          constant20<>+0(SB), Y4, Y4
-	VPOR           Y4, Y3, Y3
-	VPMADDUBSW     64(R9), Y3, Y3
-	VBROADCASTI128 72(DI), Y4
-	VPSRLVD        constant16<>+0(SB), Y4, Y4
-	VPAND          constant17<>+0(SB), Y4, Y4
-	VPBROADCASTD   68(DI), Y5
-	VPSHUFB        constant18<>+0(SB), Y5, Y5
-	VPAND          constant19<>+0(SB), Y5, Y5
-	VPCMPEQB       constant19<>+0(SB), Y5, Y5
-	VPAND          constant20<>+0(SB), Y5, Y5
-	VPOR           Y5, Y4, Y4
-	VPMADDUBSW     96(R9), Y4, Y4
-	VPUNPCKLDQ     Y4, Y3, Y5
-	VPUNPCKHDQ     Y4, Y3, Y3
-	VPADDW         Y5, Y3, Y3
-	VPUNPCKLQDQ    Y3, Y2, Y4
-	VPUNPCKHQDQ    Y3, Y2, Y2
-	VPADDW         Y4, Y2, Y2
-	VBROADCASTI128 94(DI), Y3
-	VPSRLVD        constant16<>+0(SB), Y3, Y3
-	VPAND          constant17<>+0(SB), Y3, Y3
-	VPBROADCASTD   90(DI), Y4
-	VPSHUFB        constant18<>+0(SB), Y4, Y4
-	VPAND          constant19<>+0(SB), Y4, Y4
-	VPCMPEQB       constant19<>+0(SB), Y4, Y4
-	VPAND          constant20<>+0(SB), Y4, Y4
-	VPOR           Y4, Y3, Y3
-	VPMADDUBSW     128(R9), Y3, Y3
-	VBROADCASTI128 116(DI), Y4
-	VPSRLVD        constant16<>+0(SB), Y4, Y4
-	VPAND          constant17<>+0(SB), Y4, Y4
-	VPBROADCASTD   112(DI), Y5
-	VPSHUFB        constant18<>+0(SB), Y5, Y5
-	VPAND          constant19<>+0(SB), Y5, Y5
-	VPCMPEQB       constant19<>+0(SB), Y5, Y5
-	VPAND          constant20<>+0(SB), Y5, Y5
-	VPOR           Y5, Y4, Y4
-	VPMADDUBSW     160(R9), Y4, Y4
-	VPUNPCKLDQ     Y4, Y3, Y5
-	VPUNPCKHDQ     Y4, Y3, Y3
-	VPADDW         Y5, Y3, Y3
-	VBROADCASTI128 138(DI), Y4
-	VPSRLVD        constant16<>+0(SB), Y4, Y4
-	VPAND          constant17<>+0(SB), Y4, Y4
-	VPBROADCASTD   134(DI), Y5
-	VPSHUFB        constant18<>+0(SB), Y5, Y5
-	VPAND          constant19<>+0(SB), Y5, Y5
-	VPCMPEQB       constant19<>+0(SB), Y5, Y5
-	VPAND          constant20<>+0(SB), Y5, Y5
-	VPOR           Y5, Y4, Y4
-	VPMADDUBSW     192(R9), Y4, Y4
-	VBROADCASTI128 160(DI), Y5
-	VPSRLVD        constant16<>+0(SB), Y5, Y5
-	VPAND          constant17<>+0(SB), Y5, Y5
-	VPBROADCASTD   156(DI), Y6
-	VPSHUFB        constant18<>+0(SB), Y6, Y6
-	VPAND          constant19<>+0(SB), Y6, Y6
-	VPCMPEQB       constant19<>+0(SB), Y6, Y6
-	VPAND          constant20<>+0(SB), Y6, Y6
-	VPOR           Y6, Y5, Y5
-	VPMADDUBSW     224(R9), Y5, Y5
-	VPUNPCKLDQ     Y5, Y4, Y6
-	VPUNPCKHDQ     Y5, Y4, Y4
-	VPADDW         Y6, Y4, Y4
-	VPUNPCKLQDQ    Y4, Y3, Y5
-	VPUNPCKHQDQ    Y4, Y3, Y3
-	VPADDW         Y5, Y3, Y3
-	VPMADDWD       constant21<>+0(SB), Y2, Y2
-	VPMADDWD       constant21<>+0(SB), Y3, Y3
-	VPERM2I128     $0x20, Y3, Y2, Y4
-	VPERM2I128     $0x31, Y3, Y2, Y2
-	VPADDD         Y2, Y4, Y4
-	VMOVDQU        (BX)(SI*1), Y2
-	VPSLLD         $0x04, Y2, Y2
-	VPSUBD         Y2, Y4, Y4
-	VPXOR          X2, X2, X2
-	VPINSRW        $0x00, (DI), X2, X2
-	VPINSRW        $0x01, 22(DI), X2, X2
-	VPINSRW        $0x02, 44(DI), X2, X2
-	VPINSRW        $0x03, 66(DI), X2, X2
-	VPINSRW        $0x04, 88(DI), X2, X2
-	VPINSRW        $0x05, 110(DI), X2, X2
-	VPINSRW        $0x06, 132(DI), X2, X2
-	VPINSRW        $0x07, 154(DI), X2, X2
-	VCVTPH2PS      X2, Y2
-	VPAND          Y0, Y2, Y2
-	VMOVDQU        (DX)(SI*1), Y3
-	VCVTDQ2PS      Y4, Y4
-	VMULPS         Y3, Y2, Y2
-	VFMADD231PS    Y2, Y4, Y1
+	VBROADCASTI128 6(DI), Y8
+	VPSRLVD        Y2, Y8, Y8
+	VPAND          Y3, Y8, Y8
+	VPBROADCASTD   2(DI), Y9
+	VPSHUFB        Y4, Y9, Y9
+	VPAND          Y5, Y9, Y9
+	VPCMPEQB       Y5, Y9, Y9
+	VPAND          Y6, Y9, Y9
+	VPOR           Y9, Y8, Y8
+	VPMADDUBSW     (R9), Y8, Y8
+	VBROADCASTI128 28(DI), Y9
+	VPSRLVD        Y2, Y9, Y9
+	VPAND          Y3, Y9, Y9
+	VPBROADCASTD   24(DI), Y10
+	VPSHUFB        Y4, Y10, Y10
+	VPAND          Y5, Y10, Y10
+	VPCMPEQB       Y5, Y10, Y10
+	VPAND          Y6, Y10, Y10
+	VPOR           Y10, Y9, Y9
+	VPMADDUBSW     32(R9), Y9, Y9
+	VPUNPCKLDQ     Y9, Y8, Y10
+	VPUNPCKHDQ     Y9, Y8, Y8
+	VPADDW         Y10, Y8, Y8
+	VBROADCASTI128 50(DI), Y9
+	VPSRLVD        Y2, Y9, Y9
+	VPAND          Y3, Y9, Y9
+	VPBROADCASTD   46(DI), Y10
+	VPSHUFB        Y4, Y10, Y10
+	VPAND          Y5, Y10, Y10
+	VPCMPEQB       Y5, Y10, Y10
+	VPAND          Y6, Y10, Y10
+	VPOR           Y10, Y9, Y9
+	VPMADDUBSW     64(R9), Y9, Y9
+	VBROADCASTI128 72(DI), Y10
+	VPSRLVD        Y2, Y10, Y10
+	VPAND          Y3, Y10, Y10
+	VPBROADCASTD   68(DI), Y11
+	VPSHUFB        Y4, Y11, Y11
+	VPAND          Y5, Y11, Y11
+	VPCMPEQB       Y5, Y11, Y11
+	VPAND          Y6, Y11, Y11
+	VPOR           Y11, Y10, Y10
+	VPMADDUBSW     96(R9), Y10, Y10
+	VPUNPCKLDQ     Y10, Y9, Y11
+	VPUNPCKHDQ     Y10, Y9, Y9
+	VPADDW         Y11, Y9, Y9
+	VPUNPCKLQDQ    Y9, Y8, Y10
+	VPUNPCKHQDQ    Y9, Y8, Y8
+	VPADDW         Y10, Y8, Y8
+	VBROADCASTI128 94(DI), Y9
+	VPSRLVD        Y2, Y9, Y9
+	VPAND          Y3, Y9, Y9
+	VPBROADCASTD   90(DI), Y10
+	VPSHUFB        Y4, Y10, Y10
+	VPAND          Y5, Y10, Y10
+	VPCMPEQB       Y5, Y10, Y10
+	VPAND          Y6, Y10, Y10
+	VPOR           Y10, Y9, Y9
+	VPMADDUBSW     128(R9), Y9, Y9
+	VBROADCASTI128 116(DI), Y10
+	VPSRLVD        Y2, Y10, Y10
+	VPAND          Y3, Y10, Y10
+	VPBROADCASTD   112(DI), Y11
+	VPSHUFB        Y4, Y11, Y11
+	VPAND          Y5, Y11, Y11
+	VPCMPEQB       Y5, Y11, Y11
+	VPAND          Y6, Y11, Y11
+	VPOR           Y11, Y10, Y10
+	VPMADDUBSW     160(R9), Y10, Y10
+	VPUNPCKLDQ     Y10, Y9, Y11
+	VPUNPCKHDQ     Y10, Y9, Y9
+	VPADDW         Y11, Y9, Y9
+	VBROADCASTI128 138(DI), Y10
+	VPSRLVD        Y2, Y10, Y10
+	VPAND          Y3, Y10, Y10
+	VPBROADCASTD   134(DI), Y11
+	VPSHUFB        Y4, Y11, Y11
+	VPAND          Y5, Y11, Y11
+	VPCMPEQB       Y5, Y11, Y11
+	VPAND          Y6, Y11, Y11
+	VPOR           Y11, Y10, Y10
+	VPMADDUBSW     192(R9), Y10, Y10
+	VBROADCASTI128 160(DI), Y11
+	VPSRLVD        Y2, Y11, Y11
+	VPAND          Y3, Y11, Y11
+	VPBROADCASTD   156(DI), Y12
+	VPSHUFB        Y4, Y12, Y12
+	VPAND          Y5, Y12, Y12
+	VPCMPEQB       Y5, Y12, Y12
+	VPAND          Y6, Y12, Y12
+	VPOR           Y12, Y11, Y11
+	VPMADDUBSW     224(R9), Y11, Y11
+	VPUNPCKLDQ     Y11, Y10, Y12
+	VPUNPCKHDQ     Y11, Y10, Y10
+	VPADDW         Y12, Y10, Y10
+	VPUNPCKLQDQ    Y10, Y9, Y11
+	VPUNPCKHQDQ    Y10, Y9, Y9
+	VPADDW         Y11, Y9, Y9
+	VPMADDWD       Y7, Y8, Y8
+	VPMADDWD       Y7, Y9, Y9
+	VPERM2I128     $0x20, Y9, Y8, Y10
+	VPERM2I128     $0x31, Y9, Y8, Y8
+	VPADDD         Y8, Y10, Y10
+	VMOVDQU        (BX)(SI*1), Y8
+	VPSLLD         $0x04, Y8, Y8
+	VPSUBD         Y8, Y10, Y10
+	VPXOR          X8, X8, X8
+	VPINSRW        $0x00, (DI), X8, X8
+	VPINSRW        $0x01, 22(DI), X8, X8
+	VPINSRW        $0x02, 44(DI), X8, X8
+	VPINSRW        $0x03, 66(DI), X8, X8
+	VPINSRW        $0x04, 88(DI), X8, X8
+	VPINSRW        $0x05, 110(DI), X8, X8
+	VPINSRW        $0x06, 132(DI), X8, X8
+	VPINSRW        $0x07, 154(DI), X8, X8
+	VCVTPH2PS      X8, Y8
+	VPAND          Y0, Y8, Y8
+	VMOVDQU        (DX)(SI*1), Y9
+	VCVTDQ2PS      Y10, Y10
+	VMULPS         Y9, Y8, Y8
+	VFMADD231PS    Y8, Y10, Y1
 
 done:
 	MOVQ         dst+0(FP), SI
-	VPERMILPS    $0x4e, Y1, Y2
-	VADDPS       Y1, Y2, Y2
-	VPERMILPS    $0xb1, Y2, Y1
-	VADDPS       Y1, Y2, Y2
-	VEXTRACTI128 $0x01, Y2, X1
-	VADDPS       X2, X1, X1
+	VPERMILPS    $0x4e, Y1, Y8
+	VADDPS       Y1, Y8, Y8
+	VPERMILPS    $0xb1, Y8, Y1
+	VADDPS       Y1, Y8, Y8
+	VEXTRACTI128 $0x01, Y8, X1
+	VADDPS       X8, X1, X1
 	VMOVSS       X1, (SI)
 	ADDQ         $0x04, dst+0(FP)
 	MOVQ         stride+16(FP), SI
@@ -1033,6 +1036,15 @@ done:
 	JG           row
 	VZEROUPPER
 	RET
+
+constants:
+	VMOVDQU constant17<>+0(SB), Y2
+	VMOVDQU constant18<>+0(SB), Y4
+	VMOVDQU constant16<>+0(SB), Y7
+	VMOVDQU constant19<>+0(SB), Y5
+	VMOVDQU constant20<>+0(SB), Y3
+	VMOVDQU constant21<>+0(SB), Y6
+	JMP     begin
 
 DATA constant15<>+0(SB)/8, $0xffffffffffffffff
 DATA constant15<>+8(SB)/8, $0xffffffffffffffff
@@ -1044,16 +1056,16 @@ DATA constant15<>+48(SB)/8, $0x0000000000000000
 DATA constant15<>+56(SB)/8, $0x0000000000000000
 GLOBL constant15<>(SB), RODATA|NOPTR, $64
 
-DATA constant16<>+0(SB)/8, $0x0000000000000000
-DATA constant16<>+8(SB)/8, $0x0000000000000000
-DATA constant16<>+16(SB)/8, $0x0000000400000004
-DATA constant16<>+24(SB)/8, $0x0000000400000004
+DATA constant16<>+0(SB)/8, $0x0001000100010001
+DATA constant16<>+8(SB)/8, $0x0001000100010001
+DATA constant16<>+16(SB)/8, $0x0001000100010001
+DATA constant16<>+24(SB)/8, $0x0001000100010001
 GLOBL constant16<>(SB), RODATA|NOPTR, $32
 
-DATA constant17<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant17<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant17<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant17<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant17<>+0(SB)/8, $0x0000000000000000
+DATA constant17<>+8(SB)/8, $0x0000000000000000
+DATA constant17<>+16(SB)/8, $0x0000000400000004
+DATA constant17<>+24(SB)/8, $0x0000000400000004
 GLOBL constant17<>(SB), RODATA|NOPTR, $32
 
 DATA constant18<>+0(SB)/8, $0x0000000000000000
@@ -1068,16 +1080,16 @@ DATA constant19<>+16(SB)/8, $0x8040201008040201
 DATA constant19<>+24(SB)/8, $0x8040201008040201
 GLOBL constant19<>(SB), RODATA|NOPTR, $32
 
-DATA constant20<>+0(SB)/8, $0x1010101010101010
-DATA constant20<>+8(SB)/8, $0x1010101010101010
-DATA constant20<>+16(SB)/8, $0x1010101010101010
-DATA constant20<>+24(SB)/8, $0x1010101010101010
+DATA constant20<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant20<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant20<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant20<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
 GLOBL constant20<>(SB), RODATA|NOPTR, $32
 
-DATA constant21<>+0(SB)/8, $0x0001000100010001
-DATA constant21<>+8(SB)/8, $0x0001000100010001
-DATA constant21<>+16(SB)/8, $0x0001000100010001
-DATA constant21<>+24(SB)/8, $0x0001000100010001
+DATA constant21<>+0(SB)/8, $0x1010101010101010
+DATA constant21<>+8(SB)/8, $0x1010101010101010
+DATA constant21<>+16(SB)/8, $0x1010101010101010
+DATA constant21<>+24(SB)/8, $0x1010101010101010
 GLOBL constant21<>(SB), RODATA|NOPTR, $32
 
 // func q5_0PackAVX2(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
@@ -1126,63 +1138,63 @@ tile:
 	VPUNPCKLQDQ    Y3, Y1, Y5
 	VPUNPCKHQDQ    Y3, Y1, Y1
 	VPSRLD         $0x04, Y4, Y3
-	VPAND          constant17<>+0(SB), Y4, Y4
-	VPAND          constant17<>+0(SB), Y3, Y3
+	VPAND          constant20<>+0(SB), Y4, Y4
+	VPAND          constant20<>+0(SB), Y3, Y3
 	VPSHUFB        constant23<>+0(SB), Y0, Y6
 	VPAND          constant22<>+0(SB), Y6, Y6
 	VPCMPEQB       constant22<>+0(SB), Y6, Y6
-	VPAND          constant20<>+0(SB), Y6, Y6
+	VPAND          constant21<>+0(SB), Y6, Y6
 	VPOR           Y6, Y4, Y4
 	VMOVDQU        Y4, (AX)(R9*8)
 	VPSHUFB        constant24<>+0(SB), Y0, Y4
 	VPAND          constant22<>+0(SB), Y4, Y4
 	VPCMPEQB       constant22<>+0(SB), Y4, Y4
-	VPAND          constant20<>+0(SB), Y4, Y4
+	VPAND          constant21<>+0(SB), Y4, Y4
 	VPOR           Y4, Y3, Y3
 	VMOVDQU        Y3, 256(AX)(R9*8)
 	VPSRLD         $0x04, Y2, Y3
-	VPAND          constant17<>+0(SB), Y2, Y2
-	VPAND          constant17<>+0(SB), Y3, Y3
+	VPAND          constant20<>+0(SB), Y2, Y2
+	VPAND          constant20<>+0(SB), Y3, Y3
 	VPSHUFB        constant23<>+0(SB), Y0, Y4
 	VPAND          constant25<>+0(SB), Y4, Y4
 	VPCMPEQB       constant25<>+0(SB), Y4, Y4
-	VPAND          constant20<>+0(SB), Y4, Y4
+	VPAND          constant21<>+0(SB), Y4, Y4
 	VPOR           Y4, Y2, Y2
 	VMOVDQU        Y2, 64(AX)(R9*8)
 	VPSHUFB        constant24<>+0(SB), Y0, Y2
 	VPAND          constant25<>+0(SB), Y2, Y2
 	VPCMPEQB       constant25<>+0(SB), Y2, Y2
-	VPAND          constant20<>+0(SB), Y2, Y2
+	VPAND          constant21<>+0(SB), Y2, Y2
 	VPOR           Y2, Y3, Y2
 	VMOVDQU        Y2, 320(AX)(R9*8)
 	VPSRLD         $0x04, Y5, Y2
-	VPAND          constant17<>+0(SB), Y5, Y3
-	VPAND          constant17<>+0(SB), Y2, Y2
+	VPAND          constant20<>+0(SB), Y5, Y3
+	VPAND          constant20<>+0(SB), Y2, Y2
 	VPSHUFB        constant26<>+0(SB), Y0, Y4
 	VPAND          constant22<>+0(SB), Y4, Y4
 	VPCMPEQB       constant22<>+0(SB), Y4, Y4
-	VPAND          constant20<>+0(SB), Y4, Y4
+	VPAND          constant21<>+0(SB), Y4, Y4
 	VPOR           Y4, Y3, Y3
 	VMOVDQU        Y3, 128(AX)(R9*8)
 	VPSHUFB        constant27<>+0(SB), Y0, Y3
 	VPAND          constant22<>+0(SB), Y3, Y3
 	VPCMPEQB       constant22<>+0(SB), Y3, Y3
-	VPAND          constant20<>+0(SB), Y3, Y3
+	VPAND          constant21<>+0(SB), Y3, Y3
 	VPOR           Y3, Y2, Y2
 	VMOVDQU        Y2, 384(AX)(R9*8)
 	VPSRLD         $0x04, Y1, Y2
-	VPAND          constant17<>+0(SB), Y1, Y1
-	VPAND          constant17<>+0(SB), Y2, Y2
+	VPAND          constant20<>+0(SB), Y1, Y1
+	VPAND          constant20<>+0(SB), Y2, Y2
 	VPSHUFB        constant26<>+0(SB), Y0, Y3
 	VPAND          constant25<>+0(SB), Y3, Y3
 	VPCMPEQB       constant25<>+0(SB), Y3, Y3
-	VPAND          constant20<>+0(SB), Y3, Y3
+	VPAND          constant21<>+0(SB), Y3, Y3
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 192(AX)(R9*8)
 	VPSHUFB        constant27<>+0(SB), Y0, Y0
 	VPAND          constant25<>+0(SB), Y0, Y0
 	VPCMPEQB       constant25<>+0(SB), Y0, Y0
-	VPAND          constant20<>+0(SB), Y0, Y0
+	VPAND          constant21<>+0(SB), Y0, Y0
 	VPOR           Y0, Y2, Y0
 	VMOVDQU        Y0, 448(AX)(R9*8)
 	VPXOR          X0, X0, X0
@@ -1225,63 +1237,63 @@ tile:
 	VPUNPCKLQDQ    Y3, Y1, Y5
 	VPUNPCKHQDQ    Y3, Y1, Y1
 	VPSRLD         $0x04, Y4, Y3
-	VPAND          constant17<>+0(SB), Y4, Y4
-	VPAND          constant17<>+0(SB), Y3, Y3
+	VPAND          constant20<>+0(SB), Y4, Y4
+	VPAND          constant20<>+0(SB), Y3, Y3
 	VPSHUFB        constant23<>+0(SB), Y0, Y6
 	VPAND          constant22<>+0(SB), Y6, Y6
 	VPCMPEQB       constant22<>+0(SB), Y6, Y6
-	VPAND          constant20<>+0(SB), Y6, Y6
+	VPAND          constant21<>+0(SB), Y6, Y6
 	VPOR           Y6, Y4, Y4
 	VMOVDQU        Y4, 32(AX)(R9*8)
 	VPSHUFB        constant24<>+0(SB), Y0, Y4
 	VPAND          constant22<>+0(SB), Y4, Y4
 	VPCMPEQB       constant22<>+0(SB), Y4, Y4
-	VPAND          constant20<>+0(SB), Y4, Y4
+	VPAND          constant21<>+0(SB), Y4, Y4
 	VPOR           Y4, Y3, Y3
 	VMOVDQU        Y3, 288(AX)(R9*8)
 	VPSRLD         $0x04, Y2, Y3
-	VPAND          constant17<>+0(SB), Y2, Y2
-	VPAND          constant17<>+0(SB), Y3, Y3
+	VPAND          constant20<>+0(SB), Y2, Y2
+	VPAND          constant20<>+0(SB), Y3, Y3
 	VPSHUFB        constant23<>+0(SB), Y0, Y4
 	VPAND          constant25<>+0(SB), Y4, Y4
 	VPCMPEQB       constant25<>+0(SB), Y4, Y4
-	VPAND          constant20<>+0(SB), Y4, Y4
+	VPAND          constant21<>+0(SB), Y4, Y4
 	VPOR           Y4, Y2, Y2
 	VMOVDQU        Y2, 96(AX)(R9*8)
 	VPSHUFB        constant24<>+0(SB), Y0, Y2
 	VPAND          constant25<>+0(SB), Y2, Y2
 	VPCMPEQB       constant25<>+0(SB), Y2, Y2
-	VPAND          constant20<>+0(SB), Y2, Y2
+	VPAND          constant21<>+0(SB), Y2, Y2
 	VPOR           Y2, Y3, Y2
 	VMOVDQU        Y2, 352(AX)(R9*8)
 	VPSRLD         $0x04, Y5, Y2
-	VPAND          constant17<>+0(SB), Y5, Y3
-	VPAND          constant17<>+0(SB), Y2, Y2
+	VPAND          constant20<>+0(SB), Y5, Y3
+	VPAND          constant20<>+0(SB), Y2, Y2
 	VPSHUFB        constant26<>+0(SB), Y0, Y4
 	VPAND          constant22<>+0(SB), Y4, Y4
 	VPCMPEQB       constant22<>+0(SB), Y4, Y4
-	VPAND          constant20<>+0(SB), Y4, Y4
+	VPAND          constant21<>+0(SB), Y4, Y4
 	VPOR           Y4, Y3, Y3
 	VMOVDQU        Y3, 160(AX)(R9*8)
 	VPSHUFB        constant27<>+0(SB), Y0, Y3
 	VPAND          constant22<>+0(SB), Y3, Y3
 	VPCMPEQB       constant22<>+0(SB), Y3, Y3
-	VPAND          constant20<>+0(SB), Y3, Y3
+	VPAND          constant21<>+0(SB), Y3, Y3
 	VPOR           Y3, Y2, Y2
 	VMOVDQU        Y2, 416(AX)(R9*8)
 	VPSRLD         $0x04, Y1, Y2
-	VPAND          constant17<>+0(SB), Y1, Y1
-	VPAND          constant17<>+0(SB), Y2, Y2
+	VPAND          constant20<>+0(SB), Y1, Y1
+	VPAND          constant20<>+0(SB), Y2, Y2
 	VPSHUFB        constant26<>+0(SB), Y0, Y3
 	VPAND          constant25<>+0(SB), Y3, Y3
 	VPCMPEQB       constant25<>+0(SB), Y3, Y3
-	VPAND          constant20<>+0(SB), Y3, Y3
+	VPAND          constant21<>+0(SB), Y3, Y3
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 224(AX)(R9*8)
 	VPSHUFB        constant27<>+0(SB), Y0, Y0
 	VPAND          constant25<>+0(SB), Y0, Y0
 	VPCMPEQB       constant25<>+0(SB), Y0, Y0
-	VPAND          constant20<>+0(SB), Y0, Y0
+	VPAND          constant21<>+0(SB), Y0, Y0
 	VPOR           Y0, Y2, Y0
 	VMOVDQU        Y0, 480(AX)(R9*8)
 	VPXOR          X0, X0, X0

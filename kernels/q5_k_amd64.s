@@ -703,6 +703,9 @@ TEXT ·q5_kRowAVX2(SB), NOSPLIT, $0-72
 	MOVQ d+40(FP), DX
 	MOVQ s+48(FP), BX
 	MOVQ half+56(FP), SI
+	JMP  constants
+
+begin:
 	ANDQ $-8, AX
 	SHLQ $0x02, AX
 
@@ -723,111 +726,111 @@ group:
 	LEAQ           (CX)(SI*8), R8
 	VMOVDQU        48(DI), Y1
 	VPSRLD         $0x04, Y1, Y2
-	VPAND          constant19<>+0(SB), Y1, Y1
-	VPAND          constant19<>+0(SB), Y2, Y2
-	VMOVDQU        16(DI), Y3
-	VPSLLVD        constant20<>+0(SB), Y3, Y3
-	VPAND          constant21<>+0(SB), Y3, Y3
-	VPOR           Y3, Y1, Y1
+	VPAND          Y3, Y1, Y1
+	VPAND          Y3, Y2, Y2
+	VMOVDQU        16(DI), Y11
+	VPSLLVD        Y4, Y11, Y11
+	VPAND          Y5, Y11, Y11
+	VPOR           Y11, Y1, Y1
 	VPMADDUBSW     (R8), Y1, Y1
-	VMOVDQU        16(DI), Y3
-	VPSLLVD        constant22<>+0(SB), Y3, Y3
-	VPAND          constant21<>+0(SB), Y3, Y3
-	VPOR           Y3, Y2, Y2
+	VMOVDQU        16(DI), Y11
+	VPSLLVD        Y6, Y11, Y11
+	VPAND          Y5, Y11, Y11
+	VPOR           Y11, Y2, Y2
 	VPMADDUBSW     32(R8), Y2, Y2
-	VPUNPCKLDQ     Y2, Y1, Y3
+	VPUNPCKLDQ     Y2, Y1, Y11
 	VPUNPCKHDQ     Y2, Y1, Y1
-	VPADDW         Y3, Y1, Y1
+	VPADDW         Y11, Y1, Y1
 	VMOVDQU        80(DI), Y2
-	VPSRLD         $0x04, Y2, Y3
-	VPAND          constant19<>+0(SB), Y2, Y2
-	VPAND          constant19<>+0(SB), Y3, Y3
-	VMOVDQU        16(DI), Y4
-	VPSLLVD        constant23<>+0(SB), Y4, Y4
-	VPAND          constant21<>+0(SB), Y4, Y4
-	VPOR           Y4, Y2, Y2
+	VPSRLD         $0x04, Y2, Y11
+	VPAND          Y3, Y2, Y2
+	VPAND          Y3, Y11, Y11
+	VMOVDQU        16(DI), Y12
+	VPSLLVD        Y7, Y12, Y12
+	VPAND          Y5, Y12, Y12
+	VPOR           Y12, Y2, Y2
 	VPMADDUBSW     64(R8), Y2, Y2
-	VMOVDQU        16(DI), Y4
-	VPSLLVD        constant24<>+0(SB), Y4, Y4
-	VPAND          constant21<>+0(SB), Y4, Y4
-	VPOR           Y4, Y3, Y3
-	VPMADDUBSW     96(R8), Y3, Y3
-	VPUNPCKLDQ     Y3, Y2, Y4
-	VPUNPCKHDQ     Y3, Y2, Y2
-	VPADDW         Y4, Y2, Y2
-	VPUNPCKLQDQ    Y2, Y1, Y3
+	VMOVDQU        16(DI), Y12
+	VPSLLVD        Y8, Y12, Y12
+	VPAND          Y5, Y12, Y12
+	VPOR           Y12, Y11, Y11
+	VPMADDUBSW     96(R8), Y11, Y11
+	VPUNPCKLDQ     Y11, Y2, Y12
+	VPUNPCKHDQ     Y11, Y2, Y2
+	VPADDW         Y12, Y2, Y2
+	VPUNPCKLQDQ    Y2, Y1, Y11
 	VPUNPCKHQDQ    Y2, Y1, Y1
-	VPADDW         Y3, Y1, Y1
+	VPADDW         Y11, Y1, Y1
 	VMOVDQU        112(DI), Y2
-	VPSRLD         $0x04, Y2, Y3
-	VPAND          constant19<>+0(SB), Y2, Y2
-	VPAND          constant19<>+0(SB), Y3, Y3
-	VMOVDQU        16(DI), Y4
-	VPSRLVD        constant25<>+0(SB), Y4, Y4
-	VPAND          constant21<>+0(SB), Y4, Y4
-	VPOR           Y4, Y2, Y2
+	VPSRLD         $0x04, Y2, Y11
+	VPAND          Y3, Y2, Y2
+	VPAND          Y3, Y11, Y11
+	VMOVDQU        16(DI), Y12
+	VPSRLVD        Y9, Y12, Y12
+	VPAND          Y5, Y12, Y12
+	VPOR           Y12, Y2, Y2
 	VPMADDUBSW     128(R8), Y2, Y2
-	VMOVDQU        16(DI), Y4
-	VPSRLVD        constant24<>+0(SB), Y4, Y4
-	VPAND          constant21<>+0(SB), Y4, Y4
-	VPOR           Y4, Y3, Y3
-	VPMADDUBSW     160(R8), Y3, Y3
-	VPUNPCKLDQ     Y3, Y2, Y4
-	VPUNPCKHDQ     Y3, Y2, Y2
-	VPADDW         Y4, Y2, Y2
-	VMOVDQU        144(DI), Y3
-	VPSRLD         $0x04, Y3, Y4
-	VPAND          constant19<>+0(SB), Y3, Y3
-	VPAND          constant19<>+0(SB), Y4, Y4
-	VMOVDQU        16(DI), Y5
-	VPSRLVD        constant23<>+0(SB), Y5, Y5
-	VPAND          constant21<>+0(SB), Y5, Y5
-	VPOR           Y5, Y3, Y3
-	VPMADDUBSW     192(R8), Y3, Y3
-	VMOVDQU        16(DI), Y5
-	VPSRLVD        constant22<>+0(SB), Y5, Y5
-	VPAND          constant21<>+0(SB), Y5, Y5
-	VPOR           Y5, Y4, Y4
-	VPMADDUBSW     224(R8), Y4, Y4
-	VPUNPCKLDQ     Y4, Y3, Y5
-	VPUNPCKHDQ     Y4, Y3, Y3
-	VPADDW         Y5, Y3, Y3
-	VPUNPCKLQDQ    Y3, Y2, Y4
-	VPUNPCKHQDQ    Y3, Y2, Y2
-	VPADDW         Y4, Y2, Y2
-	VPMADDWD       constant26<>+0(SB), Y1, Y1
-	VPMADDWD       constant26<>+0(SB), Y2, Y2
-	VPERM2I128     $0x20, Y2, Y1, Y3
+	VMOVDQU        16(DI), Y12
+	VPSRLVD        Y8, Y12, Y12
+	VPAND          Y5, Y12, Y12
+	VPOR           Y12, Y11, Y11
+	VPMADDUBSW     160(R8), Y11, Y11
+	VPUNPCKLDQ     Y11, Y2, Y12
+	VPUNPCKHDQ     Y11, Y2, Y2
+	VPADDW         Y12, Y2, Y2
+	VMOVDQU        144(DI), Y11
+	VPSRLD         $0x04, Y11, Y12
+	VPAND          Y3, Y11, Y11
+	VPAND          Y3, Y12, Y12
+	VMOVDQU        16(DI), Y13
+	VPSRLVD        Y7, Y13, Y13
+	VPAND          Y5, Y13, Y13
+	VPOR           Y13, Y11, Y11
+	VPMADDUBSW     192(R8), Y11, Y11
+	VMOVDQU        16(DI), Y13
+	VPSRLVD        Y6, Y13, Y13
+	VPAND          Y5, Y13, Y13
+	VPOR           Y13, Y12, Y12
+	VPMADDUBSW     224(R8), Y12, Y12
+	VPUNPCKLDQ     Y12, Y11, Y13
+	VPUNPCKHDQ     Y12, Y11, Y11
+	VPADDW         Y13, Y11, Y11
+	VPUNPCKLQDQ    Y11, Y2, Y12
+	VPUNPCKHQDQ    Y11, Y2, Y2
+	VPADDW         Y12, Y2, Y2
+	VPMADDWD       Y10, Y1, Y1
+	VPMADDWD       Y10, Y2, Y2
+	VPERM2I128     $0x20, Y2, Y1, Y11
 	VPERM2I128     $0x31, Y2, Y1, Y1
-	VPADDD         Y1, Y3, Y3
+	VPADDD         Y1, Y11, Y11
 	VBROADCASTI128 (DI), Y1
 	VPSHUFD        $0xed, Y1, Y2
 	VPSRLVD        constant2<>+0(SB), Y2, Y2
-	VPAND          constant3<>+0(SB), Y2, Y4
+	VPAND          constant3<>+0(SB), Y2, Y12
 	VPSHUFD        $0x84, Y1, Y2
 	VPSRLD         $0x02, Y2, Y2
 	VPAND          constant4<>+0(SB), Y2, Y2
-	VPOR           Y2, Y4, Y2
+	VPOR           Y2, Y12, Y2
 	VPERMQ         $0xd8, Y2, Y2
-	VEXTRACTI128   $0x01, Y2, X4
+	VEXTRACTI128   $0x01, Y2, X12
 	VCVTPH2PS      X1, X1
-	VMOVSHDUP      X1, X5
+	VMOVSHDUP      X1, X13
 	VBROADCASTSS   X1, Y1
-	VBROADCASTSS   X5, Y5
+	VBROADCASTSS   X13, Y13
 	VPMOVZXBD      X2, Y2
-	VPMOVZXBD      X4, Y4
+	VPMOVZXBD      X12, Y12
 	VCVTDQ2PS      Y2, Y2
-	VCVTDQ2PS      Y4, Y4
+	VCVTDQ2PS      Y12, Y12
 	VMULPS         Y1, Y2, Y2
-	VMULPS         Y5, Y4, Y4
+	VMULPS         Y13, Y12, Y12
 	VMOVDQU        (DX)(SI*1), Y1
-	VCVTDQ2PS      Y3, Y3
+	VCVTDQ2PS      Y11, Y11
 	VMULPS         Y1, Y2, Y2
-	VFMADD231PS    Y2, Y3, Y0
+	VFMADD231PS    Y2, Y11, Y0
 	VMOVDQU        (BX)(SI*1), Y2
 	VCVTDQ2PS      Y2, Y2
 	VMULPS         Y1, Y2, Y2
-	VFNMADD231PS   Y2, Y4, Y0
+	VFNMADD231PS   Y2, Y12, Y0
 	ADDQ           $+176, DI
 	ADDQ           $+32, SI
 	CMPQ           SI, AX
@@ -850,52 +853,63 @@ rest:
 	VZEROUPPER
 	RET
 
-DATA constant19<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant19<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant19<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant19<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
+constants:
+	VMOVDQU constant20<>+0(SB), Y9
+	VMOVDQU constant21<>+0(SB), Y8
+	VMOVDQU constant19<>+0(SB), Y10
+	VMOVDQU constant22<>+0(SB), Y7
+	VMOVDQU constant23<>+0(SB), Y6
+	VMOVDQU constant24<>+0(SB), Y4
+	VMOVDQU constant25<>+0(SB), Y3
+	VMOVDQU constant26<>+0(SB), Y5
+	JMP     begin
+
+DATA constant19<>+0(SB)/8, $0x0001000100010001
+DATA constant19<>+8(SB)/8, $0x0001000100010001
+DATA constant19<>+16(SB)/8, $0x0001000100010001
+DATA constant19<>+24(SB)/8, $0x0001000100010001
 GLOBL constant19<>(SB), RODATA|NOPTR, $32
 
-DATA constant20<>+0(SB)/8, $0x0000000400000004
-DATA constant20<>+8(SB)/8, $0x0000000400000004
-DATA constant20<>+16(SB)/8, $0x0000000400000004
-DATA constant20<>+24(SB)/8, $0x0000000400000004
+DATA constant20<>+0(SB)/8, $0x0000000000000000
+DATA constant20<>+8(SB)/8, $0x0000000000000000
+DATA constant20<>+16(SB)/8, $0x0000000000000000
+DATA constant20<>+24(SB)/8, $0x0000000000000000
 GLOBL constant20<>(SB), RODATA|NOPTR, $32
 
-DATA constant21<>+0(SB)/8, $0x1010101010101010
-DATA constant21<>+8(SB)/8, $0x1010101010101010
-DATA constant21<>+16(SB)/8, $0x1010101010101010
-DATA constant21<>+24(SB)/8, $0x1010101010101010
+DATA constant21<>+0(SB)/8, $0x0000000100000001
+DATA constant21<>+8(SB)/8, $0x0000000100000001
+DATA constant21<>+16(SB)/8, $0x0000000100000001
+DATA constant21<>+24(SB)/8, $0x0000000100000001
 GLOBL constant21<>(SB), RODATA|NOPTR, $32
 
-DATA constant22<>+0(SB)/8, $0x0000000300000003
-DATA constant22<>+8(SB)/8, $0x0000000300000003
-DATA constant22<>+16(SB)/8, $0x0000000300000003
-DATA constant22<>+24(SB)/8, $0x0000000300000003
+DATA constant22<>+0(SB)/8, $0x0000000200000002
+DATA constant22<>+8(SB)/8, $0x0000000200000002
+DATA constant22<>+16(SB)/8, $0x0000000200000002
+DATA constant22<>+24(SB)/8, $0x0000000200000002
 GLOBL constant22<>(SB), RODATA|NOPTR, $32
 
-DATA constant23<>+0(SB)/8, $0x0000000200000002
-DATA constant23<>+8(SB)/8, $0x0000000200000002
-DATA constant23<>+16(SB)/8, $0x0000000200000002
-DATA constant23<>+24(SB)/8, $0x0000000200000002
+DATA constant23<>+0(SB)/8, $0x0000000300000003
+DATA constant23<>+8(SB)/8, $0x0000000300000003
+DATA constant23<>+16(SB)/8, $0x0000000300000003
+DATA constant23<>+24(SB)/8, $0x0000000300000003
 GLOBL constant23<>(SB), RODATA|NOPTR, $32
 
-DATA constant24<>+0(SB)/8, $0x0000000100000001
-DATA constant24<>+8(SB)/8, $0x0000000100000001
-DATA constant24<>+16(SB)/8, $0x0000000100000001
-DATA constant24<>+24(SB)/8, $0x0000000100000001
+DATA constant24<>+0(SB)/8, $0x0000000400000004
+DATA constant24<>+8(SB)/8, $0x0000000400000004
+DATA constant24<>+16(SB)/8, $0x0000000400000004
+DATA constant24<>+24(SB)/8, $0x0000000400000004
 GLOBL constant24<>(SB), RODATA|NOPTR, $32
 
-DATA constant25<>+0(SB)/8, $0x0000000000000000
-DATA constant25<>+8(SB)/8, $0x0000000000000000
-DATA constant25<>+16(SB)/8, $0x0000000000000000
-DATA constant25<>+24(SB)/8, $0x0000000000000000
+DATA constant25<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant25<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant25<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant25<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
 GLOBL constant25<>(SB), RODATA|NOPTR, $32
 
-DATA constant26<>+0(SB)/8, $0x0001000100010001
-DATA constant26<>+8(SB)/8, $0x0001000100010001
-DATA constant26<>+16(SB)/8, $0x0001000100010001
-DATA constant26<>+24(SB)/8, $0x0001000100010001
+DATA constant26<>+0(SB)/8, $0x1010101010101010
+DATA constant26<>+8(SB)/8, $0x1010101010101010
+DATA constant26<>+16(SB)/8, $0x1010101010101010
+DATA constant26<>+24(SB)/8, $0x1010101010101010
 GLOBL constant26<>(SB), RODATA|NOPTR, $32
 
 // func q5_kPackAVX2(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
@@ -929,37 +943,37 @@ tile:
 	VPUNPCKLQDQ    Y1, Y0, Y3
 	VPUNPCKHQDQ    Y1, Y0, Y0
 	VPSRLVD        constant27<>+0(SB), Y4, Y1
-	VPAND          constant19<>+0(SB), Y1, Y1
+	VPAND          constant25<>+0(SB), Y1, Y1
 	VBROADCASTI128 16(R10), Y4
 	VINSERTI128    $0x01, 16(R10), Y4, Y4
 	VPSHUFD        $0x00, Y4, Y5
 	VPSLLVD        constant28<>+0(SB), Y5, Y5
 	VPSRLVD        constant29<>+0(SB), Y5, Y5
-	VPAND          constant21<>+0(SB), Y5, Y5
+	VPAND          constant26<>+0(SB), Y5, Y5
 	VPOR           Y5, Y1, Y1
 	VMOVDQU        Y1, (AX)(R9*8)
 	VPSRLVD        constant27<>+0(SB), Y2, Y1
-	VPAND          constant19<>+0(SB), Y1, Y1
+	VPAND          constant25<>+0(SB), Y1, Y1
 	VPSHUFD        $0x55, Y4, Y2
 	VPSLLVD        constant28<>+0(SB), Y2, Y2
 	VPSRLVD        constant29<>+0(SB), Y2, Y2
-	VPAND          constant21<>+0(SB), Y2, Y2
+	VPAND          constant26<>+0(SB), Y2, Y2
 	VPOR           Y2, Y1, Y1
 	VMOVDQU        Y1, 64(AX)(R9*8)
 	VPSRLVD        constant27<>+0(SB), Y3, Y1
-	VPAND          constant19<>+0(SB), Y1, Y1
+	VPAND          constant25<>+0(SB), Y1, Y1
 	VPSHUFD        $0xaa, Y4, Y2
 	VPSLLVD        constant28<>+0(SB), Y2, Y2
 	VPSRLVD        constant29<>+0(SB), Y2, Y2
-	VPAND          constant21<>+0(SB), Y2, Y2
+	VPAND          constant26<>+0(SB), Y2, Y2
 	VPOR           Y2, Y1, Y1
 	VMOVDQU        Y1, 128(AX)(R9*8)
 	VPSRLVD        constant27<>+0(SB), Y0, Y0
-	VPAND          constant19<>+0(SB), Y0, Y0
+	VPAND          constant25<>+0(SB), Y0, Y0
 	VPSHUFD        $0xff, Y4, Y1
 	VPSLLVD        constant28<>+0(SB), Y1, Y1
 	VPSRLVD        constant29<>+0(SB), Y1, Y1
-	VPAND          constant21<>+0(SB), Y1, Y1
+	VPAND          constant26<>+0(SB), Y1, Y1
 	VPOR           Y1, Y0, Y0
 	VMOVDQU        Y0, 192(AX)(R9*8)
 	VBROADCASTI128 64(R10), Y0
@@ -975,37 +989,37 @@ tile:
 	VPUNPCKLQDQ    Y1, Y0, Y3
 	VPUNPCKHQDQ    Y1, Y0, Y0
 	VPSRLVD        constant27<>+0(SB), Y4, Y1
-	VPAND          constant19<>+0(SB), Y1, Y1
+	VPAND          constant25<>+0(SB), Y1, Y1
 	VBROADCASTI128 32(R10), Y4
 	VINSERTI128    $0x01, 32(R10), Y4, Y4
 	VPSHUFD        $0x00, Y4, Y5
 	VPSLLVD        constant28<>+0(SB), Y5, Y5
 	VPSRLVD        constant29<>+0(SB), Y5, Y5
-	VPAND          constant21<>+0(SB), Y5, Y5
+	VPAND          constant26<>+0(SB), Y5, Y5
 	VPOR           Y5, Y1, Y1
 	VMOVDQU        Y1, 256(AX)(R9*8)
 	VPSRLVD        constant27<>+0(SB), Y2, Y1
-	VPAND          constant19<>+0(SB), Y1, Y1
+	VPAND          constant25<>+0(SB), Y1, Y1
 	VPSHUFD        $0x55, Y4, Y2
 	VPSLLVD        constant28<>+0(SB), Y2, Y2
 	VPSRLVD        constant29<>+0(SB), Y2, Y2
-	VPAND          constant21<>+0(SB), Y2, Y2
+	VPAND          constant26<>+0(SB), Y2, Y2
 	VPOR           Y2, Y1, Y1
 	VMOVDQU        Y1, 320(AX)(R9*8)
 	VPSRLVD        constant27<>+0(SB), Y3, Y1
-	VPAND          constant19<>+0(SB), Y1, Y1
+	VPAND          constant25<>+0(SB), Y1, Y1
 	VPSHUFD        $0xaa, Y4, Y2
 	VPSLLVD        constant28<>+0(SB), Y2, Y2
 	VPSRLVD        constant29<>+0(SB), Y2, Y2
-	VPAND          constant21<>+0(SB), Y2, Y2
+	VPAND          constant26<>+0(SB), Y2, Y2
 	VPOR           Y2, Y1, Y1
 	VMOVDQU        Y1, 384(AX)(R9*8)
 	VPSRLVD        constant27<>+0(SB), Y0, Y0
-	VPAND          constant19<>+0(SB), Y0, Y0
+	VPAND          constant25<>+0(SB), Y0, Y0
 	VPSHUFD        $0xff, Y4, Y1
 	VPSLLVD        constant28<>+0(SB), Y1, Y1
 	VPSRLVD        constant29<>+0(SB), Y1, Y1
-	VPAND          constant21<>+0(SB), Y1, Y1
+	VPAND          constant26<>+0(SB), Y1, Y1
 	VPOR           Y1, Y0, Y0
 	VMOVDQU        Y0, 448(AX)(R9*8)
 	VBROADCASTI128 (R10), Y0
@@ -1044,37 +1058,37 @@ tile:
 	VPUNPCKLQDQ    Y1, Y0, Y3
 	VPUNPCKHQDQ    Y1, Y0, Y0
 	VPSRLVD        constant27<>+0(SB), Y4, Y1
-	VPAND          constant19<>+0(SB), Y1, Y1
+	VPAND          constant25<>+0(SB), Y1, Y1
 	VBROADCASTI128 16(R10), Y4
 	VINSERTI128    $0x01, 16(R10), Y4, Y4
 	VPSHUFD        $0x00, Y4, Y5
 	VPSLLVD        constant28<>+0(SB), Y5, Y5
 	VPSRLVD        constant29<>+0(SB), Y5, Y5
-	VPAND          constant21<>+0(SB), Y5, Y5
+	VPAND          constant26<>+0(SB), Y5, Y5
 	VPOR           Y5, Y1, Y1
 	VMOVDQU        Y1, 32(AX)(R9*8)
 	VPSRLVD        constant27<>+0(SB), Y2, Y1
-	VPAND          constant19<>+0(SB), Y1, Y1
+	VPAND          constant25<>+0(SB), Y1, Y1
 	VPSHUFD        $0x55, Y4, Y2
 	VPSLLVD        constant28<>+0(SB), Y2, Y2
 	VPSRLVD        constant29<>+0(SB), Y2, Y2
-	VPAND          constant21<>+0(SB), Y2, Y2
+	VPAND          constant26<>+0(SB), Y2, Y2
 	VPOR           Y2, Y1, Y1
 	VMOVDQU        Y1, 96(AX)(R9*8)
 	VPSRLVD        constant27<>+0(SB), Y3, Y1
-	VPAND          constant19<>+0(SB), Y1, Y1
+	VPAND          constant25<>+0(SB), Y1, Y1
 	VPSHUFD        $0xaa, Y4, Y2
 	VPSLLVD        constant28<>+0(SB), Y2, Y2
 	VPSRLVD        constant29<>+0(SB), Y2, Y2
-	VPAND          constant21<>+0(SB), Y2, Y2
+	VPAND          constant26<>+0(SB), Y2, Y2
 	VPOR           Y2, Y1, Y1
 	VMOVDQU        Y1, 160(AX)(R9*8)
 	VPSRLVD        constant27<>+0(SB), Y0, Y0
-	VPAND          constant19<>+0(SB), Y0, Y0
+	VPAND          constant25<>+0(SB), Y0, Y0
 	VPSHUFD        $0xff, Y4, Y1
 	VPSLLVD        constant28<>+0(SB), Y1, Y1
 	VPSRLVD        constant29<>+0(SB), Y1, Y1
-	VPAND          constant21<>+0(SB), Y1, Y1
+	VPAND          constant26<>+0(SB), Y1, Y1
 	VPOR           Y1, Y0, Y0
 	VMOVDQU        Y0, 224(AX)(R9*8)
 	VBROADCASTI128 64(R10), Y0
@@ -1090,37 +1104,37 @@ tile:
 	VPUNPCKLQDQ    Y1, Y0, Y3
 	VPUNPCKHQDQ    Y1, Y0, Y0
 	VPSRLVD        constant27<>+0(SB), Y4, Y1
-	VPAND          constant19<>+0(SB), Y1, Y1
+	VPAND          constant25<>+0(SB), Y1, Y1
 	VBROADCASTI128 32(R10), Y4
 	VINSERTI128    $0x01, 32(R10), Y4, Y4
 	VPSHUFD        $0x00, Y4, Y5
 	VPSLLVD        constant28<>+0(SB), Y5, Y5
 	VPSRLVD        constant29<>+0(SB), Y5, Y5
-	VPAND          constant21<>+0(SB), Y5, Y5
+	VPAND          constant26<>+0(SB), Y5, Y5
 	VPOR           Y5, Y1, Y1
 	VMOVDQU        Y1, 288(AX)(R9*8)
 	VPSRLVD        constant27<>+0(SB), Y2, Y1
-	VPAND          constant19<>+0(SB), Y1, Y1
+	VPAND          constant25<>+0(SB), Y1, Y1
 	VPSHUFD        $0x55, Y4, Y2
 	VPSLLVD        constant28<>+0(SB), Y2, Y2
 	VPSRLVD        constant29<>+0(SB), Y2, Y2
-	VPAND          constant21<>+0(SB), Y2, Y2
+	VPAND          constant26<>+0(SB), Y2, Y2
 	VPOR           Y2, Y1, Y1
 	VMOVDQU        Y1, 352(AX)(R9*8)
 	VPSRLVD        constant27<>+0(SB), Y3, Y1
-	VPAND          constant19<>+0(SB), Y1, Y1
+	VPAND          constant25<>+0(SB), Y1, Y1
 	VPSHUFD        $0xaa, Y4, Y2
 	VPSLLVD        constant28<>+0(SB), Y2, Y2
 	VPSRLVD        constant29<>+0(SB), Y2, Y2
-	VPAND          constant21<>+0(SB), Y2, Y2
+	VPAND          constant26<>+0(SB), Y2, Y2
 	VPOR           Y2, Y1, Y1
 	VMOVDQU        Y1, 416(AX)(R9*8)
 	VPSRLVD        constant27<>+0(SB), Y0, Y0
-	VPAND          constant19<>+0(SB), Y0, Y0
+	VPAND          constant25<>+0(SB), Y0, Y0
 	VPSHUFD        $0xff, Y4, Y1
 	VPSLLVD        constant28<>+0(SB), Y1, Y1
 	VPSRLVD        constant29<>+0(SB), Y1, Y1
-	VPAND          constant21<>+0(SB), Y1, Y1
+	VPAND          constant26<>+0(SB), Y1, Y1
 	VPOR           Y1, Y0, Y0
 	VMOVDQU        Y0, 480(AX)(R9*8)
 	VBROADCASTI128 (R10), Y0

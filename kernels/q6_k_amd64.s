@@ -635,6 +635,9 @@ TEXT ·q6_kRowAVX2(SB), NOSPLIT, $0-72
 	MOVQ d+40(FP), DX
 	MOVQ s+48(FP), BX
 	MOVQ half+56(FP), SI
+	JMP  constants
+
+begin:
 	ANDQ $-8, AX
 	SHLQ $0x02, AX
 
@@ -658,110 +661,110 @@ group:
 	VMOVDQU        (R8), Y1
 	VMOVDQU        128(R8), Y2
 	VPSLLD         $0x04, Y2, Y2
-	VPAND          constant12<>+0(SB), Y1, Y1
-	VPAND          constant13<>+0(SB), Y2, Y2
+	VPAND          Y3, Y1, Y1
+	VPAND          Y4, Y2, Y2
 	VPOR           Y1, Y2, Y1
 	VPMADDUBSW     (R9), Y1, Y1
 	VMOVDQU        32(R8), Y2
-	VMOVDQU        128(R8), Y3
-	VPSLLD         $0x02, Y3, Y3
-	VPAND          constant12<>+0(SB), Y2, Y2
-	VPAND          constant13<>+0(SB), Y3, Y3
-	VPOR           Y2, Y3, Y2
+	VMOVDQU        128(R8), Y6
+	VPSLLD         $0x02, Y6, Y6
+	VPAND          Y3, Y2, Y2
+	VPAND          Y4, Y6, Y6
+	VPOR           Y2, Y6, Y2
 	VPMADDUBSW     32(R9), Y2, Y2
-	VPUNPCKLDQ     Y2, Y1, Y3
+	VPUNPCKLDQ     Y2, Y1, Y6
 	VPUNPCKHDQ     Y2, Y1, Y1
-	VPADDW         Y3, Y1, Y1
-	VPMADDWD       constant14<>+0(SB), Y1, Y1
+	VPADDW         Y6, Y1, Y1
+	VPMADDWD       Y5, Y1, Y1
 	VMOVDQU        (R8), Y2
-	VMOVDQU        128(R8), Y3
+	VMOVDQU        128(R8), Y6
 	VPSRLD         $0x04, Y2, Y2
-	VPAND          constant12<>+0(SB), Y2, Y2
-	VPAND          constant13<>+0(SB), Y3, Y3
-	VPOR           Y2, Y3, Y2
+	VPAND          Y3, Y2, Y2
+	VPAND          Y4, Y6, Y6
+	VPOR           Y2, Y6, Y2
 	VPMADDUBSW     64(R9), Y2, Y2
-	VMOVDQU        32(R8), Y3
-	VMOVDQU        128(R8), Y4
-	VPSRLD         $0x02, Y4, Y4
-	VPSRLD         $0x04, Y3, Y3
-	VPAND          constant12<>+0(SB), Y3, Y3
-	VPAND          constant13<>+0(SB), Y4, Y4
-	VPOR           Y3, Y4, Y3
-	VPMADDUBSW     96(R9), Y3, Y3
-	VPUNPCKLDQ     Y3, Y2, Y4
-	VPUNPCKHDQ     Y3, Y2, Y2
-	VPADDW         Y4, Y2, Y2
-	VPMADDWD       constant14<>+0(SB), Y2, Y2
-	VPUNPCKLQDQ    Y2, Y1, Y3
+	VMOVDQU        32(R8), Y6
+	VMOVDQU        128(R8), Y7
+	VPSRLD         $0x02, Y7, Y7
+	VPSRLD         $0x04, Y6, Y6
+	VPAND          Y3, Y6, Y6
+	VPAND          Y4, Y7, Y7
+	VPOR           Y6, Y7, Y6
+	VPMADDUBSW     96(R9), Y6, Y6
+	VPUNPCKLDQ     Y6, Y2, Y7
+	VPUNPCKHDQ     Y6, Y2, Y2
+	VPADDW         Y7, Y2, Y2
+	VPMADDWD       Y5, Y2, Y2
+	VPUNPCKLQDQ    Y2, Y1, Y6
 	VPUNPCKHQDQ    Y2, Y1, Y1
-	VPADDD         Y3, Y1, Y1
+	VPADDD         Y6, Y1, Y1
 	VMOVDQU        64(R8), Y2
-	VMOVDQU        160(R8), Y3
-	VPSLLD         $0x04, Y3, Y3
-	VPAND          constant12<>+0(SB), Y2, Y2
-	VPAND          constant13<>+0(SB), Y3, Y3
-	VPOR           Y2, Y3, Y2
+	VMOVDQU        160(R8), Y6
+	VPSLLD         $0x04, Y6, Y6
+	VPAND          Y3, Y2, Y2
+	VPAND          Y4, Y6, Y6
+	VPOR           Y2, Y6, Y2
 	VPMADDUBSW     128(R9), Y2, Y2
-	VMOVDQU        96(R8), Y3
-	VMOVDQU        160(R8), Y4
-	VPSLLD         $0x02, Y4, Y4
-	VPAND          constant12<>+0(SB), Y3, Y3
-	VPAND          constant13<>+0(SB), Y4, Y4
-	VPOR           Y3, Y4, Y3
-	VPMADDUBSW     160(R9), Y3, Y3
-	VPUNPCKLDQ     Y3, Y2, Y4
-	VPUNPCKHDQ     Y3, Y2, Y2
-	VPADDW         Y4, Y2, Y2
-	VPMADDWD       constant14<>+0(SB), Y2, Y2
-	VMOVDQU        64(R8), Y3
-	VMOVDQU        160(R8), Y4
-	VPSRLD         $0x04, Y3, Y3
-	VPAND          constant12<>+0(SB), Y3, Y3
-	VPAND          constant13<>+0(SB), Y4, Y4
-	VPOR           Y3, Y4, Y3
-	VPMADDUBSW     192(R9), Y3, Y3
-	VMOVDQU        96(R8), Y4
-	VMOVDQU        160(R8), Y5
-	VPSRLD         $0x02, Y5, Y5
-	VPSRLD         $0x04, Y4, Y4
-	VPAND          constant12<>+0(SB), Y4, Y4
-	VPAND          constant13<>+0(SB), Y5, Y5
-	VPOR           Y4, Y5, Y4
-	VPMADDUBSW     224(R9), Y4, Y4
-	VPUNPCKLDQ     Y4, Y3, Y5
-	VPUNPCKHDQ     Y4, Y3, Y3
-	VPADDW         Y5, Y3, Y3
-	VPMADDWD       constant14<>+0(SB), Y3, Y3
-	VPUNPCKLQDQ    Y3, Y2, Y4
-	VPUNPCKHQDQ    Y3, Y2, Y2
-	VPADDD         Y4, Y2, Y2
-	VPERM2I128     $0x20, Y2, Y1, Y3
+	VMOVDQU        96(R8), Y6
+	VMOVDQU        160(R8), Y7
+	VPSLLD         $0x02, Y7, Y7
+	VPAND          Y3, Y6, Y6
+	VPAND          Y4, Y7, Y7
+	VPOR           Y6, Y7, Y6
+	VPMADDUBSW     160(R9), Y6, Y6
+	VPUNPCKLDQ     Y6, Y2, Y7
+	VPUNPCKHDQ     Y6, Y2, Y2
+	VPADDW         Y7, Y2, Y2
+	VPMADDWD       Y5, Y2, Y2
+	VMOVDQU        64(R8), Y6
+	VMOVDQU        160(R8), Y7
+	VPSRLD         $0x04, Y6, Y6
+	VPAND          Y3, Y6, Y6
+	VPAND          Y4, Y7, Y7
+	VPOR           Y6, Y7, Y6
+	VPMADDUBSW     192(R9), Y6, Y6
+	VMOVDQU        96(R8), Y7
+	VMOVDQU        160(R8), Y8
+	VPSRLD         $0x02, Y8, Y8
+	VPSRLD         $0x04, Y7, Y7
+	VPAND          Y3, Y7, Y7
+	VPAND          Y4, Y8, Y8
+	VPOR           Y7, Y8, Y7
+	VPMADDUBSW     224(R9), Y7, Y7
+	VPUNPCKLDQ     Y7, Y6, Y8
+	VPUNPCKHDQ     Y7, Y6, Y6
+	VPADDW         Y8, Y6, Y6
+	VPMADDWD       Y5, Y6, Y6
+	VPUNPCKLQDQ    Y6, Y2, Y7
+	VPUNPCKHQDQ    Y6, Y2, Y2
+	VPADDD         Y7, Y2, Y2
+	VPERM2I128     $0x20, Y2, Y1, Y6
 	VPERM2I128     $0x31, Y2, Y1, Y1
 	VMOVDQU        (BX)(DI*1), Y2
-	VMOVDQU        (SI)(DI*1), Y4
-	VPSUBD         Y4, Y2, Y2
-	VPSLLD         $0x05, Y4, Y4
-	VPSUBD         Y4, Y3, Y3
+	VMOVDQU        (SI)(DI*1), Y7
+	VPSUBD         Y7, Y2, Y2
+	VPSLLD         $0x05, Y7, Y7
+	VPSUBD         Y7, Y6, Y6
 	VPSLLD         $0x05, Y2, Y2
 	VPSUBD         Y2, Y1, Y1
 	VBROADCASTI128 192(R8), Y2
-	VPBROADCASTW   208(R8), Y4
-	VCVTPH2PS      X4, Y4
+	VPBROADCASTW   208(R8), Y7
+	VCVTPH2PS      X7, Y7
 	VPMOVZXWD      X2, Y2
-	VPSLLD         $0x18, Y2, Y5
+	VPSLLD         $0x18, Y2, Y8
 	VPSLLD         $0x10, Y2, Y2
-	VPSRAD         $0x18, Y5, Y5
-	VCVTDQ2PS      Y5, Y5
-	VMULPS         Y4, Y5, Y5
+	VPSRAD         $0x18, Y8, Y8
+	VCVTDQ2PS      Y8, Y8
+	VMULPS         Y7, Y8, Y8
 	VPSRAD         $0x18, Y2, Y2
 	VCVTDQ2PS      Y2, Y2
-	VMULPS         Y4, Y2, Y2
-	VMOVDQU        (DX)(DI*1), Y4
-	VCVTDQ2PS      Y3, Y3
-	VMULPS         Y4, Y5, Y5
-	VFMADD231PS    Y5, Y3, Y0
+	VMULPS         Y7, Y2, Y2
+	VMOVDQU        (DX)(DI*1), Y7
+	VCVTDQ2PS      Y6, Y6
+	VMULPS         Y7, Y8, Y8
+	VFMADD231PS    Y8, Y6, Y0
 	VCVTDQ2PS      Y1, Y1
-	VMULPS         Y4, Y2, Y2
+	VMULPS         Y7, Y2, Y2
 	VFMADD231PS    Y2, Y1, Y0
 	ADDQ           $+210, R8
 	ADDQ           $+32, DI
@@ -785,22 +788,28 @@ rest:
 	VZEROUPPER
 	RET
 
-DATA constant12<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant12<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant12<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant12<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
+constants:
+	VMOVDQU constant12<>+0(SB), Y5
+	VMOVDQU constant13<>+0(SB), Y3
+	VMOVDQU constant14<>+0(SB), Y4
+	JMP     begin
+
+DATA constant12<>+0(SB)/8, $0x0001000100010001
+DATA constant12<>+8(SB)/8, $0x0001000100010001
+DATA constant12<>+16(SB)/8, $0x0001000100010001
+DATA constant12<>+24(SB)/8, $0x0001000100010001
 GLOBL constant12<>(SB), RODATA|NOPTR, $32
 
-DATA constant13<>+0(SB)/8, $0x3030303030303030
-DATA constant13<>+8(SB)/8, $0x3030303030303030
-DATA constant13<>+16(SB)/8, $0x3030303030303030
-DATA constant13<>+24(SB)/8, $0x3030303030303030
+DATA constant13<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant13<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant13<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant13<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
 GLOBL constant13<>(SB), RODATA|NOPTR, $32
 
-DATA constant14<>+0(SB)/8, $0x0001000100010001
-DATA constant14<>+8(SB)/8, $0x0001000100010001
-DATA constant14<>+16(SB)/8, $0x0001000100010001
-DATA constant14<>+24(SB)/8, $0x0001000100010001
+DATA constant14<>+0(SB)/8, $0x3030303030303030
+DATA constant14<>+8(SB)/8, $0x3030303030303030
+DATA constant14<>+16(SB)/8, $0x3030303030303030
+DATA constant14<>+24(SB)/8, $0x3030303030303030
 GLOBL constant14<>(SB), RODATA|NOPTR, $32
 
 // func q6_kPackAVX2(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
@@ -839,32 +848,32 @@ tile:
 	VPSHUFD        $0x00, Y2, Y4
 	VPSLLVD        constant16<>+0(SB), Y4, Y4
 	VPSRLVD        constant17<>+0(SB), Y4, Y4
-	VPAND          constant12<>+0(SB), Y1, Y1
-	VPAND          constant13<>+0(SB), Y4, Y4
+	VPAND          constant13<>+0(SB), Y1, Y1
+	VPAND          constant14<>+0(SB), Y4, Y4
 	VPOR           Y1, Y4, Y1
 	VMOVDQU        Y1, (AX)(R9*8)
 	VPSRLVD        constant15<>+0(SB), Y3, Y3
 	VPSHUFD        $0x55, Y2, Y1
 	VPSLLVD        constant16<>+0(SB), Y1, Y1
 	VPSRLVD        constant17<>+0(SB), Y1, Y1
-	VPAND          constant12<>+0(SB), Y3, Y3
-	VPAND          constant13<>+0(SB), Y1, Y1
+	VPAND          constant13<>+0(SB), Y3, Y3
+	VPAND          constant14<>+0(SB), Y1, Y1
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 64(AX)(R9*8)
 	VPSRLVD        constant15<>+0(SB), Y5, Y5
 	VPSHUFD        $0xaa, Y2, Y1
 	VPSLLVD        constant16<>+0(SB), Y1, Y1
 	VPSRLVD        constant17<>+0(SB), Y1, Y1
-	VPAND          constant12<>+0(SB), Y5, Y3
-	VPAND          constant13<>+0(SB), Y1, Y1
+	VPAND          constant13<>+0(SB), Y5, Y3
+	VPAND          constant14<>+0(SB), Y1, Y1
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 128(AX)(R9*8)
 	VPSRLVD        constant15<>+0(SB), Y0, Y0
 	VPSHUFD        $0xff, Y2, Y1
 	VPSLLVD        constant16<>+0(SB), Y1, Y1
 	VPSRLVD        constant17<>+0(SB), Y1, Y1
-	VPAND          constant12<>+0(SB), Y0, Y0
-	VPAND          constant13<>+0(SB), Y1, Y1
+	VPAND          constant13<>+0(SB), Y0, Y0
+	VPAND          constant14<>+0(SB), Y1, Y1
 	VPOR           Y0, Y1, Y0
 	VMOVDQU        Y0, 192(AX)(R9*8)
 	VBROADCASTI128 16(R10), Y0
@@ -885,32 +894,32 @@ tile:
 	VPSHUFD        $0x00, Y2, Y4
 	VPSLLVD        constant16<>+0(SB), Y4, Y4
 	VPSRLVD        constant17<>+0(SB), Y4, Y4
-	VPAND          constant12<>+0(SB), Y1, Y1
-	VPAND          constant13<>+0(SB), Y4, Y4
+	VPAND          constant13<>+0(SB), Y1, Y1
+	VPAND          constant14<>+0(SB), Y4, Y4
 	VPOR           Y1, Y4, Y1
 	VMOVDQU        Y1, 256(AX)(R9*8)
 	VPSRLVD        constant15<>+0(SB), Y3, Y3
 	VPSHUFD        $0x55, Y2, Y1
 	VPSLLVD        constant16<>+0(SB), Y1, Y1
 	VPSRLVD        constant17<>+0(SB), Y1, Y1
-	VPAND          constant12<>+0(SB), Y3, Y3
-	VPAND          constant13<>+0(SB), Y1, Y1
+	VPAND          constant13<>+0(SB), Y3, Y3
+	VPAND          constant14<>+0(SB), Y1, Y1
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 320(AX)(R9*8)
 	VPSRLVD        constant15<>+0(SB), Y5, Y5
 	VPSHUFD        $0xaa, Y2, Y1
 	VPSLLVD        constant16<>+0(SB), Y1, Y1
 	VPSRLVD        constant17<>+0(SB), Y1, Y1
-	VPAND          constant12<>+0(SB), Y5, Y3
-	VPAND          constant13<>+0(SB), Y1, Y1
+	VPAND          constant13<>+0(SB), Y5, Y3
+	VPAND          constant14<>+0(SB), Y1, Y1
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 384(AX)(R9*8)
 	VPSRLVD        constant15<>+0(SB), Y0, Y0
 	VPSHUFD        $0xff, Y2, Y1
 	VPSLLVD        constant16<>+0(SB), Y1, Y1
 	VPSRLVD        constant17<>+0(SB), Y1, Y1
-	VPAND          constant12<>+0(SB), Y0, Y0
-	VPAND          constant13<>+0(SB), Y1, Y1
+	VPAND          constant13<>+0(SB), Y0, Y0
+	VPAND          constant14<>+0(SB), Y1, Y1
 	VPOR           Y0, Y1, Y0
 	VMOVDQU        Y0, 448(AX)(R9*8)
 	VBROADCASTI128 192(R10), Y0
@@ -946,32 +955,32 @@ tile:
 	VPSHUFD        $0x00, Y2, Y4
 	VPSLLVD        constant16<>+0(SB), Y4, Y4
 	VPSRLVD        constant17<>+0(SB), Y4, Y4
-	VPAND          constant12<>+0(SB), Y1, Y1
-	VPAND          constant13<>+0(SB), Y4, Y4
+	VPAND          constant13<>+0(SB), Y1, Y1
+	VPAND          constant14<>+0(SB), Y4, Y4
 	VPOR           Y1, Y4, Y1
 	VMOVDQU        Y1, 32(AX)(R9*8)
 	VPSRLVD        constant15<>+0(SB), Y3, Y3
 	VPSHUFD        $0x55, Y2, Y1
 	VPSLLVD        constant16<>+0(SB), Y1, Y1
 	VPSRLVD        constant17<>+0(SB), Y1, Y1
-	VPAND          constant12<>+0(SB), Y3, Y3
-	VPAND          constant13<>+0(SB), Y1, Y1
+	VPAND          constant13<>+0(SB), Y3, Y3
+	VPAND          constant14<>+0(SB), Y1, Y1
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 96(AX)(R9*8)
 	VPSRLVD        constant15<>+0(SB), Y5, Y5
 	VPSHUFD        $0xaa, Y2, Y1
 	VPSLLVD        constant16<>+0(SB), Y1, Y1
 	VPSRLVD        constant17<>+0(SB), Y1, Y1
-	VPAND          constant12<>+0(SB), Y5, Y3
-	VPAND          constant13<>+0(SB), Y1, Y1
+	VPAND          constant13<>+0(SB), Y5, Y3
+	VPAND          constant14<>+0(SB), Y1, Y1
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 160(AX)(R9*8)
 	VPSRLVD        constant15<>+0(SB), Y0, Y0
 	VPSHUFD        $0xff, Y2, Y1
 	VPSLLVD        constant16<>+0(SB), Y1, Y1
 	VPSRLVD        constant17<>+0(SB), Y1, Y1
-	VPAND          constant12<>+0(SB), Y0, Y0
-	VPAND          constant13<>+0(SB), Y1, Y1
+	VPAND          constant13<>+0(SB), Y0, Y0
+	VPAND          constant14<>+0(SB), Y1, Y1
 	VPOR           Y0, Y1, Y0
 	VMOVDQU        Y0, 224(AX)(R9*8)
 	VBROADCASTI128 16(R10), Y0
@@ -992,32 +1001,32 @@ tile:
 	VPSHUFD        $0x00, Y2, Y4
 	VPSLLVD        constant16<>+0(SB), Y4, Y4
 	VPSRLVD        constant17<>+0(SB), Y4, Y4
-	VPAND          constant12<>+0(SB), Y1, Y1
-	VPAND          constant13<>+0(SB), Y4, Y4
+	VPAND          constant13<>+0(SB), Y1, Y1
+	VPAND          constant14<>+0(SB), Y4, Y4
 	VPOR           Y1, Y4, Y1
 	VMOVDQU        Y1, 288(AX)(R9*8)
 	VPSRLVD        constant15<>+0(SB), Y3, Y3
 	VPSHUFD        $0x55, Y2, Y1
 	VPSLLVD        constant16<>+0(SB), Y1, Y1
 	VPSRLVD        constant17<>+0(SB), Y1, Y1
-	VPAND          constant12<>+0(SB), Y3, Y3
-	VPAND          constant13<>+0(SB), Y1, Y1
+	VPAND          constant13<>+0(SB), Y3, Y3
+	VPAND          constant14<>+0(SB), Y1, Y1
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 352(AX)(R9*8)
 	VPSRLVD        constant15<>+0(SB), Y5, Y5
 	VPSHUFD        $0xaa, Y2, Y1
 	VPSLLVD        constant16<>+0(SB), Y1, Y1
 	VPSRLVD        constant17<>+0(SB), Y1, Y1
-	VPAND          constant12<>+0(SB), Y5, Y3
-	VPAND          constant13<>+0(SB), Y1, Y1
+	VPAND          constant13<>+0(SB), Y5, Y3
+	VPAND          constant14<>+0(SB), Y1, Y1
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 416(AX)(R9*8)
 	VPSRLVD        constant15<>+0(SB), Y0, Y0
 	VPSHUFD        $0xff, Y2, Y1
 	VPSLLVD        constant16<>+0(SB), Y1, Y1
 	VPSRLVD        constant17<>+0(SB), Y1, Y1
-	VPAND          constant12<>+0(SB), Y0, Y0
-	VPAND          constant13<>+0(SB), Y1, Y1
+	VPAND          constant13<>+0(SB), Y0, Y0
+	VPAND          constant14<>+0(SB), Y1, Y1
 	VPOR           Y0, Y1, Y0
 	VMOVDQU        Y0, 480(AX)(R9*8)
 	VBROADCASTI128 192(R10), Y0

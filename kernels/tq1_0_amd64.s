@@ -757,6 +757,9 @@ TEXT ·tq1_0RowAVX2(SB), NOSPLIT, $0-72
 	MOVQ d+40(FP), DX
 	MOVQ s+48(FP), BX
 	MOVQ half+56(FP), SI
+	JMP  constants
+
+begin:
 	ANDQ $-8, AX
 	SHLQ $0x02, AX
 
@@ -772,103 +775,103 @@ group:
 	PREFETCHT0     3072(DI)
 	LEAQ           (CX)(SI*8), R8
 	VMOVDQU        (DI), Y1
-	VPAND          constant26<>+0(SB), Y1, Y3
-	VPMULLW        constant27<>+0(SB), Y1, Y2
-	VPMULLW        constant28<>+0(SB), Y3, Y3
-	VPMULHUW       constant29<>+0(SB), Y2, Y2
-	VPMULHUW       constant30<>+0(SB), Y3, Y3
-	VPAND          constant26<>+0(SB), Y3, Y3
-	VPOR           Y3, Y2, Y2
-	VPMADDUBSW     (R8), Y2, Y2
-	VPAND          constant26<>+0(SB), Y1, Y4
-	VPMULLW        constant30<>+0(SB), Y1, Y3
-	VPMULLW        constant29<>+0(SB), Y4, Y4
-	VPMULHUW       constant29<>+0(SB), Y3, Y3
-	VPMULHUW       constant30<>+0(SB), Y4, Y4
-	VPAND          constant26<>+0(SB), Y4, Y4
+	VPAND          Y2, Y1, Y4
+	VPMULLW        constant27<>+0(SB), Y1, Y3
+	VPMULLW        constant28<>+0(SB), Y4, Y4
+	VPMULHUW       Y5, Y3, Y3
+	VPMULHUW       Y6, Y4, Y4
+	VPAND          Y2, Y4, Y4
 	VPOR           Y4, Y3, Y3
-	VPMADDUBSW     32(R8), Y3, Y3
-	VPUNPCKLDQ     Y3, Y2, Y4
-	VPUNPCKHDQ     Y3, Y2, Y2
-	VPADDW         Y4, Y2, Y2
-	VPAND          constant26<>+0(SB), Y1, Y4
-	VPMULLW        constant31<>+0(SB), Y1, Y3
-	VPMULLW        constant32<>+0(SB), Y4, Y4
-	VPMULHUW       constant29<>+0(SB), Y3, Y3
-	VPMULHUW       constant30<>+0(SB), Y4, Y4
-	VPAND          constant26<>+0(SB), Y4, Y4
-	VPOR           Y4, Y3, Y3
-	VPMADDUBSW     64(R8), Y3, Y3
-	VPAND          constant26<>+0(SB), Y1, Y5
-	VPMULLW        constant33<>+0(SB), Y1, Y4
-	VPMULLW        constant34<>+0(SB), Y5, Y5
-	VPMULHUW       constant29<>+0(SB), Y4, Y4
-	VPMULHUW       constant30<>+0(SB), Y5, Y5
-	VPAND          constant26<>+0(SB), Y5, Y5
-	VPOR           Y5, Y4, Y4
-	VPMADDUBSW     96(R8), Y4, Y4
-	VPUNPCKLDQ     Y4, Y3, Y5
+	VPMADDUBSW     (R8), Y3, Y3
+	VPAND          Y2, Y1, Y8
+	VPMULLW        constant30<>+0(SB), Y1, Y4
+	VPMULLW        constant29<>+0(SB), Y8, Y8
+	VPMULHUW       Y5, Y4, Y4
+	VPMULHUW       Y6, Y8, Y8
+	VPAND          Y2, Y8, Y8
+	VPOR           Y8, Y4, Y4
+	VPMADDUBSW     32(R8), Y4, Y4
+	VPUNPCKLDQ     Y4, Y3, Y8
 	VPUNPCKHDQ     Y4, Y3, Y3
-	VPADDW         Y5, Y3, Y3
-	VPUNPCKLQDQ    Y3, Y2, Y4
-	VPUNPCKHQDQ    Y3, Y2, Y2
-	VPADDW         Y4, Y2, Y2
-	VPAND          constant26<>+0(SB), Y1, Y3
+	VPADDW         Y8, Y3, Y3
+	VPAND          Y2, Y1, Y8
+	VPMULLW        constant31<>+0(SB), Y1, Y4
+	VPMULLW        constant32<>+0(SB), Y8, Y8
+	VPMULHUW       Y5, Y4, Y4
+	VPMULHUW       Y6, Y8, Y8
+	VPAND          Y2, Y8, Y8
+	VPOR           Y8, Y4, Y4
+	VPMADDUBSW     64(R8), Y4, Y4
+	VPAND          Y2, Y1, Y9
+	VPMULLW        constant33<>+0(SB), Y1, Y8
+	VPMULLW        constant34<>+0(SB), Y9, Y9
+	VPMULHUW       Y5, Y8, Y8
+	VPMULHUW       Y6, Y9, Y9
+	VPAND          Y2, Y9, Y9
+	VPOR           Y9, Y8, Y8
+	VPMADDUBSW     96(R8), Y8, Y8
+	VPUNPCKLDQ     Y8, Y4, Y9
+	VPUNPCKHDQ     Y8, Y4, Y4
+	VPADDW         Y9, Y4, Y4
+	VPUNPCKLQDQ    Y4, Y3, Y8
+	VPUNPCKHQDQ    Y4, Y3, Y3
+	VPADDW         Y8, Y3, Y3
+	VPAND          Y2, Y1, Y4
 	VPMULLW        constant35<>+0(SB), Y1, Y1
-	VPMULLW        constant36<>+0(SB), Y3, Y3
-	VPMULHUW       constant29<>+0(SB), Y1, Y1
-	VPMULHUW       constant30<>+0(SB), Y3, Y3
-	VPAND          constant26<>+0(SB), Y3, Y3
-	VPOR           Y3, Y1, Y1
+	VPMULLW        constant36<>+0(SB), Y4, Y4
+	VPMULHUW       Y5, Y1, Y1
+	VPMULHUW       Y6, Y4, Y4
+	VPAND          Y2, Y4, Y4
+	VPOR           Y4, Y1, Y1
 	VPMADDUBSW     128(R8), Y1, Y1
-	VBROADCASTI128 32(DI), Y3
-	VPAND          constant26<>+0(SB), Y3, Y5
-	VPMULLW        constant37<>+0(SB), Y3, Y4
-	VPMULLW        constant38<>+0(SB), Y5, Y5
-	VPMULHUW       constant29<>+0(SB), Y4, Y4
-	VPMULHUW       constant30<>+0(SB), Y5, Y5
-	VPAND          constant26<>+0(SB), Y5, Y5
-	VPOR           Y5, Y4, Y4
-	VPMADDUBSW     160(R8), Y4, Y4
-	VPUNPCKLDQ     Y4, Y1, Y5
-	VPUNPCKHDQ     Y4, Y1, Y1
-	VPADDW         Y5, Y1, Y1
-	VPAND          constant26<>+0(SB), Y3, Y5
-	VPMULLW        constant39<>+0(SB), Y3, Y4
-	VPMULLW        constant40<>+0(SB), Y5, Y5
-	VPMULHUW       constant29<>+0(SB), Y4, Y4
-	VPMULHUW       constant30<>+0(SB), Y5, Y5
-	VPAND          constant26<>+0(SB), Y5, Y5
-	VPOR           Y5, Y4, Y4
-	VPMADDUBSW     192(R8), Y4, Y5
-	VPBROADCASTD   48(DI), Y4
-	VPBLENDD       $0xf0, Y4, Y3, Y3
-	VPAND          constant26<>+0(SB), Y3, Y4
-	VPMULLW        constant41<>+0(SB), Y3, Y3
-	VPMULLW        constant42<>+0(SB), Y4, Y4
-	VPMULHUW       constant29<>+0(SB), Y3, Y3
-	VPMULHUW       constant30<>+0(SB), Y4, Y4
-	VPAND          constant26<>+0(SB), Y4, Y4
-	VPOR           Y4, Y3, Y3
-	VPMADDUBSW     224(R8), Y3, Y3
-	VPUNPCKLDQ     Y3, Y5, Y4
-	VPUNPCKHDQ     Y3, Y5, Y3
-	VPADDW         Y4, Y3, Y3
-	VPUNPCKLQDQ    Y3, Y1, Y4
-	VPUNPCKHQDQ    Y3, Y1, Y1
-	VPADDW         Y4, Y1, Y1
-	VPERM2I128     $0x20, Y1, Y2, Y3
-	VPERM2I128     $0x31, Y1, Y2, Y1
-	VPADDW         Y1, Y3, Y3
-	VPMADDWD       constant28<>+0(SB), Y3, Y3
+	VBROADCASTI128 32(DI), Y4
+	VPAND          Y2, Y4, Y9
+	VPMULLW        constant37<>+0(SB), Y4, Y8
+	VPMULLW        constant38<>+0(SB), Y9, Y9
+	VPMULHUW       Y5, Y8, Y8
+	VPMULHUW       Y6, Y9, Y9
+	VPAND          Y2, Y9, Y9
+	VPOR           Y9, Y8, Y8
+	VPMADDUBSW     160(R8), Y8, Y8
+	VPUNPCKLDQ     Y8, Y1, Y9
+	VPUNPCKHDQ     Y8, Y1, Y1
+	VPADDW         Y9, Y1, Y1
+	VPAND          Y2, Y4, Y9
+	VPMULLW        constant39<>+0(SB), Y4, Y8
+	VPMULLW        constant40<>+0(SB), Y9, Y9
+	VPMULHUW       Y5, Y8, Y8
+	VPMULHUW       Y6, Y9, Y9
+	VPAND          Y2, Y9, Y9
+	VPOR           Y9, Y8, Y8
+	VPMADDUBSW     192(R8), Y8, Y9
+	VPBROADCASTD   48(DI), Y8
+	VPBLENDD       $0xf0, Y8, Y4, Y4
+	VPAND          Y2, Y4, Y8
+	VPMULLW        constant41<>+0(SB), Y4, Y4
+	VPMULLW        constant42<>+0(SB), Y8, Y8
+	VPMULHUW       Y5, Y4, Y4
+	VPMULHUW       Y6, Y8, Y8
+	VPAND          Y2, Y8, Y8
+	VPOR           Y8, Y4, Y4
+	VPMADDUBSW     224(R8), Y4, Y4
+	VPUNPCKLDQ     Y4, Y9, Y8
+	VPUNPCKHDQ     Y4, Y9, Y4
+	VPADDW         Y8, Y4, Y4
+	VPUNPCKLQDQ    Y4, Y1, Y8
+	VPUNPCKHQDQ    Y4, Y1, Y1
+	VPADDW         Y8, Y1, Y1
+	VPERM2I128     $0x20, Y1, Y3, Y4
+	VPERM2I128     $0x31, Y1, Y3, Y1
+	VPADDW         Y1, Y4, Y4
+	VPMADDWD       Y7, Y4, Y4
 	VMOVDQU        (BX)(SI*1), Y1
-	VPSUBD         Y1, Y3, Y3
+	VPSUBD         Y1, Y4, Y4
 	VPBROADCASTW   52(DI), Y1
 	VCVTPH2PS      X1, Y1
-	VMOVDQU        (DX)(SI*1), Y2
-	VCVTDQ2PS      Y3, Y3
-	VMULPS         Y2, Y1, Y1
-	VFMADD231PS    Y1, Y3, Y0
+	VMOVDQU        (DX)(SI*1), Y3
+	VCVTDQ2PS      Y4, Y4
+	VMULPS         Y3, Y1, Y1
+	VFMADD231PS    Y1, Y4, Y0
 	ADDQ           $+54, DI
 	ADDQ           $+32, SI
 	CMPQ           SI, AX
@@ -890,6 +893,13 @@ rest:
 	JG           row
 	VZEROUPPER
 	RET
+
+constants:
+	VMOVDQU constant30<>+0(SB), Y6
+	VMOVDQU constant26<>+0(SB), Y2
+	VMOVDQU constant28<>+0(SB), Y7
+	VMOVDQU constant29<>+0(SB), Y5
+	JMP     begin
 
 DATA constant26<>+0(SB)/8, $0xff00ff00ff00ff00
 DATA constant26<>+8(SB)/8, $0xff00ff00ff00ff00
@@ -1018,45 +1028,57 @@ tile:
 	VPSHUFD        $0x00, Y0, Y2
 	VPSHUFD        $0x00, Y1, Y3
 	VPBLENDD       $0xe0, Y3, Y2, Y2
-	VPAND          constant26<>+0(SB), Y2, Y3
+	VMOVDQU        constant26<>+0(SB), Y3
+	VPAND          Y3, Y2, Y4
 	VPMULLW        constant43<>+0(SB), Y2, Y2
-	VPMULLW        constant44<>+0(SB), Y3, Y3
-	VPMULHUW       constant29<>+0(SB), Y2, Y2
-	VPMULHUW       constant30<>+0(SB), Y3, Y3
-	VPAND          constant26<>+0(SB), Y3, Y3
+	VPMULLW        constant44<>+0(SB), Y4, Y4
+	VMOVDQU        constant29<>+0(SB), Y5
+	VPMULHUW       Y5, Y2, Y2
+	VMOVDQU        constant30<>+0(SB), Y5
+	VPMULHUW       Y5, Y4, Y4
+	VPAND          Y3, Y4, Y3
 	VPOR           Y3, Y2, Y2
 	VMOVDQU        Y2, (AX)(R9*8)
 	VPSHUFD        $0x55, Y0, Y2
 	VPSHUFD        $0x55, Y1, Y3
 	VPBLENDD       $0xe0, Y3, Y2, Y2
-	VPAND          constant26<>+0(SB), Y2, Y3
+	VMOVDQU        constant26<>+0(SB), Y3
+	VPAND          Y3, Y2, Y4
 	VPMULLW        constant43<>+0(SB), Y2, Y2
-	VPMULLW        constant44<>+0(SB), Y3, Y3
-	VPMULHUW       constant29<>+0(SB), Y2, Y2
-	VPMULHUW       constant30<>+0(SB), Y3, Y3
-	VPAND          constant26<>+0(SB), Y3, Y3
+	VPMULLW        constant44<>+0(SB), Y4, Y4
+	VMOVDQU        constant29<>+0(SB), Y5
+	VPMULHUW       Y5, Y2, Y2
+	VMOVDQU        constant30<>+0(SB), Y5
+	VPMULHUW       Y5, Y4, Y4
+	VPAND          Y3, Y4, Y3
 	VPOR           Y3, Y2, Y2
 	VMOVDQU        Y2, 64(AX)(R9*8)
 	VPSHUFD        $0xaa, Y0, Y2
 	VPSHUFD        $0xaa, Y1, Y3
 	VPBLENDD       $0xe0, Y3, Y2, Y2
-	VPAND          constant26<>+0(SB), Y2, Y3
+	VMOVDQU        constant26<>+0(SB), Y3
+	VPAND          Y3, Y2, Y4
 	VPMULLW        constant43<>+0(SB), Y2, Y2
-	VPMULLW        constant44<>+0(SB), Y3, Y3
-	VPMULHUW       constant29<>+0(SB), Y2, Y2
-	VPMULHUW       constant30<>+0(SB), Y3, Y3
-	VPAND          constant26<>+0(SB), Y3, Y3
+	VPMULLW        constant44<>+0(SB), Y4, Y4
+	VMOVDQU        constant29<>+0(SB), Y5
+	VPMULHUW       Y5, Y2, Y2
+	VMOVDQU        constant30<>+0(SB), Y5
+	VPMULHUW       Y5, Y4, Y4
+	VPAND          Y3, Y4, Y3
 	VPOR           Y3, Y2, Y2
 	VMOVDQU        Y2, 128(AX)(R9*8)
 	VPSHUFD        $0xff, Y0, Y0
 	VPSHUFD        $0xff, Y1, Y1
 	VPBLENDD       $0xe0, Y1, Y0, Y0
-	VPAND          constant26<>+0(SB), Y0, Y1
+	VMOVDQU        constant26<>+0(SB), Y1
+	VPAND          Y1, Y0, Y2
 	VPMULLW        constant43<>+0(SB), Y0, Y0
-	VPMULLW        constant44<>+0(SB), Y1, Y1
-	VPMULHUW       constant29<>+0(SB), Y0, Y0
-	VPMULHUW       constant30<>+0(SB), Y1, Y1
-	VPAND          constant26<>+0(SB), Y1, Y1
+	VPMULLW        constant44<>+0(SB), Y2, Y2
+	VMOVDQU        constant29<>+0(SB), Y3
+	VPMULHUW       Y3, Y0, Y0
+	VMOVDQU        constant30<>+0(SB), Y3
+	VPMULHUW       Y3, Y2, Y2
+	VPAND          Y1, Y2, Y1
 	VPOR           Y1, Y0, Y0
 	VMOVDQU        Y0, 192(AX)(R9*8)
 	VBROADCASTI128 16(R10), Y0
@@ -1068,12 +1090,15 @@ tile:
 	VPBLENDD       $0xe0, Y3, Y2, Y2
 	VPBROADCASTD   48(R10), Y3
 	VPBLENDD       $0x80, Y3, Y2, Y2
-	VPAND          constant26<>+0(SB), Y2, Y3
+	VMOVDQU        constant26<>+0(SB), Y3
+	VPAND          Y3, Y2, Y4
 	VPMULLW        constant45<>+0(SB), Y2, Y2
-	VPMULLW        constant46<>+0(SB), Y3, Y3
-	VPMULHUW       constant29<>+0(SB), Y2, Y2
-	VPMULHUW       constant30<>+0(SB), Y3, Y3
-	VPAND          constant26<>+0(SB), Y3, Y3
+	VPMULLW        constant46<>+0(SB), Y4, Y4
+	VMOVDQU        constant29<>+0(SB), Y5
+	VPMULHUW       Y5, Y2, Y2
+	VMOVDQU        constant30<>+0(SB), Y5
+	VPMULHUW       Y5, Y4, Y4
+	VPAND          Y3, Y4, Y3
 	VPOR           Y3, Y2, Y2
 	VMOVDQU        Y2, 256(AX)(R9*8)
 	VPSHUFD        $0x55, Y0, Y2
@@ -1081,12 +1106,15 @@ tile:
 	VPBLENDD       $0xe0, Y3, Y2, Y2
 	VPBROADCASTD   48(R10), Y3
 	VPBLENDD       $0x80, Y3, Y2, Y2
-	VPAND          constant26<>+0(SB), Y2, Y3
+	VMOVDQU        constant26<>+0(SB), Y3
+	VPAND          Y3, Y2, Y4
 	VPMULLW        constant47<>+0(SB), Y2, Y2
-	VPMULLW        constant48<>+0(SB), Y3, Y3
-	VPMULHUW       constant29<>+0(SB), Y2, Y2
-	VPMULHUW       constant30<>+0(SB), Y3, Y3
-	VPAND          constant26<>+0(SB), Y3, Y3
+	VPMULLW        constant48<>+0(SB), Y4, Y4
+	VMOVDQU        constant29<>+0(SB), Y5
+	VPMULHUW       Y5, Y2, Y2
+	VMOVDQU        constant30<>+0(SB), Y5
+	VPMULHUW       Y5, Y4, Y4
+	VPAND          Y3, Y4, Y3
 	VPOR           Y3, Y2, Y2
 	VMOVDQU        Y2, 320(AX)(R9*8)
 	VPSHUFD        $0xaa, Y0, Y2
@@ -1094,12 +1122,15 @@ tile:
 	VPBLENDD       $0xe0, Y3, Y2, Y2
 	VPBROADCASTD   48(R10), Y3
 	VPBLENDD       $0x80, Y3, Y2, Y2
-	VPAND          constant26<>+0(SB), Y2, Y3
+	VMOVDQU        constant26<>+0(SB), Y3
+	VPAND          Y3, Y2, Y4
 	VPMULLW        constant49<>+0(SB), Y2, Y2
-	VPMULLW        constant50<>+0(SB), Y3, Y3
-	VPMULHUW       constant29<>+0(SB), Y2, Y2
-	VPMULHUW       constant30<>+0(SB), Y3, Y3
-	VPAND          constant26<>+0(SB), Y3, Y3
+	VPMULLW        constant50<>+0(SB), Y4, Y4
+	VMOVDQU        constant29<>+0(SB), Y5
+	VPMULHUW       Y5, Y2, Y2
+	VMOVDQU        constant30<>+0(SB), Y5
+	VPMULHUW       Y5, Y4, Y4
+	VPAND          Y3, Y4, Y3
 	VPOR           Y3, Y2, Y2
 	VMOVDQU        Y2, 384(AX)(R9*8)
 	VPSHUFD        $0xff, Y0, Y0
@@ -1107,12 +1138,15 @@ tile:
 	VPBLENDD       $0xe0, Y1, Y0, Y0
 	VPBROADCASTD   48(R10), Y1
 	VPBLENDD       $0x80, Y1, Y0, Y0
-	VPAND          constant26<>+0(SB), Y0, Y1
+	VMOVDQU        constant26<>+0(SB), Y1
+	VPAND          Y1, Y0, Y2
 	VPMULLW        constant51<>+0(SB), Y0, Y0
-	VPMULLW        constant52<>+0(SB), Y1, Y1
-	VPMULHUW       constant29<>+0(SB), Y0, Y0
-	VPMULHUW       constant30<>+0(SB), Y1, Y1
-	VPAND          constant26<>+0(SB), Y1, Y1
+	VPMULLW        constant52<>+0(SB), Y2, Y2
+	VMOVDQU        constant29<>+0(SB), Y3
+	VPMULHUW       Y3, Y0, Y0
+	VMOVDQU        constant30<>+0(SB), Y3
+	VPMULHUW       Y3, Y2, Y2
+	VPAND          Y1, Y2, Y1
 	VPOR           Y1, Y0, Y0
 	VMOVDQU        Y0, 448(AX)(R9*8)
 	VPBROADCASTW   52(R10), Y0
@@ -1126,45 +1160,57 @@ tile:
 	VPSHUFD        $0x00, Y0, Y2
 	VPSHUFD        $0x00, Y1, Y3
 	VPBLENDD       $0xe0, Y3, Y2, Y2
-	VPAND          constant26<>+0(SB), Y2, Y3
+	VMOVDQU        constant26<>+0(SB), Y3
+	VPAND          Y3, Y2, Y4
 	VPMULLW        constant43<>+0(SB), Y2, Y2
-	VPMULLW        constant44<>+0(SB), Y3, Y3
-	VPMULHUW       constant29<>+0(SB), Y2, Y2
-	VPMULHUW       constant30<>+0(SB), Y3, Y3
-	VPAND          constant26<>+0(SB), Y3, Y3
+	VPMULLW        constant44<>+0(SB), Y4, Y4
+	VMOVDQU        constant29<>+0(SB), Y5
+	VPMULHUW       Y5, Y2, Y2
+	VMOVDQU        constant30<>+0(SB), Y5
+	VPMULHUW       Y5, Y4, Y4
+	VPAND          Y3, Y4, Y3
 	VPOR           Y3, Y2, Y2
 	VMOVDQU        Y2, 32(AX)(R9*8)
 	VPSHUFD        $0x55, Y0, Y2
 	VPSHUFD        $0x55, Y1, Y3
 	VPBLENDD       $0xe0, Y3, Y2, Y2
-	VPAND          constant26<>+0(SB), Y2, Y3
+	VMOVDQU        constant26<>+0(SB), Y3
+	VPAND          Y3, Y2, Y4
 	VPMULLW        constant43<>+0(SB), Y2, Y2
-	VPMULLW        constant44<>+0(SB), Y3, Y3
-	VPMULHUW       constant29<>+0(SB), Y2, Y2
-	VPMULHUW       constant30<>+0(SB), Y3, Y3
-	VPAND          constant26<>+0(SB), Y3, Y3
+	VPMULLW        constant44<>+0(SB), Y4, Y4
+	VMOVDQU        constant29<>+0(SB), Y5
+	VPMULHUW       Y5, Y2, Y2
+	VMOVDQU        constant30<>+0(SB), Y5
+	VPMULHUW       Y5, Y4, Y4
+	VPAND          Y3, Y4, Y3
 	VPOR           Y3, Y2, Y2
 	VMOVDQU        Y2, 96(AX)(R9*8)
 	VPSHUFD        $0xaa, Y0, Y2
 	VPSHUFD        $0xaa, Y1, Y3
 	VPBLENDD       $0xe0, Y3, Y2, Y2
-	VPAND          constant26<>+0(SB), Y2, Y3
+	VMOVDQU        constant26<>+0(SB), Y3
+	VPAND          Y3, Y2, Y4
 	VPMULLW        constant43<>+0(SB), Y2, Y2
-	VPMULLW        constant44<>+0(SB), Y3, Y3
-	VPMULHUW       constant29<>+0(SB), Y2, Y2
-	VPMULHUW       constant30<>+0(SB), Y3, Y3
-	VPAND          constant26<>+0(SB), Y3, Y3
+	VPMULLW        constant44<>+0(SB), Y4, Y4
+	VMOVDQU        constant29<>+0(SB), Y5
+	VPMULHUW       Y5, Y2, Y2
+	VMOVDQU        constant30<>+0(SB), Y5
+	VPMULHUW       Y5, Y4, Y4
+	VPAND          Y3, Y4, Y3
 	VPOR           Y3, Y2, Y2
 	VMOVDQU        Y2, 160(AX)(R9*8)
 	VPSHUFD        $0xff, Y0, Y0
 	VPSHUFD        $0xff, Y1, Y1
 	VPBLENDD       $0xe0, Y1, Y0, Y0
-	VPAND          constant26<>+0(SB), Y0, Y1
+	VMOVDQU        constant26<>+0(SB), Y1
+	VPAND          Y1, Y0, Y2
 	VPMULLW        constant43<>+0(SB), Y0, Y0
-	VPMULLW        constant44<>+0(SB), Y1, Y1
-	VPMULHUW       constant29<>+0(SB), Y0, Y0
-	VPMULHUW       constant30<>+0(SB), Y1, Y1
-	VPAND          constant26<>+0(SB), Y1, Y1
+	VPMULLW        constant44<>+0(SB), Y2, Y2
+	VMOVDQU        constant29<>+0(SB), Y3
+	VPMULHUW       Y3, Y0, Y0
+	VMOVDQU        constant30<>+0(SB), Y3
+	VPMULHUW       Y3, Y2, Y2
+	VPAND          Y1, Y2, Y1
 	VPOR           Y1, Y0, Y0
 	VMOVDQU        Y0, 224(AX)(R9*8)
 	VBROADCASTI128 16(R10), Y0
@@ -1176,12 +1222,15 @@ tile:
 	VPBLENDD       $0xe0, Y3, Y2, Y2
 	VPBROADCASTD   48(R10), Y3
 	VPBLENDD       $0x80, Y3, Y2, Y2
-	VPAND          constant26<>+0(SB), Y2, Y3
+	VMOVDQU        constant26<>+0(SB), Y3
+	VPAND          Y3, Y2, Y4
 	VPMULLW        constant45<>+0(SB), Y2, Y2
-	VPMULLW        constant46<>+0(SB), Y3, Y3
-	VPMULHUW       constant29<>+0(SB), Y2, Y2
-	VPMULHUW       constant30<>+0(SB), Y3, Y3
-	VPAND          constant26<>+0(SB), Y3, Y3
+	VPMULLW        constant46<>+0(SB), Y4, Y4
+	VMOVDQU        constant29<>+0(SB), Y5
+	VPMULHUW       Y5, Y2, Y2
+	VMOVDQU        constant30<>+0(SB), Y5
+	VPMULHUW       Y5, Y4, Y4
+	VPAND          Y3, Y4, Y3
 	VPOR           Y3, Y2, Y2
 	VMOVDQU        Y2, 288(AX)(R9*8)
 	VPSHUFD        $0x55, Y0, Y2
@@ -1189,12 +1238,15 @@ tile:
 	VPBLENDD       $0xe0, Y3, Y2, Y2
 	VPBROADCASTD   48(R10), Y3
 	VPBLENDD       $0x80, Y3, Y2, Y2
-	VPAND          constant26<>+0(SB), Y2, Y3
+	VMOVDQU        constant26<>+0(SB), Y3
+	VPAND          Y3, Y2, Y4
 	VPMULLW        constant47<>+0(SB), Y2, Y2
-	VPMULLW        constant48<>+0(SB), Y3, Y3
-	VPMULHUW       constant29<>+0(SB), Y2, Y2
-	VPMULHUW       constant30<>+0(SB), Y3, Y3
-	VPAND          constant26<>+0(SB), Y3, Y3
+	VPMULLW        constant48<>+0(SB), Y4, Y4
+	VMOVDQU        constant29<>+0(SB), Y5
+	VPMULHUW       Y5, Y2, Y2
+	VMOVDQU        constant30<>+0(SB), Y5
+	VPMULHUW       Y5, Y4, Y4
+	VPAND          Y3, Y4, Y3
 	VPOR           Y3, Y2, Y2
 	VMOVDQU        Y2, 352(AX)(R9*8)
 	VPSHUFD        $0xaa, Y0, Y2
@@ -1202,12 +1254,15 @@ tile:
 	VPBLENDD       $0xe0, Y3, Y2, Y2
 	VPBROADCASTD   48(R10), Y3
 	VPBLENDD       $0x80, Y3, Y2, Y2
-	VPAND          constant26<>+0(SB), Y2, Y3
+	VMOVDQU        constant26<>+0(SB), Y3
+	VPAND          Y3, Y2, Y4
 	VPMULLW        constant49<>+0(SB), Y2, Y2
-	VPMULLW        constant50<>+0(SB), Y3, Y3
-	VPMULHUW       constant29<>+0(SB), Y2, Y2
-	VPMULHUW       constant30<>+0(SB), Y3, Y3
-	VPAND          constant26<>+0(SB), Y3, Y3
+	VPMULLW        constant50<>+0(SB), Y4, Y4
+	VMOVDQU        constant29<>+0(SB), Y5
+	VPMULHUW       Y5, Y2, Y2
+	VMOVDQU        constant30<>+0(SB), Y5
+	VPMULHUW       Y5, Y4, Y4
+	VPAND          Y3, Y4, Y3
 	VPOR           Y3, Y2, Y2
 	VMOVDQU        Y2, 416(AX)(R9*8)
 	VPSHUFD        $0xff, Y0, Y0
@@ -1215,12 +1270,15 @@ tile:
 	VPBLENDD       $0xe0, Y1, Y0, Y0
 	VPBROADCASTD   48(R10), Y1
 	VPBLENDD       $0x80, Y1, Y0, Y0
-	VPAND          constant26<>+0(SB), Y0, Y1
+	VMOVDQU        constant26<>+0(SB), Y1
+	VPAND          Y1, Y0, Y2
 	VPMULLW        constant51<>+0(SB), Y0, Y0
-	VPMULLW        constant52<>+0(SB), Y1, Y1
-	VPMULHUW       constant29<>+0(SB), Y0, Y0
-	VPMULHUW       constant30<>+0(SB), Y1, Y1
-	VPAND          constant26<>+0(SB), Y1, Y1
+	VPMULLW        constant52<>+0(SB), Y2, Y2
+	VMOVDQU        constant29<>+0(SB), Y3
+	VPMULHUW       Y3, Y0, Y0
+	VMOVDQU        constant30<>+0(SB), Y3
+	VPMULHUW       Y3, Y2, Y2
+	VPAND          Y1, Y2, Y1
 	VPOR           Y1, Y0, Y0
 	VMOVDQU        Y0, 480(AX)(R9*8)
 	VPBROADCASTW   52(R10), Y0

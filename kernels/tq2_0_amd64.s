@@ -429,6 +429,9 @@ TEXT ·tq2_0RowAVX2(SB), NOSPLIT, $0-72
 	MOVQ d+40(FP), DX
 	MOVQ s+48(FP), BX
 	MOVQ half+56(FP), SI
+	JMP  constants
+
+begin:
 	ANDQ $-8, AX
 	SHLQ $0x02, AX
 
@@ -445,66 +448,66 @@ group:
 	LEAQ         (CX)(SI*8), R8
 	VMOVDQU      (DI), Y1
 	VPSRLD       $0x00, Y1, Y1
-	VPAND        constant9<>+0(SB), Y1, Y1
+	VPAND        Y2, Y1, Y1
 	VPMADDUBSW   (R8), Y1, Y1
-	VMOVDQU      (DI), Y2
-	VPSRLD       $0x02, Y2, Y2
-	VPAND        constant9<>+0(SB), Y2, Y2
-	VPMADDUBSW   32(R8), Y2, Y2
-	VPUNPCKLDQ   Y2, Y1, Y3
-	VPUNPCKHDQ   Y2, Y1, Y1
-	VPADDW       Y3, Y1, Y1
-	VMOVDQU      (DI), Y2
-	VPSRLD       $0x04, Y2, Y2
-	VPAND        constant9<>+0(SB), Y2, Y2
-	VPMADDUBSW   64(R8), Y2, Y2
-	VMOVDQU      (DI), Y3
-	VPSRLD       $0x06, Y3, Y3
-	VPAND        constant9<>+0(SB), Y3, Y3
-	VPMADDUBSW   96(R8), Y3, Y3
-	VPUNPCKLDQ   Y3, Y2, Y4
-	VPUNPCKHDQ   Y3, Y2, Y2
-	VPADDW       Y4, Y2, Y2
-	VPUNPCKLQDQ  Y2, Y1, Y3
-	VPUNPCKHQDQ  Y2, Y1, Y1
-	VPADDW       Y3, Y1, Y1
-	VMOVDQU      32(DI), Y2
-	VPSRLD       $0x00, Y2, Y2
-	VPAND        constant9<>+0(SB), Y2, Y2
-	VPMADDUBSW   128(R8), Y2, Y2
-	VMOVDQU      32(DI), Y3
-	VPSRLD       $0x02, Y3, Y3
-	VPAND        constant9<>+0(SB), Y3, Y3
-	VPMADDUBSW   160(R8), Y3, Y3
-	VPUNPCKLDQ   Y3, Y2, Y4
-	VPUNPCKHDQ   Y3, Y2, Y2
-	VPADDW       Y4, Y2, Y2
-	VMOVDQU      32(DI), Y3
-	VPSRLD       $0x04, Y3, Y3
-	VPAND        constant9<>+0(SB), Y3, Y3
-	VPMADDUBSW   192(R8), Y3, Y3
+	VMOVDQU      (DI), Y4
+	VPSRLD       $0x02, Y4, Y4
+	VPAND        Y2, Y4, Y4
+	VPMADDUBSW   32(R8), Y4, Y4
+	VPUNPCKLDQ   Y4, Y1, Y5
+	VPUNPCKHDQ   Y4, Y1, Y1
+	VPADDW       Y5, Y1, Y1
+	VMOVDQU      (DI), Y4
+	VPSRLD       $0x04, Y4, Y4
+	VPAND        Y2, Y4, Y4
+	VPMADDUBSW   64(R8), Y4, Y4
+	VMOVDQU      (DI), Y5
+	VPSRLD       $0x06, Y5, Y5
+	VPAND        Y2, Y5, Y5
+	VPMADDUBSW   96(R8), Y5, Y5
+	VPUNPCKLDQ   Y5, Y4, Y6
+	VPUNPCKHDQ   Y5, Y4, Y4
+	VPADDW       Y6, Y4, Y4
+	VPUNPCKLQDQ  Y4, Y1, Y5
+	VPUNPCKHQDQ  Y4, Y1, Y1
+	VPADDW       Y5, Y1, Y1
 	VMOVDQU      32(DI), Y4
-	VPSRLD       $0x06, Y4, Y4
-	VPAND        constant9<>+0(SB), Y4, Y4
-	VPMADDUBSW   224(R8), Y4, Y4
-	VPUNPCKLDQ   Y4, Y3, Y5
-	VPUNPCKHDQ   Y4, Y3, Y3
-	VPADDW       Y5, Y3, Y3
-	VPUNPCKLQDQ  Y3, Y2, Y4
-	VPUNPCKHQDQ  Y3, Y2, Y2
-	VPADDW       Y4, Y2, Y2
-	VPERM2I128   $0x20, Y2, Y1, Y3
-	VPERM2I128   $0x31, Y2, Y1, Y1
-	VPADDW       Y1, Y3, Y3
-	VPMADDWD     constant10<>+0(SB), Y3, Y3
+	VPSRLD       $0x00, Y4, Y4
+	VPAND        Y2, Y4, Y4
+	VPMADDUBSW   128(R8), Y4, Y4
+	VMOVDQU      32(DI), Y5
+	VPSRLD       $0x02, Y5, Y5
+	VPAND        Y2, Y5, Y5
+	VPMADDUBSW   160(R8), Y5, Y5
+	VPUNPCKLDQ   Y5, Y4, Y6
+	VPUNPCKHDQ   Y5, Y4, Y4
+	VPADDW       Y6, Y4, Y4
+	VMOVDQU      32(DI), Y5
+	VPSRLD       $0x04, Y5, Y5
+	VPAND        Y2, Y5, Y5
+	VPMADDUBSW   192(R8), Y5, Y5
+	VMOVDQU      32(DI), Y6
+	VPSRLD       $0x06, Y6, Y6
+	VPAND        Y2, Y6, Y6
+	VPMADDUBSW   224(R8), Y6, Y6
+	VPUNPCKLDQ   Y6, Y5, Y7
+	VPUNPCKHDQ   Y6, Y5, Y5
+	VPADDW       Y7, Y5, Y5
+	VPUNPCKLQDQ  Y5, Y4, Y6
+	VPUNPCKHQDQ  Y5, Y4, Y4
+	VPADDW       Y6, Y4, Y4
+	VPERM2I128   $0x20, Y4, Y1, Y5
+	VPERM2I128   $0x31, Y4, Y1, Y1
+	VPADDW       Y1, Y5, Y5
+	VPMADDWD     Y3, Y5, Y5
 	VMOVDQU      (BX)(SI*1), Y1
-	VPSUBD       Y1, Y3, Y3
+	VPSUBD       Y1, Y5, Y5
 	VPBROADCASTW 64(DI), Y1
 	VCVTPH2PS    X1, Y1
-	VMOVDQU      (DX)(SI*1), Y2
-	VCVTDQ2PS    Y3, Y3
-	VMULPS       Y2, Y1, Y1
-	VFMADD231PS  Y1, Y3, Y0
+	VMOVDQU      (DX)(SI*1), Y4
+	VCVTDQ2PS    Y5, Y5
+	VMULPS       Y4, Y1, Y1
+	VFMADD231PS  Y1, Y5, Y0
 	ADDQ         $+66, DI
 	ADDQ         $+32, SI
 	CMPQ         SI, AX
@@ -527,16 +530,21 @@ rest:
 	VZEROUPPER
 	RET
 
-DATA constant9<>+0(SB)/8, $0x0303030303030303
-DATA constant9<>+8(SB)/8, $0x0303030303030303
-DATA constant9<>+16(SB)/8, $0x0303030303030303
-DATA constant9<>+24(SB)/8, $0x0303030303030303
+constants:
+	VMOVDQU constant9<>+0(SB), Y3
+	VMOVDQU constant10<>+0(SB), Y2
+	JMP     begin
+
+DATA constant9<>+0(SB)/8, $0x0001000100010001
+DATA constant9<>+8(SB)/8, $0x0001000100010001
+DATA constant9<>+16(SB)/8, $0x0001000100010001
+DATA constant9<>+24(SB)/8, $0x0001000100010001
 GLOBL constant9<>(SB), RODATA|NOPTR, $32
 
-DATA constant10<>+0(SB)/8, $0x0001000100010001
-DATA constant10<>+8(SB)/8, $0x0001000100010001
-DATA constant10<>+16(SB)/8, $0x0001000100010001
-DATA constant10<>+24(SB)/8, $0x0001000100010001
+DATA constant10<>+0(SB)/8, $0x0303030303030303
+DATA constant10<>+8(SB)/8, $0x0303030303030303
+DATA constant10<>+16(SB)/8, $0x0303030303030303
+DATA constant10<>+24(SB)/8, $0x0303030303030303
 GLOBL constant10<>(SB), RODATA|NOPTR, $32
 
 // func tq2_0PackAVX2(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
@@ -561,37 +569,37 @@ tile:
 	VINSERTI128    $0x01, 32(R10), Y0, Y0
 	VPSHUFD        $0x00, Y0, Y1
 	VPSRLVD        constant11<>+0(SB), Y1, Y1
-	VPAND          constant9<>+0(SB), Y1, Y1
+	VPAND          constant10<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, (AX)(R9*8)
 	VPSHUFD        $0x55, Y0, Y1
 	VPSRLVD        constant11<>+0(SB), Y1, Y1
-	VPAND          constant9<>+0(SB), Y1, Y1
+	VPAND          constant10<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 64(AX)(R9*8)
 	VPSHUFD        $0xaa, Y0, Y1
 	VPSRLVD        constant11<>+0(SB), Y1, Y1
-	VPAND          constant9<>+0(SB), Y1, Y1
+	VPAND          constant10<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 128(AX)(R9*8)
 	VPSHUFD        $0xff, Y0, Y0
 	VPSRLVD        constant11<>+0(SB), Y0, Y0
-	VPAND          constant9<>+0(SB), Y0, Y0
+	VPAND          constant10<>+0(SB), Y0, Y0
 	VMOVDQU        Y0, 192(AX)(R9*8)
 	VBROADCASTI128 16(R10), Y0
 	VINSERTI128    $0x01, 48(R10), Y0, Y0
 	VPSHUFD        $0x00, Y0, Y1
 	VPSRLVD        constant11<>+0(SB), Y1, Y1
-	VPAND          constant9<>+0(SB), Y1, Y1
+	VPAND          constant10<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 256(AX)(R9*8)
 	VPSHUFD        $0x55, Y0, Y1
 	VPSRLVD        constant11<>+0(SB), Y1, Y1
-	VPAND          constant9<>+0(SB), Y1, Y1
+	VPAND          constant10<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 320(AX)(R9*8)
 	VPSHUFD        $0xaa, Y0, Y1
 	VPSRLVD        constant11<>+0(SB), Y1, Y1
-	VPAND          constant9<>+0(SB), Y1, Y1
+	VPAND          constant10<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 384(AX)(R9*8)
 	VPSHUFD        $0xff, Y0, Y0
 	VPSRLVD        constant11<>+0(SB), Y0, Y0
-	VPAND          constant9<>+0(SB), Y0, Y0
+	VPAND          constant10<>+0(SB), Y0, Y0
 	VMOVDQU        Y0, 448(AX)(R9*8)
 	VPBROADCASTW   64(R10), Y0
 	VCVTPH2PS      X0, Y0
@@ -601,37 +609,37 @@ tile:
 	VINSERTI128    $0x01, 32(R10), Y0, Y0
 	VPSHUFD        $0x00, Y0, Y1
 	VPSRLVD        constant11<>+0(SB), Y1, Y1
-	VPAND          constant9<>+0(SB), Y1, Y1
+	VPAND          constant10<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 32(AX)(R9*8)
 	VPSHUFD        $0x55, Y0, Y1
 	VPSRLVD        constant11<>+0(SB), Y1, Y1
-	VPAND          constant9<>+0(SB), Y1, Y1
+	VPAND          constant10<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 96(AX)(R9*8)
 	VPSHUFD        $0xaa, Y0, Y1
 	VPSRLVD        constant11<>+0(SB), Y1, Y1
-	VPAND          constant9<>+0(SB), Y1, Y1
+	VPAND          constant10<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 160(AX)(R9*8)
 	VPSHUFD        $0xff, Y0, Y0
 	VPSRLVD        constant11<>+0(SB), Y0, Y0
-	VPAND          constant9<>+0(SB), Y0, Y0
+	VPAND          constant10<>+0(SB), Y0, Y0
 	VMOVDQU        Y0, 224(AX)(R9*8)
 	VBROADCASTI128 16(R10), Y0
 	VINSERTI128    $0x01, 48(R10), Y0, Y0
 	VPSHUFD        $0x00, Y0, Y1
 	VPSRLVD        constant11<>+0(SB), Y1, Y1
-	VPAND          constant9<>+0(SB), Y1, Y1
+	VPAND          constant10<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 288(AX)(R9*8)
 	VPSHUFD        $0x55, Y0, Y1
 	VPSRLVD        constant11<>+0(SB), Y1, Y1
-	VPAND          constant9<>+0(SB), Y1, Y1
+	VPAND          constant10<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 352(AX)(R9*8)
 	VPSHUFD        $0xaa, Y0, Y1
 	VPSRLVD        constant11<>+0(SB), Y1, Y1
-	VPAND          constant9<>+0(SB), Y1, Y1
+	VPAND          constant10<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 416(AX)(R9*8)
 	VPSHUFD        $0xff, Y0, Y0
 	VPSRLVD        constant11<>+0(SB), Y0, Y0
-	VPAND          constant9<>+0(SB), Y0, Y0
+	VPAND          constant10<>+0(SB), Y0, Y0
 	VMOVDQU        Y0, 480(AX)(R9*8)
 	VPBROADCASTW   64(R10), Y0
 	VCVTPH2PS      X0, Y0

@@ -67,7 +67,7 @@ func (f *iqFormat) format() *unitFormat {
 		size += n
 	}
 	u := &unitFormat{
-		name: f.name, unit: f.unit, unitBlocks: 8, max: f.max, held: true, octets: true, kind: f.kind,
+		name: f.name, unit: f.unit, unitBlocks: 8, max: f.max, octets: true, kind: f.kind,
 		codes: func(v *simd, w reg.Register, emit func(reg.VecVirtual)) { f.codes(v, iqUnits{w, size}, emit) },
 		tile: func(v *simd, w reg.Register, emit func(int, reg.VecVirtual)) {
 			f.tile(v, iqUnits{w, size}, emit)

@@ -22,7 +22,8 @@ type unitFormat struct {
 	unitBlocks int   // blocks of 32 columns of a unit
 	max        int   // the largest unsigned code
 	bias       int   // what the codes are above their values, a power of two; 0: nothing
-	held       bool  // there are registers for some constants of AVX2's row kernel, those that inRegister is asked for
+	// manyConstants says that AVX2's row kernel has no registers for all constants of codes: only for those that inRegister is asked for.
+	manyConstants bool
 	// octets is for formats whose codes come eight columns of several blocks at a time: the activations lie in that order, too.
 	octets bool
 	// signed is for codes too large for AVX2's products of unsigned ones: for AVX2 they are signed bytes, then, and have no bias.
@@ -54,7 +55,7 @@ func unitTarget(f *unitFormat) {
 	target(f.name, func() {
 		for _, w := range []int{512, 256} {
 			v := newSimd(w)
-			v.held = v.held || f.held
+			v.held = true
 			f.rows(v)
 			f.pack(newSimd(w))
 		}
@@ -74,8 +75,10 @@ type simd struct {
 	w     int // bits: 512 with AVX-512, 256 with AVX2
 	lanes int // of 32 bits
 	// With 512 bits, where registers abound, constants and masks are loaded once per call: by code that begin jumps to and end emits,
-	// when it is known which there are. With 256 bits it is those that inRegister is asked for, if held.
+	// when it is known which there are. With 256 bits only row kernels do so (held): with those that inRegister is asked for, and, while hot,
+	// with all.
 	held  bool
+	hot   bool
 	kept  map[string]reg.VecVirtual
 	masks map[uint32]reg.OpmaskVirtual
 	room  Mem                       // of unitFormat.ahead
@@ -187,7 +190,7 @@ func constant(data []byte) Mem {
 
 // keep returns the constant vector of data, which is not to be changed: a register if there are enough of them, else memory.
 func (v *simd) keep(data []byte) Op {
-	if !v.wide() {
+	if !v.wide() && !v.hot {
 		return constant(data)
 	}
 	if v.kept[string(data)] == nil {
@@ -546,6 +549,7 @@ func (f *unitFormat) dots(v *simd, w, q, o reg.Register) (i0, i1 reg.VecVirtual)
 	}
 	k, from := 0, GP64()
 	LEAQ(at(q, o, 8, 0), from) // instructions whose operands in memory have an index take one operation more
+	v.hot = !f.manyConstants
 	f.codes(v, w, func(u reg.VecVirtual) {
 		x := off(from, k*v.w/8)
 		k++
@@ -569,6 +573,7 @@ func (f *unitFormat) dots(v *simd, w, q, o reg.Register) (i0, i1 reg.VecVirtual)
 		}
 		r.add(y)
 	})
+	v.hot = false
 	a, b := r.merged[0], r.merged[1]
 	if v.wide() {
 		// a has the blocks 0 2 4 6 and, from bit 256 on, 1 3 5 7, each in halves of 128 bits; b has the others.

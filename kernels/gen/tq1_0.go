@@ -21,11 +21,15 @@ func tq1_0() *unitFormat {
 			low[i] = high[i] << 8
 		}
 		// Of a byte times the power, what is above the byte has to go. The lower bytes of words come to the upper ones by the multiplication.
-		even, odd := v.new(), v.and(v.words(0xff00), x)
+		upper := v.inRegister(v.words(0xff00))
+		even, odd := v.new(), v.and(upper, x)
 		VPMULLW(v.dwords(low...), x, even)
 		VPMULLW(v.dwords(high...), odd, odd)
-		VPMULHUW(v.words(3), even, even)
-		VPMULHUW(v.words(3<<8), odd, odd)
+		VPMULHUW(v.inRegister(v.words(3)), even, even)
+		VPMULHUW(v.inRegister(v.words(3<<8)), odd, odd)
+		if !v.wide() {
+			return v.or(v.and(upper, odd), even)
+		}
 		return v.include(even, odd, 0xff00ff00)
 	}
 	repeat := func(n int, powers ...uint32) (out []uint32) {
@@ -37,7 +41,7 @@ func tq1_0() *unitFormat {
 		return out
 	}
 	return &unitFormat{
-		name: "tq1_0", unit: []int{32, 16, 4, 2}, unitBlocks: 8, max: 2, bias: 1,
+		name: "tq1_0", unit: []int{32, 16, 4, 2}, unitBlocks: 8, max: 2, bias: 1, manyConstants: true,
 		codes: func(v *simd, w reg.Register, emit func(reg.VecVirtual)) {
 			five, sixteen := repeat(4, 1, 3), repeat(4, 9, 27) // the powers of blocks 5 and 6
 			seven := append(repeat(4, 81), 1, 3, 9, 27)
