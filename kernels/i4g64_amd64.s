@@ -8,26 +8,28 @@
 // Requires: AVX, AVX512BW, AVX512F, AVX512VL, AVX512VNNI, MMX+
 TEXT ·i4g64RowAVX512(SB), NOSPLIT, $296-72
 	MOVQ blocks+64(FP), AX
-	MOVQ q+32(FP), CX
-	MOVQ d+40(FP), DX
-	MOVQ s+48(FP), BX
-	MOVQ half+56(FP), SI
+	MOVQ dst+0(FP), CX
+	MOVQ w+8(FP), DX
+	MOVQ q+32(FP), BX
+	MOVQ d+40(FP), SI
+	MOVQ s+48(FP), DI
+	MOVQ half+56(FP), R8
 	JMP  constants
 
 begin:
-	MOVQ      w+8(FP), SI
-	MOVQ      stride+16(FP), DI
-	IMULQ     n+24(FP), DI
-	ADDQ      DI, SI
-	SUBQ      $+288, SI
-	MOVQ      SI, (SP)
-	MOVQ      AX, R8
-	ANDQ      $+15, R8
-	LEAQ      constant0<>+0(SB), SI
-	SHLQ      $0x02, R8
-	SUBQ      R8, SI
-	VMOVDQU32 64(SI), Z0
-	SHRQ      $0x02, R8
+	MOVQ      w+8(FP), R8
+	MOVQ      stride+16(FP), R9
+	IMULQ     n+24(FP), R9
+	ADDQ      R9, R8
+	SUBQ      $+288, R8
+	MOVQ      R8, (SP)
+	MOVQ      AX, R10
+	ANDQ      $+15, R10
+	LEAQ      constant0<>+0(SB), R8
+	SHLQ      $0x02, R10
+	SUBQ      R10, R8
+	VMOVDQU32 64(R8), Z0
+	SHRQ      $0x02, R10
 	VMOVDQU32 constant1<>+0(SB), Y1
 	VMOVDQU32 Y1, 8(SP)
 	VMOVDQU32 Y1, 40(SP)
@@ -43,71 +45,71 @@ begin:
 
 row:
 	VPXORD Z1, Z1, Z1
-	MOVQ   w+8(FP), DI
-	XORQ   SI, SI
-	CMPQ   SI, AX
+	MOVQ   DX, R9
+	XORQ   R8, R8
+	CMPQ   R8, AX
 	JGE    rest
 
 group:
-	PREFETCHT1      8192(DI)
-	PREFETCHT0      3072(DI)
-	PREFETCHT1      8256(DI)
-	PREFETCHT0      3136(DI)
-	PREFETCHT1      8320(DI)
-	PREFETCHT0      3200(DI)
-	PREFETCHT1      8384(DI)
-	PREFETCHT0      3264(DI)
-	PREFETCHT1      8448(DI)
-	PREFETCHT0      3328(DI)
-	LEAQ            (CX)(SI*8), R9
-	VBROADCASTI64X4 4(DI), Z8
+	PREFETCHT1      8192(R9)
+	PREFETCHT0      3072(R9)
+	PREFETCHT1      8256(R9)
+	PREFETCHT0      3136(R9)
+	PREFETCHT1      8320(R9)
+	PREFETCHT0      3200(R9)
+	PREFETCHT1      8384(R9)
+	PREFETCHT0      3264(R9)
+	PREFETCHT1      8448(R9)
+	PREFETCHT0      3328(R9)
+	LEAQ            (BX)(R8*8), R11
+	VBROADCASTI64X4 4(R9), Z8
 	VPSRLVD         Z2, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPXORD          Z9, Z9, Z9
-	VPDPBUSD        (R9), Z8, Z9
-	VBROADCASTI64X4 40(DI), Z8
+	VPDPBUSD        (R11), Z8, Z9
+	VBROADCASTI64X4 40(R9), Z8
 	VPSRLVD         Z2, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        64(R9), Z8, Z10
+	VPDPBUSD        64(R11), Z8, Z10
 	VPACKSSDW       Z10, Z9, Z8
 	VPMADDWD        Z4, Z8, Z8
-	VBROADCASTI64X4 76(DI), Z9
+	VBROADCASTI64X4 76(R9), Z9
 	VPSRLVD         Z2, Z9, Z9
 	VPANDD          Z3, Z9, Z9
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        128(R9), Z9, Z10
-	VBROADCASTI64X4 112(DI), Z9
+	VPDPBUSD        128(R11), Z9, Z10
+	VBROADCASTI64X4 112(R9), Z9
 	VPSRLVD         Z2, Z9, Z9
 	VPANDD          Z3, Z9, Z9
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        192(R9), Z9, Z11
+	VPDPBUSD        192(R11), Z9, Z11
 	VPACKSSDW       Z11, Z10, Z9
 	VPMADDWD        Z4, Z9, Z9
 	VPACKSSDW       Z9, Z8, Z8
 	VPMADDWD        Z4, Z8, Z8
-	VBROADCASTI64X4 148(DI), Z9
+	VBROADCASTI64X4 148(R9), Z9
 	VPSRLVD         Z2, Z9, Z9
 	VPANDD          Z3, Z9, Z9
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        256(R9), Z9, Z10
-	VBROADCASTI64X4 184(DI), Z9
+	VPDPBUSD        256(R11), Z9, Z10
+	VBROADCASTI64X4 184(R9), Z9
 	VPSRLVD         Z2, Z9, Z9
 	VPANDD          Z3, Z9, Z9
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        320(R9), Z9, Z11
+	VPDPBUSD        320(R11), Z9, Z11
 	VPACKSSDW       Z11, Z10, Z9
 	VPMADDWD        Z4, Z9, Z9
-	VBROADCASTI64X4 220(DI), Z10
+	VBROADCASTI64X4 220(R9), Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        384(R9), Z10, Z11
-	VBROADCASTI64X4 256(DI), Z10
+	VPDPBUSD        384(R11), Z10, Z11
+	VBROADCASTI64X4 256(R9), Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        448(R9), Z10, Z12
+	VPDPBUSD        448(R11), Z10, Z12
 	VPACKSSDW       Z12, Z11, Z10
 	VPMADDWD        Z4, Z10, Z10
 	VPACKSSDW       Z10, Z9, Z9
@@ -116,93 +118,93 @@ group:
 	VPERMT2D        Z9, Z5, Z10
 	VPERMT2D        Z9, Z6, Z8
 	VPADDD          Z8, Z10, Z10
-	VMOVDQU32       (BX)(SI*1), Z8
+	VMOVDQU32       (DI)(R8*1), Z8
 	VPSLLD          $0x03, Z8, Z8
 	VPSUBD          Z8, Z10, Z10
-	VPERMPS         (DI), Z7, Z8
-	VPERMPS         72(DI), Z7, K1, Z8
-	VPERMPS         144(DI), Z7, K2, Z8
-	VPERMPS         216(DI), Z7, K3, Z8
-	VMOVDQU32       (DX)(SI*1), Z9
+	VPERMPS         (R9), Z7, Z8
+	VPERMPS         72(R9), Z7, K1, Z8
+	VPERMPS         144(R9), Z7, K2, Z8
+	VPERMPS         216(R9), Z7, K3, Z8
+	VMOVDQU32       (SI)(R8*1), Z9
 	VCVTDQ2PS       Z10, Z10
 	VMULPS          Z9, Z8, Z8
 	VFMADD231PS     Z8, Z10, Z1
-	ADDQ            $+288, DI
-	ADDQ            $+64, SI
-	CMPQ            SI, AX
+	ADDQ            $+288, R9
+	ADDQ            $+64, R8
+	CMPQ            R8, AX
 	JL              group
 
 rest:
-	CMPQ R8, $0x00
+	CMPQ R10, $0x00
 	JE   done
-	CMPQ DI, (SP)
+	CMPQ R9, (SP)
 	JLS  inPlace
-	MOVQ R8, R9
-	LEAQ 8(SP), R10
+	MOVQ R10, R11
+	LEAQ 8(SP), R12
 
 copy:
-	MOVL      (DI), R11
-	MOVL      R11, (R10)
-	ADDQ      $+4, DI
-	ADDQ      $+4, R10
-	VMOVDQU32 (DI), Y8
-	VMOVDQU32 Y8, (R10)
-	ADDQ      $+32, DI
-	ADDQ      $+32, R10
-	SUBQ      $+2, R9
+	MOVL      (R9), R13
+	MOVL      R13, (R12)
+	ADDQ      $+4, R9
+	ADDQ      $+4, R12
+	VMOVDQU32 (R9), Y8
+	VMOVDQU32 Y8, (R12)
+	ADDQ      $+32, R9
+	ADDQ      $+32, R12
+	SUBQ      $+2, R11
 	JG        copy
-	LEAQ      8(SP), DI
+	LEAQ      8(SP), R9
 
 inPlace:
-	LEAQ            (CX)(SI*8), R9
-	VBROADCASTI64X4 4(DI), Z8
+	LEAQ            (BX)(R8*8), R11
+	VBROADCASTI64X4 4(R9), Z8
 	VPSRLVD         Z2, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPXORD          Z9, Z9, Z9
-	VPDPBUSD        (R9), Z8, Z9
-	VBROADCASTI64X4 40(DI), Z8
+	VPDPBUSD        (R11), Z8, Z9
+	VBROADCASTI64X4 40(R9), Z8
 	VPSRLVD         Z2, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        64(R9), Z8, Z10
+	VPDPBUSD        64(R11), Z8, Z10
 	VPACKSSDW       Z10, Z9, Z8
 	VPMADDWD        Z4, Z8, Z8
-	VBROADCASTI64X4 76(DI), Z9
+	VBROADCASTI64X4 76(R9), Z9
 	VPSRLVD         Z2, Z9, Z9
 	VPANDD          Z3, Z9, Z9
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        128(R9), Z9, Z10
-	VBROADCASTI64X4 112(DI), Z9
+	VPDPBUSD        128(R11), Z9, Z10
+	VBROADCASTI64X4 112(R9), Z9
 	VPSRLVD         Z2, Z9, Z9
 	VPANDD          Z3, Z9, Z9
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        192(R9), Z9, Z11
+	VPDPBUSD        192(R11), Z9, Z11
 	VPACKSSDW       Z11, Z10, Z9
 	VPMADDWD        Z4, Z9, Z9
 	VPACKSSDW       Z9, Z8, Z8
 	VPMADDWD        Z4, Z8, Z8
-	VBROADCASTI64X4 148(DI), Z9
+	VBROADCASTI64X4 148(R9), Z9
 	VPSRLVD         Z2, Z9, Z9
 	VPANDD          Z3, Z9, Z9
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        256(R9), Z9, Z10
-	VBROADCASTI64X4 184(DI), Z9
+	VPDPBUSD        256(R11), Z9, Z10
+	VBROADCASTI64X4 184(R9), Z9
 	VPSRLVD         Z2, Z9, Z9
 	VPANDD          Z3, Z9, Z9
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        320(R9), Z9, Z11
+	VPDPBUSD        320(R11), Z9, Z11
 	VPACKSSDW       Z11, Z10, Z9
 	VPMADDWD        Z4, Z9, Z9
-	VBROADCASTI64X4 220(DI), Z10
+	VBROADCASTI64X4 220(R9), Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        384(R9), Z10, Z11
-	VBROADCASTI64X4 256(DI), Z10
+	VPDPBUSD        384(R11), Z10, Z11
+	VBROADCASTI64X4 256(R9), Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        448(R9), Z10, Z12
+	VPDPBUSD        448(R11), Z10, Z12
 	VPACKSSDW       Z12, Z11, Z10
 	VPMADDWD        Z4, Z10, Z10
 	VPACKSSDW       Z10, Z9, Z9
@@ -211,21 +213,21 @@ inPlace:
 	VPERMT2D        Z9, Z5, Z10
 	VPERMT2D        Z9, Z6, Z8
 	VPADDD          Z8, Z10, Z10
-	VMOVDQU32       (BX)(SI*1), Z8
+	VMOVDQU32       (DI)(R8*1), Z8
 	VPSLLD          $0x03, Z8, Z8
 	VPSUBD          Z8, Z10, Z10
-	VPERMPS         (DI), Z7, Z8
-	VPERMPS         72(DI), Z7, K1, Z8
-	VPERMPS         144(DI), Z7, K2, Z8
-	VPERMPS         216(DI), Z7, K3, Z8
+	VPERMPS         (R9), Z7, Z8
+	VPERMPS         72(R9), Z7, K1, Z8
+	VPERMPS         144(R9), Z7, K2, Z8
+	VPERMPS         216(R9), Z7, K3, Z8
 	VPANDD          Z0, Z8, Z8
-	VMOVDQU32       (DX)(SI*1), Z9
+	VMOVDQU32       (SI)(R8*1), Z9
 	VCVTDQ2PS       Z10, Z10
 	VMULPS          Z9, Z8, Z8
 	VFMADD231PS     Z8, Z10, Z1
 
 done:
-	MOVQ          dst+0(FP), SI
+	MOVQ          CX, R8
 	VPERMILPS     $0x4e, Z1, Z8
 	VADDPS        Z1, Z8, Z8
 	VPERMILPS     $0xb1, Z8, Z1
@@ -234,10 +236,10 @@ done:
 	VADDPS        Z8, Z1, Z1
 	VEXTRACTI32X4 $0x02, Z1, X8
 	VADDPS        X1, X8, X8
-	VMOVSS        X8, (SI)
-	ADDQ          $0x04, dst+0(FP)
-	MOVQ          stride+16(FP), SI
-	ADDQ          SI, w+8(FP)
+	VMOVSS        X8, (R8)
+	ADDQ          $0x04, CX
+	MOVQ          stride+16(FP), R8
+	ADDQ          R8, DX
 	DECQ          n+24(FP)
 	JG            row
 	VZEROUPPER
@@ -250,12 +252,12 @@ constants:
 	VMOVDQU32 constant5<>+0(SB), Z4
 	VMOVDQU32 constant6<>+0(SB), Z6
 	VMOVDQU32 constant7<>+0(SB), Z3
-	MOVL      $0x000000f0, SI
-	KMOVD     SI, K1
-	MOVL      $0x00000f00, SI
-	KMOVD     SI, K2
-	MOVL      $0x0000f000, SI
-	KMOVD     SI, K3
+	MOVL      $0x000000f0, R8
+	KMOVD     R8, K1
+	MOVL      $0x00000f00, R8
+	KMOVD     R8, K2
+	MOVL      $0x0000f000, R8
+	KMOVD     R8, K3
 	JMP       begin
 
 DATA constant0<>+0(SB)/8, $0xffffffffffffffff
@@ -462,26 +464,28 @@ GLOBL constant8<>(SB), RODATA|NOPTR, $64
 // Requires: AVX, AVX2, FMA3, MMX+
 TEXT ·i4g64RowAVX2(SB), NOSPLIT, $168-72
 	MOVQ blocks+64(FP), AX
-	MOVQ q+32(FP), CX
-	MOVQ d+40(FP), DX
-	MOVQ s+48(FP), BX
-	MOVQ half+56(FP), SI
+	MOVQ dst+0(FP), CX
+	MOVQ w+8(FP), DX
+	MOVQ q+32(FP), BX
+	MOVQ d+40(FP), SI
+	MOVQ s+48(FP), DI
+	MOVQ half+56(FP), R8
 	JMP  constants
 
 begin:
-	MOVQ    w+8(FP), SI
-	MOVQ    stride+16(FP), DI
-	IMULQ   n+24(FP), DI
-	ADDQ    DI, SI
-	SUBQ    $+144, SI
-	MOVQ    SI, (SP)
-	MOVQ    AX, R8
-	ANDQ    $+7, R8
-	LEAQ    constant9<>+0(SB), SI
-	SHLQ    $0x02, R8
-	SUBQ    R8, SI
-	VMOVDQU 32(SI), Y0
-	SHRQ    $0x02, R8
+	MOVQ    w+8(FP), R8
+	MOVQ    stride+16(FP), R9
+	IMULQ   n+24(FP), R9
+	ADDQ    R9, R8
+	SUBQ    $+144, R8
+	MOVQ    R8, (SP)
+	MOVQ    AX, R10
+	ANDQ    $+7, R10
+	LEAQ    constant9<>+0(SB), R8
+	SHLQ    $0x02, R10
+	SUBQ    R10, R8
+	VMOVDQU 32(R8), Y0
+	SHRQ    $0x02, R10
 	VMOVDQU constant1<>+0(SB), Y1
 	VMOVDQU Y1, 8(SP)
 	VMOVDQU Y1, 40(SP)
@@ -493,55 +497,55 @@ begin:
 
 row:
 	VPXOR Y1, Y1, Y1
-	MOVQ  w+8(FP), DI
-	XORQ  SI, SI
-	CMPQ  SI, AX
+	MOVQ  DX, R9
+	XORQ  R8, R8
+	CMPQ  R8, AX
 	JGE   rest
 
 group:
-	PREFETCHT1   8192(DI)
-	PREFETCHT0   3072(DI)
-	PREFETCHT1   8256(DI)
-	PREFETCHT0   3136(DI)
-	PREFETCHT1   8320(DI)
-	PREFETCHT0   3200(DI)
-	LEAQ         (CX)(SI*8), R9
-	VMOVDQU      4(DI), Y4
+	PREFETCHT1   8192(R9)
+	PREFETCHT0   3072(R9)
+	PREFETCHT1   8256(R9)
+	PREFETCHT0   3136(R9)
+	PREFETCHT1   8320(R9)
+	PREFETCHT0   3200(R9)
+	LEAQ         (BX)(R8*8), R11
+	VMOVDQU      4(R9), Y4
 	VPSRLD       $0x04, Y4, Y5
 	VPAND        Y2, Y4, Y4
 	VPAND        Y2, Y5, Y5
-	VPMADDUBSW   (R9), Y4, Y4
-	VPMADDUBSW   32(R9), Y5, Y5
+	VPMADDUBSW   (R11), Y4, Y4
+	VPMADDUBSW   32(R11), Y5, Y5
 	VPUNPCKLDQ   Y5, Y4, Y6
 	VPUNPCKHDQ   Y5, Y4, Y4
 	VPADDW       Y6, Y4, Y4
-	VMOVDQU      40(DI), Y5
+	VMOVDQU      40(R9), Y5
 	VPSRLD       $0x04, Y5, Y6
 	VPAND        Y2, Y5, Y5
 	VPAND        Y2, Y6, Y6
-	VPMADDUBSW   64(R9), Y5, Y5
-	VPMADDUBSW   96(R9), Y6, Y6
+	VPMADDUBSW   64(R11), Y5, Y5
+	VPMADDUBSW   96(R11), Y6, Y6
 	VPUNPCKLDQ   Y6, Y5, Y7
 	VPUNPCKHDQ   Y6, Y5, Y5
 	VPADDW       Y7, Y5, Y5
 	VPUNPCKLQDQ  Y5, Y4, Y6
 	VPUNPCKHQDQ  Y5, Y4, Y4
 	VPADDW       Y6, Y4, Y4
-	VMOVDQU      76(DI), Y5
+	VMOVDQU      76(R9), Y5
 	VPSRLD       $0x04, Y5, Y6
 	VPAND        Y2, Y5, Y5
 	VPAND        Y2, Y6, Y6
-	VPMADDUBSW   128(R9), Y5, Y5
-	VPMADDUBSW   160(R9), Y6, Y6
+	VPMADDUBSW   128(R11), Y5, Y5
+	VPMADDUBSW   160(R11), Y6, Y6
 	VPUNPCKLDQ   Y6, Y5, Y7
 	VPUNPCKHDQ   Y6, Y5, Y5
 	VPADDW       Y7, Y5, Y5
-	VMOVDQU      112(DI), Y6
+	VMOVDQU      112(R9), Y6
 	VPSRLD       $0x04, Y6, Y7
 	VPAND        Y2, Y6, Y6
 	VPAND        Y2, Y7, Y7
-	VPMADDUBSW   192(R9), Y6, Y6
-	VPMADDUBSW   224(R9), Y7, Y7
+	VPMADDUBSW   192(R11), Y6, Y6
+	VPMADDUBSW   224(R11), Y7, Y7
 	VPUNPCKLDQ   Y7, Y6, Y8
 	VPUNPCKHDQ   Y7, Y6, Y6
 	VPADDW       Y8, Y6, Y6
@@ -552,84 +556,84 @@ group:
 	VPERM2I128   $0x31, Y5, Y4, Y4
 	VPADDW       Y4, Y6, Y6
 	VPMADDWD     Y3, Y6, Y6
-	VMOVDQU      (BX)(SI*1), Y4
+	VMOVDQU      (DI)(R8*1), Y4
 	VPSLLD       $0x03, Y4, Y4
 	VPSUBD       Y4, Y6, Y6
-	VBROADCASTSS (DI), Y4
-	VBROADCASTSS 36(DI), Y5
+	VBROADCASTSS (R9), Y4
+	VBROADCASTSS 36(R9), Y5
 	VBLENDPS     $0x0c, Y5, Y4, Y4
-	VBROADCASTSS 72(DI), Y5
+	VBROADCASTSS 72(R9), Y5
 	VBLENDPS     $0x30, Y5, Y4, Y4
-	VBROADCASTSS 108(DI), Y5
+	VBROADCASTSS 108(R9), Y5
 	VBLENDPS     $0xc0, Y5, Y4, Y4
-	VMOVDQU      (DX)(SI*1), Y5
+	VMOVDQU      (SI)(R8*1), Y5
 	VCVTDQ2PS    Y6, Y6
 	VMULPS       Y5, Y4, Y4
 	VFMADD231PS  Y4, Y6, Y1
-	ADDQ         $+144, DI
-	ADDQ         $+32, SI
-	CMPQ         SI, AX
+	ADDQ         $+144, R9
+	ADDQ         $+32, R8
+	CMPQ         R8, AX
 	JL           group
 
 rest:
-	CMPQ R8, $0x00
+	CMPQ R10, $0x00
 	JE   done
-	CMPQ DI, (SP)
+	CMPQ R9, (SP)
 	JLS  inPlace
-	MOVQ R8, R9
-	LEAQ 8(SP), R10
+	MOVQ R10, R11
+	LEAQ 8(SP), R12
 
 copy:
-	MOVL    (DI), R11
-	MOVL    R11, (R10)
-	ADDQ    $+4, DI
-	ADDQ    $+4, R10
-	VMOVDQU (DI), Y4
-	VMOVDQU Y4, (R10)
-	ADDQ    $+32, DI
-	ADDQ    $+32, R10
-	SUBQ    $+2, R9
+	MOVL    (R9), R13
+	MOVL    R13, (R12)
+	ADDQ    $+4, R9
+	ADDQ    $+4, R12
+	VMOVDQU (R9), Y4
+	VMOVDQU Y4, (R12)
+	ADDQ    $+32, R9
+	ADDQ    $+32, R12
+	SUBQ    $+2, R11
 	JG      copy
-	LEAQ    8(SP), DI
+	LEAQ    8(SP), R9
 
 inPlace:
-	LEAQ         (CX)(SI*8), R9
-	VMOVDQU      4(DI), Y4
+	LEAQ         (BX)(R8*8), R11
+	VMOVDQU      4(R9), Y4
 	VPSRLD       $0x04, Y4, Y5
 	VPAND        Y2, Y4, Y4
 	VPAND        Y2, Y5, Y5
-	VPMADDUBSW   (R9), Y4, Y4
-	VPMADDUBSW   32(R9), Y5, Y5
+	VPMADDUBSW   (R11), Y4, Y4
+	VPMADDUBSW   32(R11), Y5, Y5
 	VPUNPCKLDQ   Y5, Y4, Y6
 	VPUNPCKHDQ   Y5, Y4, Y4
 	VPADDW       Y6, Y4, Y4
-	VMOVDQU      40(DI), Y5
+	VMOVDQU      40(R9), Y5
 	VPSRLD       $0x04, Y5, Y6
 	VPAND        Y2, Y5, Y5
 	VPAND        Y2, Y6, Y6
-	VPMADDUBSW   64(R9), Y5, Y5
-	VPMADDUBSW   96(R9), Y6, Y6
+	VPMADDUBSW   64(R11), Y5, Y5
+	VPMADDUBSW   96(R11), Y6, Y6
 	VPUNPCKLDQ   Y6, Y5, Y7
 	VPUNPCKHDQ   Y6, Y5, Y5
 	VPADDW       Y7, Y5, Y5
 	VPUNPCKLQDQ  Y5, Y4, Y6
 	VPUNPCKHQDQ  Y5, Y4, Y4
 	VPADDW       Y6, Y4, Y4
-	VMOVDQU      76(DI), Y5
+	VMOVDQU      76(R9), Y5
 	VPSRLD       $0x04, Y5, Y6
 	VPAND        Y2, Y5, Y5
 	VPAND        Y2, Y6, Y6
-	VPMADDUBSW   128(R9), Y5, Y5
-	VPMADDUBSW   160(R9), Y6, Y6
+	VPMADDUBSW   128(R11), Y5, Y5
+	VPMADDUBSW   160(R11), Y6, Y6
 	VPUNPCKLDQ   Y6, Y5, Y7
 	VPUNPCKHDQ   Y6, Y5, Y5
 	VPADDW       Y7, Y5, Y5
-	VMOVDQU      112(DI), Y6
+	VMOVDQU      112(R9), Y6
 	VPSRLD       $0x04, Y6, Y7
 	VPAND        Y2, Y6, Y6
 	VPAND        Y2, Y7, Y7
-	VPMADDUBSW   192(R9), Y6, Y6
-	VPMADDUBSW   224(R9), Y7, Y7
+	VPMADDUBSW   192(R11), Y6, Y6
+	VPMADDUBSW   224(R11), Y7, Y7
 	VPUNPCKLDQ   Y7, Y6, Y8
 	VPUNPCKHDQ   Y7, Y6, Y6
 	VPADDW       Y8, Y6, Y6
@@ -640,34 +644,34 @@ inPlace:
 	VPERM2I128   $0x31, Y5, Y4, Y4
 	VPADDW       Y4, Y6, Y6
 	VPMADDWD     Y3, Y6, Y6
-	VMOVDQU      (BX)(SI*1), Y4
+	VMOVDQU      (DI)(R8*1), Y4
 	VPSLLD       $0x03, Y4, Y4
 	VPSUBD       Y4, Y6, Y6
-	VBROADCASTSS (DI), Y4
-	VBROADCASTSS 36(DI), Y5
+	VBROADCASTSS (R9), Y4
+	VBROADCASTSS 36(R9), Y5
 	VBLENDPS     $0x0c, Y5, Y4, Y4
-	VBROADCASTSS 72(DI), Y5
+	VBROADCASTSS 72(R9), Y5
 	VBLENDPS     $0x30, Y5, Y4, Y4
-	VBROADCASTSS 108(DI), Y5
+	VBROADCASTSS 108(R9), Y5
 	VBLENDPS     $0xc0, Y5, Y4, Y4
 	VPAND        Y0, Y4, Y4
-	VMOVDQU      (DX)(SI*1), Y5
+	VMOVDQU      (SI)(R8*1), Y5
 	VCVTDQ2PS    Y6, Y6
 	VMULPS       Y5, Y4, Y4
 	VFMADD231PS  Y4, Y6, Y1
 
 done:
-	MOVQ         dst+0(FP), SI
+	MOVQ         CX, R8
 	VPERMILPS    $0x4e, Y1, Y4
 	VADDPS       Y1, Y4, Y4
 	VPERMILPS    $0xb1, Y4, Y1
 	VADDPS       Y1, Y4, Y4
 	VEXTRACTI128 $0x01, Y4, X1
 	VADDPS       X4, X1, X1
-	VMOVSS       X1, (SI)
-	ADDQ         $0x04, dst+0(FP)
-	MOVQ         stride+16(FP), SI
-	ADDQ         SI, w+8(FP)
+	VMOVSS       X1, (R8)
+	ADDQ         $0x04, CX
+	MOVQ         stride+16(FP), R8
+	ADDQ         R8, DX
 	DECQ         n+24(FP)
 	JG           row
 	VZEROUPPER

@@ -8,6 +8,8 @@
 // Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VL, AVX512VNNI, MMX+
 TEXT ·iq1_mRowAVX512(SB), NOSPLIT, $392-72
 	MOVQ blocks+64(FP), AX
+	MOVQ dst+0(FP), CX
+	MOVQ w+8(FP), CX
 	MOVQ q+32(FP), CX
 	MOVQ d+40(FP), DX
 	MOVQ s+48(FP), BX
@@ -709,6 +711,8 @@ constants:
 // Requires: AVX, AVX2, F16C, FMA3, MMX+
 TEXT ·iq1_mRowAVX2(SB), NOSPLIT, $136-72
 	MOVQ blocks+64(FP), AX
+	MOVQ dst+0(FP), CX
+	MOVQ w+8(FP), CX
 	MOVQ q+32(FP), CX
 	MOVQ d+40(FP), DX
 	MOVQ s+48(FP), BX

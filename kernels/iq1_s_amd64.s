@@ -8,6 +8,8 @@
 // Requires: AVX, AVX512BW, AVX512F, AVX512VL, AVX512VNNI, F16C, MMX+
 TEXT ·iq1_sRowAVX512(SB), NOSPLIT, $392-72
 	MOVQ blocks+64(FP), AX
+	MOVQ dst+0(FP), CX
+	MOVQ w+8(FP), CX
 	MOVQ q+32(FP), CX
 	MOVQ d+40(FP), DX
 	MOVQ s+48(FP), BX
@@ -633,6 +635,8 @@ GLOBL constant15<>(SB), RODATA|NOPTR, $64
 // Requires: AVX, AVX2, F16C, FMA3, MMX+
 TEXT ·iq1_sRowAVX2(SB), NOSPLIT, $136-72
 	MOVQ blocks+64(FP), AX
+	MOVQ dst+0(FP), CX
+	MOVQ w+8(FP), CX
 	MOVQ q+32(FP), CX
 	MOVQ d+40(FP), DX
 	MOVQ s+48(FP), BX

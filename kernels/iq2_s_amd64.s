@@ -8,6 +8,8 @@
 // Requires: AVX, AVX512BW, AVX512F, AVX512VL, AVX512VNNI, F16C, MMX+
 TEXT ·iq2_sRowAVX512(SB), NOSPLIT, $584-72
 	MOVQ blocks+64(FP), AX
+	MOVQ dst+0(FP), CX
+	MOVQ w+8(FP), CX
 	MOVQ q+32(FP), CX
 	MOVQ d+40(FP), DX
 	MOVQ s+48(FP), BX
@@ -758,6 +760,8 @@ GLOBL constant15<>(SB), RODATA|NOPTR, $64
 // Requires: AVX, AVX2, F16C, FMA3, MMX+
 TEXT ·iq2_sRowAVX2(SB), NOSPLIT, $136-72
 	MOVQ blocks+64(FP), AX
+	MOVQ dst+0(FP), CX
+	MOVQ w+8(FP), CX
 	MOVQ q+32(FP), CX
 	MOVQ d+40(FP), DX
 	MOVQ s+48(FP), BX

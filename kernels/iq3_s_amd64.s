@@ -8,6 +8,8 @@
 // Requires: AVX, AVX512BW, AVX512F, AVX512VL, AVX512VNNI, F16C, MMX+
 TEXT ·iq3_sRowAVX512(SB), NOSPLIT, $360-72
 	MOVQ blocks+64(FP), AX
+	MOVQ dst+0(FP), CX
+	MOVQ w+8(FP), CX
 	MOVQ q+32(FP), CX
 	MOVQ d+40(FP), DX
 	MOVQ s+48(FP), BX
@@ -789,6 +791,8 @@ GLOBL constant19<>(SB), RODATA|NOPTR, $64
 // Requires: AVX, AVX2, F16C, FMA3, MMX+
 TEXT ·iq3_sRowAVX2(SB), NOSPLIT, $0-72
 	MOVQ blocks+64(FP), AX
+	MOVQ dst+0(FP), CX
+	MOVQ w+8(FP), CX
 	MOVQ q+32(FP), CX
 	MOVQ d+40(FP), DX
 	MOVQ s+48(FP), BX

@@ -8,26 +8,28 @@
 // Requires: AVX, AVX512BW, AVX512F, AVX512VL, AVX512VNNI, MMX+
 TEXT ·iq4_nlRowAVX512(SB), NOSPLIT, $296-72
 	MOVQ blocks+64(FP), AX
-	MOVQ q+32(FP), CX
-	MOVQ d+40(FP), DX
-	MOVQ s+48(FP), BX
-	MOVQ half+56(FP), SI
+	MOVQ dst+0(FP), CX
+	MOVQ w+8(FP), DX
+	MOVQ q+32(FP), BX
+	MOVQ d+40(FP), SI
+	MOVQ s+48(FP), DI
+	MOVQ half+56(FP), R8
 	JMP  constants
 
 begin:
-	MOVQ      w+8(FP), SI
-	MOVQ      stride+16(FP), DI
-	IMULQ     n+24(FP), DI
-	ADDQ      DI, SI
-	SUBQ      $+288, SI
-	MOVQ      SI, (SP)
-	MOVQ      AX, R8
-	ANDQ      $+15, R8
-	LEAQ      constant0<>+0(SB), SI
-	SHLQ      $0x02, R8
-	SUBQ      R8, SI
-	VMOVDQU32 64(SI), Z0
-	SHRQ      $0x02, R8
+	MOVQ      w+8(FP), R8
+	MOVQ      stride+16(FP), R9
+	IMULQ     n+24(FP), R9
+	ADDQ      R9, R8
+	SUBQ      $+288, R8
+	MOVQ      R8, (SP)
+	MOVQ      AX, R10
+	ANDQ      $+15, R10
+	LEAQ      constant0<>+0(SB), R8
+	SHLQ      $0x02, R10
+	SUBQ      R10, R8
+	VMOVDQU32 64(R8), Z0
+	SHRQ      $0x02, R10
 	VMOVDQU32 constant1<>+0(SB), Y1
 	VMOVDQU32 Y1, 8(SP)
 	VMOVDQU32 Y1, 40(SP)
@@ -43,91 +45,91 @@ begin:
 
 row:
 	VPXORD Z1, Z1, Z1
-	MOVQ   w+8(FP), DI
-	XORQ   SI, SI
-	CMPQ   SI, AX
+	MOVQ   DX, R9
+	XORQ   R8, R8
+	CMPQ   R8, AX
 	JGE    rest
 
 group:
-	PREFETCHT1      8192(DI)
-	PREFETCHT0      3072(DI)
-	PREFETCHT1      8256(DI)
-	PREFETCHT0      3136(DI)
-	PREFETCHT1      8320(DI)
-	PREFETCHT0      3200(DI)
-	PREFETCHT1      8384(DI)
-	PREFETCHT0      3264(DI)
-	PREFETCHT1      8448(DI)
-	PREFETCHT0      3328(DI)
-	LEAQ            (CX)(SI*8), R9
-	VBROADCASTI32X4 2(DI), Z8
-	VBROADCASTI32X4 20(DI), K1, Z8
+	PREFETCHT1      8192(R9)
+	PREFETCHT0      3072(R9)
+	PREFETCHT1      8256(R9)
+	PREFETCHT0      3136(R9)
+	PREFETCHT1      8320(R9)
+	PREFETCHT0      3200(R9)
+	PREFETCHT1      8384(R9)
+	PREFETCHT0      3264(R9)
+	PREFETCHT1      8448(R9)
+	PREFETCHT0      3328(R9)
+	LEAQ            (BX)(R8*8), R11
+	VBROADCASTI32X4 2(R9), Z8
+	VBROADCASTI32X4 20(R9), K1, Z8
 	VPSRLVD         Z2, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPSHUFB         Z8, Z4, Z8
 	VPXORD          Z9, Z9, Z9
-	VPDPBUSD        (R9), Z8, Z9
-	VBROADCASTI32X4 38(DI), Z8
-	VBROADCASTI32X4 56(DI), K1, Z8
+	VPDPBUSD        (R11), Z8, Z9
+	VBROADCASTI32X4 38(R9), Z8
+	VBROADCASTI32X4 56(R9), K1, Z8
 	VPSRLVD         Z2, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPSHUFB         Z8, Z4, Z8
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        64(R9), Z8, Z10
+	VPDPBUSD        64(R11), Z8, Z10
 	VPUNPCKLDQ      Z10, Z9, Z8
 	VPUNPCKHDQ      Z10, Z9, Z9
 	VPADDD          Z8, Z9, Z9
-	VBROADCASTI32X4 74(DI), Z8
-	VBROADCASTI32X4 92(DI), K1, Z8
+	VBROADCASTI32X4 74(R9), Z8
+	VBROADCASTI32X4 92(R9), K1, Z8
 	VPSRLVD         Z2, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPSHUFB         Z8, Z4, Z8
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        128(R9), Z8, Z10
-	VBROADCASTI32X4 110(DI), Z8
-	VBROADCASTI32X4 128(DI), K1, Z8
+	VPDPBUSD        128(R11), Z8, Z10
+	VBROADCASTI32X4 110(R9), Z8
+	VBROADCASTI32X4 128(R9), K1, Z8
 	VPSRLVD         Z2, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPSHUFB         Z8, Z4, Z8
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        192(R9), Z8, Z11
+	VPDPBUSD        192(R11), Z8, Z11
 	VPUNPCKLDQ      Z11, Z10, Z8
 	VPUNPCKHDQ      Z11, Z10, Z10
 	VPADDD          Z8, Z10, Z10
 	VPUNPCKLQDQ     Z10, Z9, Z8
 	VPUNPCKHQDQ     Z10, Z9, Z9
 	VPADDD          Z8, Z9, Z9
-	VBROADCASTI32X4 146(DI), Z8
-	VBROADCASTI32X4 164(DI), K1, Z8
+	VBROADCASTI32X4 146(R9), Z8
+	VBROADCASTI32X4 164(R9), K1, Z8
 	VPSRLVD         Z2, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPSHUFB         Z8, Z4, Z8
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        256(R9), Z8, Z10
-	VBROADCASTI32X4 182(DI), Z8
-	VBROADCASTI32X4 200(DI), K1, Z8
+	VPDPBUSD        256(R11), Z8, Z10
+	VBROADCASTI32X4 182(R9), Z8
+	VBROADCASTI32X4 200(R9), K1, Z8
 	VPSRLVD         Z2, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPSHUFB         Z8, Z4, Z8
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        320(R9), Z8, Z11
+	VPDPBUSD        320(R11), Z8, Z11
 	VPUNPCKLDQ      Z11, Z10, Z8
 	VPUNPCKHDQ      Z11, Z10, Z10
 	VPADDD          Z8, Z10, Z10
-	VBROADCASTI32X4 218(DI), Z8
-	VBROADCASTI32X4 236(DI), K1, Z8
+	VBROADCASTI32X4 218(R9), Z8
+	VBROADCASTI32X4 236(R9), K1, Z8
 	VPSRLVD         Z2, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPSHUFB         Z8, Z4, Z8
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        384(R9), Z8, Z11
-	VBROADCASTI32X4 254(DI), Z8
-	VBROADCASTI32X4 272(DI), K1, Z8
+	VPDPBUSD        384(R11), Z8, Z11
+	VBROADCASTI32X4 254(R9), Z8
+	VBROADCASTI32X4 272(R9), K1, Z8
 	VPSRLVD         Z2, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPSHUFB         Z8, Z4, Z8
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        448(R9), Z8, Z12
+	VPDPBUSD        448(R11), Z8, Z12
 	VPUNPCKLDQ      Z12, Z11, Z8
 	VPUNPCKHDQ      Z12, Z11, Z11
 	VPADDD          Z8, Z11, Z11
@@ -138,114 +140,114 @@ group:
 	VPERMT2D        Z10, Z5, Z8
 	VPERMT2D        Z10, Z6, Z9
 	VPADDD          Z9, Z8, Z8
-	VMOVDQU32       (BX)(SI*1), Z9
+	VMOVDQU32       (DI)(R8*1), Z9
 	VPSLLD          $0x07, Z9, Z9
 	VPSUBD          Z9, Z8, Z8
-	VPERMW          (DI), Z7, Z9
-	VPERMW          72(DI), Z7, K2, Z9
-	VPERMW          144(DI), Z7, K3, Z9
-	VPERMW          216(DI), Z7, K4, Z9
+	VPERMW          (R9), Z7, Z9
+	VPERMW          72(R9), Z7, K2, Z9
+	VPERMW          144(R9), Z7, K3, Z9
+	VPERMW          216(R9), Z7, K4, Z9
 	VCVTPH2PS       Y9, Z9
-	VMOVDQU32       (DX)(SI*1), Z10
+	VMOVDQU32       (SI)(R8*1), Z10
 	VCVTDQ2PS       Z8, Z8
 	VMULPS          Z10, Z9, Z9
 	VFMADD231PS     Z9, Z8, Z1
-	ADDQ            $+288, DI
-	ADDQ            $+64, SI
-	CMPQ            SI, AX
+	ADDQ            $+288, R9
+	ADDQ            $+64, R8
+	CMPQ            R8, AX
 	JL              group
 
 rest:
-	CMPQ R8, $0x00
+	CMPQ R10, $0x00
 	JE   done
-	CMPQ DI, (SP)
+	CMPQ R9, (SP)
 	JLS  inPlace
-	MOVQ R8, R9
-	LEAQ 8(SP), R10
+	MOVQ R10, R11
+	LEAQ 8(SP), R12
 
 copy:
-	MOVWLZX   (DI), R11
-	MOVW      R11, (R10)
-	ADDQ      $+2, DI
-	ADDQ      $+2, R10
-	VMOVDQU32 (DI), X8
-	VMOVDQU32 X8, (R10)
-	ADDQ      $+16, DI
-	ADDQ      $+16, R10
-	SUBQ      $+1, R9
+	MOVWLZX   (R9), R13
+	MOVW      R13, (R12)
+	ADDQ      $+2, R9
+	ADDQ      $+2, R12
+	VMOVDQU32 (R9), X8
+	VMOVDQU32 X8, (R12)
+	ADDQ      $+16, R9
+	ADDQ      $+16, R12
+	SUBQ      $+1, R11
 	JG        copy
-	LEAQ      8(SP), DI
+	LEAQ      8(SP), R9
 
 inPlace:
-	LEAQ            (CX)(SI*8), R9
-	VBROADCASTI32X4 2(DI), Z8
-	VBROADCASTI32X4 20(DI), K1, Z8
+	LEAQ            (BX)(R8*8), R11
+	VBROADCASTI32X4 2(R9), Z8
+	VBROADCASTI32X4 20(R9), K1, Z8
 	VPSRLVD         Z2, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPSHUFB         Z8, Z4, Z8
 	VPXORD          Z9, Z9, Z9
-	VPDPBUSD        (R9), Z8, Z9
-	VBROADCASTI32X4 38(DI), Z8
-	VBROADCASTI32X4 56(DI), K1, Z8
+	VPDPBUSD        (R11), Z8, Z9
+	VBROADCASTI32X4 38(R9), Z8
+	VBROADCASTI32X4 56(R9), K1, Z8
 	VPSRLVD         Z2, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPSHUFB         Z8, Z4, Z8
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        64(R9), Z8, Z10
+	VPDPBUSD        64(R11), Z8, Z10
 	VPUNPCKLDQ      Z10, Z9, Z8
 	VPUNPCKHDQ      Z10, Z9, Z9
 	VPADDD          Z8, Z9, Z9
-	VBROADCASTI32X4 74(DI), Z8
-	VBROADCASTI32X4 92(DI), K1, Z8
+	VBROADCASTI32X4 74(R9), Z8
+	VBROADCASTI32X4 92(R9), K1, Z8
 	VPSRLVD         Z2, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPSHUFB         Z8, Z4, Z8
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        128(R9), Z8, Z10
-	VBROADCASTI32X4 110(DI), Z8
-	VBROADCASTI32X4 128(DI), K1, Z8
+	VPDPBUSD        128(R11), Z8, Z10
+	VBROADCASTI32X4 110(R9), Z8
+	VBROADCASTI32X4 128(R9), K1, Z8
 	VPSRLVD         Z2, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPSHUFB         Z8, Z4, Z8
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        192(R9), Z8, Z11
+	VPDPBUSD        192(R11), Z8, Z11
 	VPUNPCKLDQ      Z11, Z10, Z8
 	VPUNPCKHDQ      Z11, Z10, Z10
 	VPADDD          Z8, Z10, Z10
 	VPUNPCKLQDQ     Z10, Z9, Z8
 	VPUNPCKHQDQ     Z10, Z9, Z9
 	VPADDD          Z8, Z9, Z9
-	VBROADCASTI32X4 146(DI), Z8
-	VBROADCASTI32X4 164(DI), K1, Z8
+	VBROADCASTI32X4 146(R9), Z8
+	VBROADCASTI32X4 164(R9), K1, Z8
 	VPSRLVD         Z2, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPSHUFB         Z8, Z4, Z8
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        256(R9), Z8, Z10
-	VBROADCASTI32X4 182(DI), Z8
-	VBROADCASTI32X4 200(DI), K1, Z8
+	VPDPBUSD        256(R11), Z8, Z10
+	VBROADCASTI32X4 182(R9), Z8
+	VBROADCASTI32X4 200(R9), K1, Z8
 	VPSRLVD         Z2, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPSHUFB         Z8, Z4, Z8
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        320(R9), Z8, Z11
+	VPDPBUSD        320(R11), Z8, Z11
 	VPUNPCKLDQ      Z11, Z10, Z8
 	VPUNPCKHDQ      Z11, Z10, Z10
 	VPADDD          Z8, Z10, Z10
-	VBROADCASTI32X4 218(DI), Z8
-	VBROADCASTI32X4 236(DI), K1, Z8
+	VBROADCASTI32X4 218(R9), Z8
+	VBROADCASTI32X4 236(R9), K1, Z8
 	VPSRLVD         Z2, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPSHUFB         Z8, Z4, Z8
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        384(R9), Z8, Z11
-	VBROADCASTI32X4 254(DI), Z8
-	VBROADCASTI32X4 272(DI), K1, Z8
+	VPDPBUSD        384(R11), Z8, Z11
+	VBROADCASTI32X4 254(R9), Z8
+	VBROADCASTI32X4 272(R9), K1, Z8
 	VPSRLVD         Z2, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPSHUFB         Z8, Z4, Z8
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        448(R9), Z8, Z12
+	VPDPBUSD        448(R11), Z8, Z12
 	VPUNPCKLDQ      Z12, Z11, Z8
 	VPUNPCKHDQ      Z12, Z11, Z11
 	VPADDD          Z8, Z11, Z11
@@ -256,22 +258,22 @@ inPlace:
 	VPERMT2D        Z10, Z5, Z8
 	VPERMT2D        Z10, Z6, Z9
 	VPADDD          Z9, Z8, Z8
-	VMOVDQU32       (BX)(SI*1), Z9
+	VMOVDQU32       (DI)(R8*1), Z9
 	VPSLLD          $0x07, Z9, Z9
 	VPSUBD          Z9, Z8, Z8
-	VPERMW          (DI), Z7, Z9
-	VPERMW          72(DI), Z7, K2, Z9
-	VPERMW          144(DI), Z7, K3, Z9
-	VPERMW          216(DI), Z7, K4, Z9
+	VPERMW          (R9), Z7, Z9
+	VPERMW          72(R9), Z7, K2, Z9
+	VPERMW          144(R9), Z7, K3, Z9
+	VPERMW          216(R9), Z7, K4, Z9
 	VCVTPH2PS       Y9, Z9
 	VPANDD          Z0, Z9, Z9
-	VMOVDQU32       (DX)(SI*1), Z10
+	VMOVDQU32       (SI)(R8*1), Z10
 	VCVTDQ2PS       Z8, Z8
 	VMULPS          Z10, Z9, Z9
 	VFMADD231PS     Z9, Z8, Z1
 
 done:
-	MOVQ          dst+0(FP), SI
+	MOVQ          CX, R8
 	VPERMILPS     $0x4e, Z1, Z8
 	VADDPS        Z1, Z8, Z8
 	VPERMILPS     $0xb1, Z8, Z1
@@ -280,10 +282,10 @@ done:
 	VADDPS        Z8, Z1, Z1
 	VEXTRACTI32X4 $0x02, Z1, X8
 	VADDPS        X1, X8, X8
-	VMOVSS        X8, (SI)
-	ADDQ          $0x04, dst+0(FP)
-	MOVQ          stride+16(FP), SI
-	ADDQ          SI, w+8(FP)
+	VMOVSS        X8, (R8)
+	ADDQ          $0x04, CX
+	MOVQ          stride+16(FP), R8
+	ADDQ          R8, DX
 	DECQ          n+24(FP)
 	JG            row
 	VZEROUPPER
@@ -296,14 +298,14 @@ constants:
 	VMOVDQU32 constant5<>+0(SB), Z4
 	VMOVDQU32 constant6<>+0(SB), Z6
 	VMOVDQU32 constant7<>+0(SB), Z3
-	MOVL      $0x000000f0, SI
-	KMOVD     SI, K2
-	MOVL      $0x00000f00, SI
-	KMOVD     SI, K3
-	MOVL      $0x0000f000, SI
-	KMOVD     SI, K4
-	MOVL      $0x0000ff00, SI
-	KMOVD     SI, K1
+	MOVL      $0x000000f0, R8
+	KMOVD     R8, K2
+	MOVL      $0x00000f00, R8
+	KMOVD     R8, K3
+	MOVL      $0x0000f000, R8
+	KMOVD     R8, K4
+	MOVL      $0x0000ff00, R8
+	KMOVD     R8, K1
 	JMP       begin
 
 DATA constant0<>+0(SB)/8, $0xffffffffffffffff
@@ -497,26 +499,28 @@ constants:
 // Requires: AVX, AVX2, F16C, FMA3, MMX+
 TEXT ·iq4_nlRowAVX2(SB), NOSPLIT, $168-72
 	MOVQ blocks+64(FP), AX
-	MOVQ q+32(FP), CX
-	MOVQ d+40(FP), DX
-	MOVQ s+48(FP), BX
-	MOVQ half+56(FP), BX
+	MOVQ dst+0(FP), CX
+	MOVQ w+8(FP), DX
+	MOVQ q+32(FP), BX
+	MOVQ d+40(FP), SI
+	MOVQ s+48(FP), DI
+	MOVQ half+56(FP), DI
 	JMP  constants
 
 begin:
-	MOVQ    w+8(FP), BX
-	MOVQ    stride+16(FP), SI
-	IMULQ   n+24(FP), SI
-	ADDQ    SI, BX
-	SUBQ    $+144, BX
-	MOVQ    BX, (SP)
-	MOVQ    AX, DI
-	ANDQ    $+7, DI
-	LEAQ    constant8<>+0(SB), BX
-	SHLQ    $0x02, DI
-	SUBQ    DI, BX
-	VMOVDQU 32(BX), Y0
-	SHRQ    $0x02, DI
+	MOVQ    w+8(FP), DI
+	MOVQ    stride+16(FP), R8
+	IMULQ   n+24(FP), R8
+	ADDQ    R8, DI
+	SUBQ    $+144, DI
+	MOVQ    DI, (SP)
+	MOVQ    AX, R9
+	ANDQ    $+7, R9
+	LEAQ    constant8<>+0(SB), DI
+	SHLQ    $0x02, R9
+	SUBQ    R9, DI
+	VMOVDQU 32(DI), Y0
+	SHRQ    $0x02, R9
 	VMOVDQU constant1<>+0(SB), Y1
 	VMOVDQU Y1, 8(SP)
 	VMOVDQU Y1, 40(SP)
@@ -528,55 +532,55 @@ begin:
 
 row:
 	VPXOR Y1, Y1, Y1
-	MOVQ  w+8(FP), SI
-	XORQ  BX, BX
-	CMPQ  BX, AX
+	MOVQ  DX, R8
+	XORQ  DI, DI
+	CMPQ  DI, AX
 	JGE   rest
 
 group:
-	PREFETCHT1     8192(SI)
-	PREFETCHT0     3072(SI)
-	PREFETCHT1     8256(SI)
-	PREFETCHT0     3136(SI)
-	PREFETCHT1     8320(SI)
-	PREFETCHT0     3200(SI)
-	LEAQ           (CX)(BX*8), R8
-	VBROADCASTI128 2(SI), Y6
+	PREFETCHT1     8192(R8)
+	PREFETCHT0     3072(R8)
+	PREFETCHT1     8256(R8)
+	PREFETCHT0     3136(R8)
+	PREFETCHT1     8320(R8)
+	PREFETCHT0     3200(R8)
+	LEAQ           (BX)(DI*8), R10
+	VBROADCASTI128 2(R8), Y6
 	VPSRLVD        Y2, Y6, Y6
 	VPAND          Y3, Y6, Y6
 	VPSHUFB        Y6, Y4, Y6
 	VPABSB         Y6, Y8
-	VMOVDQU        (R8), Y7
+	VMOVDQU        (R10), Y7
 	VPSIGNB        Y6, Y7, Y7
 	VPMADDUBSW     Y7, Y8, Y7
 	VPMADDWD       Y5, Y7, Y7
-	VBROADCASTI128 20(SI), Y6
+	VBROADCASTI128 20(R8), Y6
 	VPSRLVD        Y2, Y6, Y6
 	VPAND          Y3, Y6, Y6
 	VPSHUFB        Y6, Y4, Y6
 	VPABSB         Y6, Y9
-	VMOVDQU        32(R8), Y8
+	VMOVDQU        32(R10), Y8
 	VPSIGNB        Y6, Y8, Y8
 	VPMADDUBSW     Y8, Y9, Y8
 	VPMADDWD       Y5, Y8, Y8
 	VPUNPCKLDQ     Y8, Y7, Y6
 	VPUNPCKHDQ     Y8, Y7, Y7
 	VPADDD         Y6, Y7, Y7
-	VBROADCASTI128 38(SI), Y6
+	VBROADCASTI128 38(R8), Y6
 	VPSRLVD        Y2, Y6, Y6
 	VPAND          Y3, Y6, Y6
 	VPSHUFB        Y6, Y4, Y6
 	VPABSB         Y6, Y9
-	VMOVDQU        64(R8), Y8
+	VMOVDQU        64(R10), Y8
 	VPSIGNB        Y6, Y8, Y8
 	VPMADDUBSW     Y8, Y9, Y8
 	VPMADDWD       Y5, Y8, Y8
-	VBROADCASTI128 56(SI), Y6
+	VBROADCASTI128 56(R8), Y6
 	VPSRLVD        Y2, Y6, Y6
 	VPAND          Y3, Y6, Y6
 	VPSHUFB        Y6, Y4, Y6
 	VPABSB         Y6, Y10
-	VMOVDQU        96(R8), Y9
+	VMOVDQU        96(R10), Y9
 	VPSIGNB        Y6, Y9, Y9
 	VPMADDUBSW     Y9, Y10, Y9
 	VPMADDWD       Y5, Y9, Y9
@@ -586,42 +590,42 @@ group:
 	VPUNPCKLQDQ    Y8, Y7, Y6
 	VPUNPCKHQDQ    Y8, Y7, Y7
 	VPADDD         Y6, Y7, Y7
-	VBROADCASTI128 74(SI), Y6
+	VBROADCASTI128 74(R8), Y6
 	VPSRLVD        Y2, Y6, Y6
 	VPAND          Y3, Y6, Y6
 	VPSHUFB        Y6, Y4, Y6
 	VPABSB         Y6, Y9
-	VMOVDQU        128(R8), Y8
+	VMOVDQU        128(R10), Y8
 	VPSIGNB        Y6, Y8, Y8
 	VPMADDUBSW     Y8, Y9, Y8
 	VPMADDWD       Y5, Y8, Y8
-	VBROADCASTI128 92(SI), Y6
+	VBROADCASTI128 92(R8), Y6
 	VPSRLVD        Y2, Y6, Y6
 	VPAND          Y3, Y6, Y6
 	VPSHUFB        Y6, Y4, Y6
 	VPABSB         Y6, Y10
-	VMOVDQU        160(R8), Y9
+	VMOVDQU        160(R10), Y9
 	VPSIGNB        Y6, Y9, Y9
 	VPMADDUBSW     Y9, Y10, Y9
 	VPMADDWD       Y5, Y9, Y9
 	VPUNPCKLDQ     Y9, Y8, Y6
 	VPUNPCKHDQ     Y9, Y8, Y8
 	VPADDD         Y6, Y8, Y8
-	VBROADCASTI128 110(SI), Y6
+	VBROADCASTI128 110(R8), Y6
 	VPSRLVD        Y2, Y6, Y6
 	VPAND          Y3, Y6, Y6
 	VPSHUFB        Y6, Y4, Y6
 	VPABSB         Y6, Y10
-	VMOVDQU        192(R8), Y9
+	VMOVDQU        192(R10), Y9
 	VPSIGNB        Y6, Y9, Y9
 	VPMADDUBSW     Y9, Y10, Y9
 	VPMADDWD       Y5, Y9, Y9
-	VBROADCASTI128 128(SI), Y6
+	VBROADCASTI128 128(R8), Y6
 	VPSRLVD        Y2, Y6, Y6
 	VPAND          Y3, Y6, Y6
 	VPSHUFB        Y6, Y4, Y6
 	VPABSB         Y6, Y11
-	VMOVDQU        224(R8), Y10
+	VMOVDQU        224(R10), Y10
 	VPSIGNB        Y6, Y10, Y10
 	VPMADDUBSW     Y10, Y11, Y10
 	VPMADDWD       Y5, Y10, Y10
@@ -635,83 +639,83 @@ group:
 	VPERM2I128     $0x31, Y8, Y7, Y7
 	VPADDD         Y7, Y6, Y6
 	VPXOR          X7, X7, X7
-	VPINSRW        $0x00, (SI), X7, X7
-	VPINSRW        $0x01, 18(SI), X7, X7
-	VPINSRW        $0x02, 36(SI), X7, X7
-	VPINSRW        $0x03, 54(SI), X7, X7
-	VPINSRW        $0x04, 72(SI), X7, X7
-	VPINSRW        $0x05, 90(SI), X7, X7
-	VPINSRW        $0x06, 108(SI), X7, X7
-	VPINSRW        $0x07, 126(SI), X7, X7
+	VPINSRW        $0x00, (R8), X7, X7
+	VPINSRW        $0x01, 18(R8), X7, X7
+	VPINSRW        $0x02, 36(R8), X7, X7
+	VPINSRW        $0x03, 54(R8), X7, X7
+	VPINSRW        $0x04, 72(R8), X7, X7
+	VPINSRW        $0x05, 90(R8), X7, X7
+	VPINSRW        $0x06, 108(R8), X7, X7
+	VPINSRW        $0x07, 126(R8), X7, X7
 	VCVTPH2PS      X7, Y7
-	VMOVDQU        (DX)(BX*1), Y8
+	VMOVDQU        (SI)(DI*1), Y8
 	VCVTDQ2PS      Y6, Y6
 	VMULPS         Y8, Y7, Y7
 	VFMADD231PS    Y7, Y6, Y1
-	ADDQ           $+144, SI
-	ADDQ           $+32, BX
-	CMPQ           BX, AX
+	ADDQ           $+144, R8
+	ADDQ           $+32, DI
+	CMPQ           DI, AX
 	JL             group
 
 rest:
-	CMPQ DI, $0x00
+	CMPQ R9, $0x00
 	JE   done
-	CMPQ SI, (SP)
+	CMPQ R8, (SP)
 	JLS  inPlace
-	MOVQ DI, R8
-	LEAQ 8(SP), R9
+	MOVQ R9, R10
+	LEAQ 8(SP), R11
 
 copy:
-	MOVWLZX (SI), R10
-	MOVW    R10, (R9)
-	ADDQ    $+2, SI
-	ADDQ    $+2, R9
-	VMOVDQU (SI), X6
-	VMOVDQU X6, (R9)
-	ADDQ    $+16, SI
-	ADDQ    $+16, R9
-	SUBQ    $+1, R8
+	MOVWLZX (R8), R12
+	MOVW    R12, (R11)
+	ADDQ    $+2, R8
+	ADDQ    $+2, R11
+	VMOVDQU (R8), X6
+	VMOVDQU X6, (R11)
+	ADDQ    $+16, R8
+	ADDQ    $+16, R11
+	SUBQ    $+1, R10
 	JG      copy
-	LEAQ    8(SP), SI
+	LEAQ    8(SP), R8
 
 inPlace:
-	LEAQ           (CX)(BX*8), R8
-	VBROADCASTI128 2(SI), Y6
+	LEAQ           (BX)(DI*8), R10
+	VBROADCASTI128 2(R8), Y6
 	VPSRLVD        Y2, Y6, Y6
 	VPAND          Y3, Y6, Y6
 	VPSHUFB        Y6, Y4, Y6
 	VPABSB         Y6, Y8
-	VMOVDQU        (R8), Y7
+	VMOVDQU        (R10), Y7
 	VPSIGNB        Y6, Y7, Y7
 	VPMADDUBSW     Y7, Y8, Y7
 	VPMADDWD       Y5, Y7, Y7
-	VBROADCASTI128 20(SI), Y6
+	VBROADCASTI128 20(R8), Y6
 	VPSRLVD        Y2, Y6, Y6
 	VPAND          Y3, Y6, Y6
 	VPSHUFB        Y6, Y4, Y6
 	VPABSB         Y6, Y9
-	VMOVDQU        32(R8), Y8
+	VMOVDQU        32(R10), Y8
 	VPSIGNB        Y6, Y8, Y8
 	VPMADDUBSW     Y8, Y9, Y8
 	VPMADDWD       Y5, Y8, Y8
 	VPUNPCKLDQ     Y8, Y7, Y6
 	VPUNPCKHDQ     Y8, Y7, Y7
 	VPADDD         Y6, Y7, Y7
-	VBROADCASTI128 38(SI), Y6
+	VBROADCASTI128 38(R8), Y6
 	VPSRLVD        Y2, Y6, Y6
 	VPAND          Y3, Y6, Y6
 	VPSHUFB        Y6, Y4, Y6
 	VPABSB         Y6, Y9
-	VMOVDQU        64(R8), Y8
+	VMOVDQU        64(R10), Y8
 	VPSIGNB        Y6, Y8, Y8
 	VPMADDUBSW     Y8, Y9, Y8
 	VPMADDWD       Y5, Y8, Y8
-	VBROADCASTI128 56(SI), Y6
+	VBROADCASTI128 56(R8), Y6
 	VPSRLVD        Y2, Y6, Y6
 	VPAND          Y3, Y6, Y6
 	VPSHUFB        Y6, Y4, Y6
 	VPABSB         Y6, Y10
-	VMOVDQU        96(R8), Y9
+	VMOVDQU        96(R10), Y9
 	VPSIGNB        Y6, Y9, Y9
 	VPMADDUBSW     Y9, Y10, Y9
 	VPMADDWD       Y5, Y9, Y9
@@ -721,42 +725,42 @@ inPlace:
 	VPUNPCKLQDQ    Y8, Y7, Y6
 	VPUNPCKHQDQ    Y8, Y7, Y7
 	VPADDD         Y6, Y7, Y7
-	VBROADCASTI128 74(SI), Y6
+	VBROADCASTI128 74(R8), Y6
 	VPSRLVD        Y2, Y6, Y6
 	VPAND          Y3, Y6, Y6
 	VPSHUFB        Y6, Y4, Y6
 	VPABSB         Y6, Y9
-	VMOVDQU        128(R8), Y8
+	VMOVDQU        128(R10), Y8
 	VPSIGNB        Y6, Y8, Y8
 	VPMADDUBSW     Y8, Y9, Y8
 	VPMADDWD       Y5, Y8, Y8
-	VBROADCASTI128 92(SI), Y6
+	VBROADCASTI128 92(R8), Y6
 	VPSRLVD        Y2, Y6, Y6
 	VPAND          Y3, Y6, Y6
 	VPSHUFB        Y6, Y4, Y6
 	VPABSB         Y6, Y10
-	VMOVDQU        160(R8), Y9
+	VMOVDQU        160(R10), Y9
 	VPSIGNB        Y6, Y9, Y9
 	VPMADDUBSW     Y9, Y10, Y9
 	VPMADDWD       Y5, Y9, Y9
 	VPUNPCKLDQ     Y9, Y8, Y6
 	VPUNPCKHDQ     Y9, Y8, Y8
 	VPADDD         Y6, Y8, Y8
-	VBROADCASTI128 110(SI), Y6
+	VBROADCASTI128 110(R8), Y6
 	VPSRLVD        Y2, Y6, Y6
 	VPAND          Y3, Y6, Y6
 	VPSHUFB        Y6, Y4, Y6
 	VPABSB         Y6, Y10
-	VMOVDQU        192(R8), Y9
+	VMOVDQU        192(R10), Y9
 	VPSIGNB        Y6, Y9, Y9
 	VPMADDUBSW     Y9, Y10, Y9
 	VPMADDWD       Y5, Y9, Y9
-	VBROADCASTI128 128(SI), Y6
+	VBROADCASTI128 128(R8), Y6
 	VPSRLVD        Y2, Y6, Y6
 	VPAND          Y3, Y6, Y6
 	VPSHUFB        Y6, Y4, Y6
 	VPABSB         Y6, Y11
-	VMOVDQU        224(R8), Y10
+	VMOVDQU        224(R10), Y10
 	VPSIGNB        Y6, Y10, Y10
 	VPMADDUBSW     Y10, Y11, Y10
 	VPMADDWD       Y5, Y10, Y10
@@ -770,33 +774,33 @@ inPlace:
 	VPERM2I128     $0x31, Y8, Y7, Y7
 	VPADDD         Y7, Y6, Y6
 	VPXOR          X7, X7, X7
-	VPINSRW        $0x00, (SI), X7, X7
-	VPINSRW        $0x01, 18(SI), X7, X7
-	VPINSRW        $0x02, 36(SI), X7, X7
-	VPINSRW        $0x03, 54(SI), X7, X7
-	VPINSRW        $0x04, 72(SI), X7, X7
-	VPINSRW        $0x05, 90(SI), X7, X7
-	VPINSRW        $0x06, 108(SI), X7, X7
-	VPINSRW        $0x07, 126(SI), X7, X7
+	VPINSRW        $0x00, (R8), X7, X7
+	VPINSRW        $0x01, 18(R8), X7, X7
+	VPINSRW        $0x02, 36(R8), X7, X7
+	VPINSRW        $0x03, 54(R8), X7, X7
+	VPINSRW        $0x04, 72(R8), X7, X7
+	VPINSRW        $0x05, 90(R8), X7, X7
+	VPINSRW        $0x06, 108(R8), X7, X7
+	VPINSRW        $0x07, 126(R8), X7, X7
 	VCVTPH2PS      X7, Y7
 	VPAND          Y0, Y7, Y7
-	VMOVDQU        (DX)(BX*1), Y8
+	VMOVDQU        (SI)(DI*1), Y8
 	VCVTDQ2PS      Y6, Y6
 	VMULPS         Y8, Y7, Y7
 	VFMADD231PS    Y7, Y6, Y1
 
 done:
-	MOVQ         dst+0(FP), BX
+	MOVQ         CX, DI
 	VPERMILPS    $0x4e, Y1, Y6
 	VADDPS       Y1, Y6, Y6
 	VPERMILPS    $0xb1, Y6, Y1
 	VADDPS       Y1, Y6, Y6
 	VEXTRACTI128 $0x01, Y6, X1
 	VADDPS       X6, X1, X1
-	VMOVSS       X1, (BX)
-	ADDQ         $0x04, dst+0(FP)
-	MOVQ         stride+16(FP), BX
-	ADDQ         BX, w+8(FP)
+	VMOVSS       X1, (DI)
+	ADDQ         $0x04, CX
+	MOVQ         stride+16(FP), DI
+	ADDQ         DI, DX
 	DECQ         n+24(FP)
 	JG           row
 	VZEROUPPER

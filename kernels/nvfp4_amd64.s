@@ -8,26 +8,28 @@
 // Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VL, AVX512VNNI, MMX+
 TEXT ·nvfp4RowAVX512(SB), NOSPLIT, $296-72
 	MOVQ blocks+64(FP), AX
-	MOVQ q+32(FP), CX
-	MOVQ d+40(FP), DX
-	MOVQ s+48(FP), BX
-	MOVQ half+56(FP), SI
+	MOVQ dst+0(FP), CX
+	MOVQ w+8(FP), DX
+	MOVQ q+32(FP), BX
+	MOVQ d+40(FP), SI
+	MOVQ s+48(FP), DI
+	MOVQ half+56(FP), R8
 	JMP  constants
 
 begin:
-	MOVQ      w+8(FP), DI
-	MOVQ      stride+16(FP), R8
-	IMULQ     n+24(FP), R8
-	ADDQ      R8, DI
-	SUBQ      $+288, DI
-	MOVQ      DI, (SP)
-	MOVQ      AX, R9
-	ANDQ      $+15, R9
-	LEAQ      constant0<>+0(SB), DI
-	SHLQ      $0x02, R9
-	SUBQ      R9, DI
-	VMOVDQU32 64(DI), Z0
-	SHRQ      $0x02, R9
+	MOVQ      w+8(FP), R9
+	MOVQ      stride+16(FP), R10
+	IMULQ     n+24(FP), R10
+	ADDQ      R10, R9
+	SUBQ      $+288, R9
+	MOVQ      R9, (SP)
+	MOVQ      AX, R11
+	ANDQ      $+15, R11
+	LEAQ      constant0<>+0(SB), R9
+	SHLQ      $0x02, R11
+	SUBQ      R11, R9
+	VMOVDQU32 64(R9), Z0
+	SHRQ      $0x02, R11
 	VMOVDQU32 constant1<>+0(SB), Y1
 	VMOVDQU32 Y1, 8(SP)
 	VMOVDQU32 Y1, 40(SP)
@@ -43,87 +45,87 @@ begin:
 
 row:
 	VPXORD Z1, Z1, Z1
-	MOVQ   w+8(FP), R8
-	XORQ   DI, DI
-	CMPQ   DI, AX
+	MOVQ   DX, R10
+	XORQ   R9, R9
+	CMPQ   R9, AX
 	JGE    rest
 
 group:
-	PREFETCHT1      8192(R8)
-	PREFETCHT0      3072(R8)
-	PREFETCHT1      8256(R8)
-	PREFETCHT0      3136(R8)
-	PREFETCHT1      8320(R8)
-	PREFETCHT0      3200(R8)
-	PREFETCHT1      8384(R8)
-	PREFETCHT0      3264(R8)
-	PREFETCHT1      8448(R8)
-	PREFETCHT0      3328(R8)
-	LEAQ            (CX)(DI*8), R10
-	VBROADCASTI64X4 4(R8), Z12
+	PREFETCHT1      8192(R10)
+	PREFETCHT0      3072(R10)
+	PREFETCHT1      8256(R10)
+	PREFETCHT0      3136(R10)
+	PREFETCHT1      8320(R10)
+	PREFETCHT0      3200(R10)
+	PREFETCHT1      8384(R10)
+	PREFETCHT0      3264(R10)
+	PREFETCHT1      8448(R10)
+	PREFETCHT0      3328(R10)
+	LEAQ            (BX)(R9*8), R12
+	VBROADCASTI64X4 4(R10), Z12
 	VPERMQ          Z12, Z2, Z12
 	VPSRLVD         Z3, Z12, Z12
 	VPANDD          Z4, Z12, Z12
 	VPSHUFB         Z12, Z5, Z12
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        (R10), Z12, Z13
-	VBROADCASTI64X4 40(R8), Z12
+	VPDPBUSD        (R12), Z12, Z13
+	VBROADCASTI64X4 40(R10), Z12
 	VPERMQ          Z12, Z2, Z12
 	VPSRLVD         Z3, Z12, Z12
 	VPANDD          Z4, Z12, Z12
 	VPSHUFB         Z12, Z5, Z12
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        64(R10), Z12, Z14
+	VPDPBUSD        64(R12), Z12, Z14
 	VPACKSSDW       Z14, Z13, Z12
 	VPMADDWD        Z6, Z12, Z12
-	VBROADCASTI64X4 76(R8), Z13
+	VBROADCASTI64X4 76(R10), Z13
 	VPERMQ          Z13, Z2, Z13
 	VPSRLVD         Z3, Z13, Z13
 	VPANDD          Z4, Z13, Z13
 	VPSHUFB         Z13, Z5, Z13
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        128(R10), Z13, Z14
-	VBROADCASTI64X4 112(R8), Z13
+	VPDPBUSD        128(R12), Z13, Z14
+	VBROADCASTI64X4 112(R10), Z13
 	VPERMQ          Z13, Z2, Z13
 	VPSRLVD         Z3, Z13, Z13
 	VPANDD          Z4, Z13, Z13
 	VPSHUFB         Z13, Z5, Z13
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        192(R10), Z13, Z15
+	VPDPBUSD        192(R12), Z13, Z15
 	VPACKSSDW       Z15, Z14, Z13
 	VPMADDWD        Z6, Z13, Z13
 	VPACKSSDW       Z13, Z12, Z12
 	VPMADDWD        Z6, Z12, Z12
-	VBROADCASTI64X4 148(R8), Z13
+	VBROADCASTI64X4 148(R10), Z13
 	VPERMQ          Z13, Z2, Z13
 	VPSRLVD         Z3, Z13, Z13
 	VPANDD          Z4, Z13, Z13
 	VPSHUFB         Z13, Z5, Z13
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        256(R10), Z13, Z14
-	VBROADCASTI64X4 184(R8), Z13
+	VPDPBUSD        256(R12), Z13, Z14
+	VBROADCASTI64X4 184(R10), Z13
 	VPERMQ          Z13, Z2, Z13
 	VPSRLVD         Z3, Z13, Z13
 	VPANDD          Z4, Z13, Z13
 	VPSHUFB         Z13, Z5, Z13
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        320(R10), Z13, Z15
+	VPDPBUSD        320(R12), Z13, Z15
 	VPACKSSDW       Z15, Z14, Z13
 	VPMADDWD        Z6, Z13, Z13
-	VBROADCASTI64X4 220(R8), Z14
+	VBROADCASTI64X4 220(R10), Z14
 	VPERMQ          Z14, Z2, Z14
 	VPSRLVD         Z3, Z14, Z14
 	VPANDD          Z4, Z14, Z14
 	VPSHUFB         Z14, Z5, Z14
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        384(R10), Z14, Z15
-	VBROADCASTI64X4 256(R8), Z14
+	VPDPBUSD        384(R12), Z14, Z15
+	VBROADCASTI64X4 256(R10), Z14
 	VPERMQ          Z14, Z2, Z14
 	VPSRLVD         Z3, Z14, Z14
 	VPANDD          Z4, Z14, Z14
 	VPSHUFB         Z14, Z5, Z14
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        448(R10), Z14, Z16
+	VPDPBUSD        448(R12), Z14, Z16
 	VPACKSSDW       Z16, Z15, Z14
 	VPMADDWD        Z6, Z14, Z14
 	VPACKSSDW       Z14, Z13, Z13
@@ -131,17 +133,17 @@ group:
 	VMOVDQU32       Z12, Z14
 	VPERMT2D        Z13, Z7, Z14
 	VPERMT2D        Z13, Z8, Z12
-	VMOVDQU32       (BX)(DI*1), Z13
-	VMOVDQU32       (SI)(DI*1), Z15
+	VMOVDQU32       (DI)(R9*1), Z13
+	VMOVDQU32       (R8)(R9*1), Z15
 	VPSUBD          Z15, Z13, Z13
 	VPSLLD          $0x04, Z15, Z15
 	VPSUBD          Z15, Z14, Z14
 	VPSLLD          $0x04, Z13, Z13
 	VPSUBD          Z13, Z12, Z12
-	VPERMW          (R8), Z9, Z13
-	VPERMW          72(R8), Z9, K1, Z13
-	VPERMW          144(R8), Z9, K2, Z13
-	VPERMW          216(R8), Z9, K3, Z13
+	VPERMW          (R10), Z9, Z13
+	VPERMW          72(R10), Z9, K1, Z13
+	VPERMW          144(R10), Z9, K2, Z13
+	VPERMW          216(R10), Z9, K3, Z13
 	VPSLLW          $0x07, Y13, Y15
 	VPANDD          Y10, Y15, Y15
 	VPCMPUW         $0x04, Y10, Y15, K4
@@ -152,105 +154,105 @@ group:
 	VPCMPUW         $0x04, Y10, Y13, K4
 	VCVTPH2PS.Z     Y13, K4, Z13
 	VMULPS          Z11, Z13, Z13
-	VMOVDQU32       (DX)(DI*1), Z16
+	VMOVDQU32       (SI)(R9*1), Z16
 	VCVTDQ2PS       Z14, Z14
 	VMULPS          Z16, Z15, Z15
 	VFMADD231PS     Z15, Z14, Z1
 	VCVTDQ2PS       Z12, Z12
 	VMULPS          Z16, Z13, Z13
 	VFMADD231PS     Z13, Z12, Z1
-	ADDQ            $+288, R8
-	ADDQ            $+64, DI
-	CMPQ            DI, AX
+	ADDQ            $+288, R10
+	ADDQ            $+64, R9
+	CMPQ            R9, AX
 	JL              group
 
 rest:
-	CMPQ R9, $0x00
+	CMPQ R11, $0x00
 	JE   done
-	CMPQ R8, (SP)
+	CMPQ R10, (SP)
 	JLS  inPlace
-	MOVQ R9, R10
-	LEAQ 8(SP), R11
+	MOVQ R11, R12
+	LEAQ 8(SP), R13
 
 copy:
-	MOVL      (R8), R12
-	MOVL      R12, (R11)
-	ADDQ      $+4, R8
-	ADDQ      $+4, R11
-	VMOVDQU32 (R8), Y12
-	VMOVDQU32 Y12, (R11)
-	ADDQ      $+32, R8
-	ADDQ      $+32, R11
-	SUBQ      $+2, R10
+	MOVL      (R10), R14
+	MOVL      R14, (R13)
+	ADDQ      $+4, R10
+	ADDQ      $+4, R13
+	VMOVDQU32 (R10), Y12
+	VMOVDQU32 Y12, (R13)
+	ADDQ      $+32, R10
+	ADDQ      $+32, R13
+	SUBQ      $+2, R12
 	JG        copy
-	LEAQ      8(SP), R8
+	LEAQ      8(SP), R10
 
 inPlace:
-	LEAQ            (CX)(DI*8), R10
-	VBROADCASTI64X4 4(R8), Z12
+	LEAQ            (BX)(R9*8), R12
+	VBROADCASTI64X4 4(R10), Z12
 	VPERMQ          Z12, Z2, Z12
 	VPSRLVD         Z3, Z12, Z12
 	VPANDD          Z4, Z12, Z12
 	VPSHUFB         Z12, Z5, Z12
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        (R10), Z12, Z13
-	VBROADCASTI64X4 40(R8), Z12
+	VPDPBUSD        (R12), Z12, Z13
+	VBROADCASTI64X4 40(R10), Z12
 	VPERMQ          Z12, Z2, Z12
 	VPSRLVD         Z3, Z12, Z12
 	VPANDD          Z4, Z12, Z12
 	VPSHUFB         Z12, Z5, Z12
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        64(R10), Z12, Z14
+	VPDPBUSD        64(R12), Z12, Z14
 	VPACKSSDW       Z14, Z13, Z12
 	VPMADDWD        Z6, Z12, Z12
-	VBROADCASTI64X4 76(R8), Z13
+	VBROADCASTI64X4 76(R10), Z13
 	VPERMQ          Z13, Z2, Z13
 	VPSRLVD         Z3, Z13, Z13
 	VPANDD          Z4, Z13, Z13
 	VPSHUFB         Z13, Z5, Z13
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        128(R10), Z13, Z14
-	VBROADCASTI64X4 112(R8), Z13
+	VPDPBUSD        128(R12), Z13, Z14
+	VBROADCASTI64X4 112(R10), Z13
 	VPERMQ          Z13, Z2, Z13
 	VPSRLVD         Z3, Z13, Z13
 	VPANDD          Z4, Z13, Z13
 	VPSHUFB         Z13, Z5, Z13
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        192(R10), Z13, Z15
+	VPDPBUSD        192(R12), Z13, Z15
 	VPACKSSDW       Z15, Z14, Z13
 	VPMADDWD        Z6, Z13, Z13
 	VPACKSSDW       Z13, Z12, Z12
 	VPMADDWD        Z6, Z12, Z12
-	VBROADCASTI64X4 148(R8), Z13
+	VBROADCASTI64X4 148(R10), Z13
 	VPERMQ          Z13, Z2, Z13
 	VPSRLVD         Z3, Z13, Z13
 	VPANDD          Z4, Z13, Z13
 	VPSHUFB         Z13, Z5, Z13
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        256(R10), Z13, Z14
-	VBROADCASTI64X4 184(R8), Z13
+	VPDPBUSD        256(R12), Z13, Z14
+	VBROADCASTI64X4 184(R10), Z13
 	VPERMQ          Z13, Z2, Z13
 	VPSRLVD         Z3, Z13, Z13
 	VPANDD          Z4, Z13, Z13
 	VPSHUFB         Z13, Z5, Z13
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        320(R10), Z13, Z15
+	VPDPBUSD        320(R12), Z13, Z15
 	VPACKSSDW       Z15, Z14, Z13
 	VPMADDWD        Z6, Z13, Z13
-	VBROADCASTI64X4 220(R8), Z14
+	VBROADCASTI64X4 220(R10), Z14
 	VPERMQ          Z14, Z2, Z14
 	VPSRLVD         Z3, Z14, Z14
 	VPANDD          Z4, Z14, Z14
 	VPSHUFB         Z14, Z5, Z14
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        384(R10), Z14, Z15
-	VBROADCASTI64X4 256(R8), Z14
+	VPDPBUSD        384(R12), Z14, Z15
+	VBROADCASTI64X4 256(R10), Z14
 	VPERMQ          Z14, Z2, Z14
 	VPSRLVD         Z3, Z14, Z14
 	VPANDD          Z4, Z14, Z14
 	VPSHUFB         Z14, Z5, Z14
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        448(R10), Z14, Z16
+	VPDPBUSD        448(R12), Z14, Z16
 	VPACKSSDW       Z16, Z15, Z14
 	VPMADDWD        Z6, Z14, Z14
 	VPACKSSDW       Z14, Z13, Z13
@@ -258,17 +260,17 @@ inPlace:
 	VMOVDQU32       Z12, Z14
 	VPERMT2D        Z13, Z7, Z14
 	VPERMT2D        Z13, Z8, Z12
-	VMOVDQU32       (BX)(DI*1), Z13
-	VMOVDQU32       (SI)(DI*1), Z15
+	VMOVDQU32       (DI)(R9*1), Z13
+	VMOVDQU32       (R8)(R9*1), Z15
 	VPSUBD          Z15, Z13, Z13
 	VPSLLD          $0x04, Z15, Z15
 	VPSUBD          Z15, Z14, Z14
 	VPSLLD          $0x04, Z13, Z13
 	VPSUBD          Z13, Z12, Z12
-	VPERMW          (R8), Z9, Z13
-	VPERMW          72(R8), Z9, K1, Z13
-	VPERMW          144(R8), Z9, K2, Z13
-	VPERMW          216(R8), Z9, K3, Z13
+	VPERMW          (R10), Z9, Z13
+	VPERMW          72(R10), Z9, K1, Z13
+	VPERMW          144(R10), Z9, K2, Z13
+	VPERMW          216(R10), Z9, K3, Z13
 	VPSLLW          $0x07, Y13, Y15
 	VPANDD          Y10, Y15, Y15
 	VPCMPUW         $0x04, Y10, Y15, K4
@@ -281,7 +283,7 @@ inPlace:
 	VMULPS          Z11, Z13, Z13
 	VPANDD          Z0, Z15, Z15
 	VPANDD          Z0, Z13, Z13
-	VMOVDQU32       (DX)(DI*1), Z16
+	VMOVDQU32       (SI)(R9*1), Z16
 	VCVTDQ2PS       Z14, Z14
 	VMULPS          Z16, Z15, Z15
 	VFMADD231PS     Z15, Z14, Z1
@@ -290,7 +292,7 @@ inPlace:
 	VFMADD231PS     Z13, Z12, Z1
 
 done:
-	MOVQ          dst+0(FP), DI
+	MOVQ          CX, R9
 	VPERMILPS     $0x4e, Z1, Z12
 	VADDPS        Z1, Z12, Z12
 	VPERMILPS     $0xb1, Z12, Z1
@@ -299,10 +301,10 @@ done:
 	VADDPS        Z12, Z1, Z1
 	VEXTRACTI32X4 $0x02, Z1, X12
 	VADDPS        X1, X12, X12
-	VMOVSS        X12, (DI)
-	ADDQ          $0x04, dst+0(FP)
-	MOVQ          stride+16(FP), DI
-	ADDQ          DI, w+8(FP)
+	VMOVSS        X12, (R9)
+	ADDQ          $0x04, CX
+	MOVQ          stride+16(FP), R9
+	ADDQ          R9, DX
 	DECQ          n+24(FP)
 	JG            row
 	VZEROUPPER
@@ -319,12 +321,12 @@ constants:
 	VMOVDQU32 constant9<>+0(SB), Z4
 	VMOVDQU32 constant10<>+0(SB), Z5
 	VMOVDQU32 constant11<>+0(SB), Z10
-	MOVL      $0x000000f0, DI
-	KMOVD     DI, K1
-	MOVL      $0x00000f00, DI
-	KMOVD     DI, K2
-	MOVL      $0x0000f000, DI
-	KMOVD     DI, K3
+	MOVL      $0x000000f0, R9
+	KMOVD     R9, K1
+	MOVL      $0x00000f00, R9
+	KMOVD     R9, K2
+	MOVL      $0x0000f000, R9
+	KMOVD     R9, K3
 	JMP       begin
 
 DATA constant0<>+0(SB)/8, $0xffffffffffffffff
@@ -570,26 +572,28 @@ constants:
 // Requires: AVX, AVX2, F16C, FMA3, MMX+
 TEXT ·nvfp4RowAVX2(SB), NOSPLIT, $168-72
 	MOVQ blocks+64(FP), AX
-	MOVQ q+32(FP), CX
-	MOVQ d+40(FP), DX
-	MOVQ s+48(FP), BX
-	MOVQ half+56(FP), SI
+	MOVQ dst+0(FP), CX
+	MOVQ w+8(FP), DX
+	MOVQ q+32(FP), BX
+	MOVQ d+40(FP), SI
+	MOVQ s+48(FP), DI
+	MOVQ half+56(FP), R8
 	JMP  constants
 
 begin:
-	MOVQ    w+8(FP), DI
-	MOVQ    stride+16(FP), R8
-	IMULQ   n+24(FP), R8
-	ADDQ    R8, DI
-	SUBQ    $+144, DI
-	MOVQ    DI, (SP)
-	MOVQ    AX, R9
-	ANDQ    $+7, R9
-	LEAQ    constant12<>+0(SB), DI
-	SHLQ    $0x02, R9
-	SUBQ    R9, DI
-	VMOVDQU 32(DI), Y0
-	SHRQ    $0x02, R9
+	MOVQ    w+8(FP), R9
+	MOVQ    stride+16(FP), R10
+	IMULQ   n+24(FP), R10
+	ADDQ    R10, R9
+	SUBQ    $+144, R9
+	MOVQ    R9, (SP)
+	MOVQ    AX, R11
+	ANDQ    $+7, R11
+	LEAQ    constant12<>+0(SB), R9
+	SHLQ    $0x02, R11
+	SUBQ    R11, R9
+	VMOVDQU 32(R9), Y0
+	SHRQ    $0x02, R11
 	VMOVDQU constant1<>+0(SB), Y1
 	VMOVDQU Y1, 8(SP)
 	VMOVDQU Y1, 40(SP)
@@ -601,79 +605,79 @@ begin:
 
 row:
 	VPXOR Y1, Y1, Y1
-	MOVQ  w+8(FP), R8
-	XORQ  DI, DI
-	CMPQ  DI, AX
+	MOVQ  DX, R10
+	XORQ  R9, R9
+	CMPQ  R9, AX
 	JGE   rest
 
 group:
-	PREFETCHT1     8192(R8)
-	PREFETCHT0     3072(R8)
-	PREFETCHT1     8256(R8)
-	PREFETCHT0     3136(R8)
-	PREFETCHT1     8320(R8)
-	PREFETCHT0     3200(R8)
-	LEAQ           (CX)(DI*8), R10
-	VBROADCASTI128 4(R8), Y6
+	PREFETCHT1     8192(R10)
+	PREFETCHT0     3072(R10)
+	PREFETCHT1     8256(R10)
+	PREFETCHT0     3136(R10)
+	PREFETCHT1     8320(R10)
+	PREFETCHT0     3200(R10)
+	LEAQ           (BX)(R9*8), R12
+	VBROADCASTI128 4(R10), Y6
 	VPERMQ         $0x50, Y6, Y6
 	VPSRLVD        Y2, Y6, Y6
 	VPAND          Y3, Y6, Y6
 	VPSHUFB        Y6, Y4, Y6
-	VPMADDUBSW     (R10), Y6, Y6
-	VBROADCASTI128 20(R8), Y7
+	VPMADDUBSW     (R12), Y6, Y6
+	VBROADCASTI128 20(R10), Y7
 	VPERMQ         $0x50, Y7, Y7
 	VPSRLVD        Y2, Y7, Y7
 	VPAND          Y3, Y7, Y7
 	VPSHUFB        Y7, Y4, Y7
-	VPMADDUBSW     32(R10), Y7, Y7
+	VPMADDUBSW     32(R12), Y7, Y7
 	VPUNPCKLDQ     Y7, Y6, Y8
 	VPUNPCKHDQ     Y7, Y6, Y6
 	VPADDW         Y8, Y6, Y6
-	VBROADCASTI128 40(R8), Y7
+	VBROADCASTI128 40(R10), Y7
 	VPERMQ         $0x50, Y7, Y7
 	VPSRLVD        Y2, Y7, Y7
 	VPAND          Y3, Y7, Y7
 	VPSHUFB        Y7, Y4, Y7
-	VPMADDUBSW     64(R10), Y7, Y7
-	VBROADCASTI128 56(R8), Y8
+	VPMADDUBSW     64(R12), Y7, Y7
+	VBROADCASTI128 56(R10), Y8
 	VPERMQ         $0x50, Y8, Y8
 	VPSRLVD        Y2, Y8, Y8
 	VPAND          Y3, Y8, Y8
 	VPSHUFB        Y8, Y4, Y8
-	VPMADDUBSW     96(R10), Y8, Y8
+	VPMADDUBSW     96(R12), Y8, Y8
 	VPUNPCKLDQ     Y8, Y7, Y9
 	VPUNPCKHDQ     Y8, Y7, Y7
 	VPADDW         Y9, Y7, Y7
 	VPUNPCKLQDQ    Y7, Y6, Y8
 	VPUNPCKHQDQ    Y7, Y6, Y6
 	VPADDW         Y8, Y6, Y6
-	VBROADCASTI128 76(R8), Y7
+	VBROADCASTI128 76(R10), Y7
 	VPERMQ         $0x50, Y7, Y7
 	VPSRLVD        Y2, Y7, Y7
 	VPAND          Y3, Y7, Y7
 	VPSHUFB        Y7, Y4, Y7
-	VPMADDUBSW     128(R10), Y7, Y7
-	VBROADCASTI128 92(R8), Y8
+	VPMADDUBSW     128(R12), Y7, Y7
+	VBROADCASTI128 92(R10), Y8
 	VPERMQ         $0x50, Y8, Y8
 	VPSRLVD        Y2, Y8, Y8
 	VPAND          Y3, Y8, Y8
 	VPSHUFB        Y8, Y4, Y8
-	VPMADDUBSW     160(R10), Y8, Y8
+	VPMADDUBSW     160(R12), Y8, Y8
 	VPUNPCKLDQ     Y8, Y7, Y9
 	VPUNPCKHDQ     Y8, Y7, Y7
 	VPADDW         Y9, Y7, Y7
-	VBROADCASTI128 112(R8), Y8
+	VBROADCASTI128 112(R10), Y8
 	VPERMQ         $0x50, Y8, Y8
 	VPSRLVD        Y2, Y8, Y8
 	VPAND          Y3, Y8, Y8
 	VPSHUFB        Y8, Y4, Y8
-	VPMADDUBSW     192(R10), Y8, Y8
-	VBROADCASTI128 128(R8), Y9
+	VPMADDUBSW     192(R12), Y8, Y8
+	VBROADCASTI128 128(R10), Y9
 	VPERMQ         $0x50, Y9, Y9
 	VPSRLVD        Y2, Y9, Y9
 	VPAND          Y3, Y9, Y9
 	VPSHUFB        Y9, Y4, Y9
-	VPMADDUBSW     224(R10), Y9, Y9
+	VPMADDUBSW     224(R12), Y9, Y9
 	VPUNPCKLDQ     Y9, Y8, Y10
 	VPUNPCKHDQ     Y9, Y8, Y8
 	VPADDW         Y10, Y8, Y8
@@ -684,22 +688,22 @@ group:
 	VPMADDWD       Y5, Y7, Y7
 	VPERM2I128     $0x20, Y7, Y6, Y8
 	VPERM2I128     $0x31, Y7, Y6, Y6
-	VMOVDQU        (BX)(DI*1), Y7
-	VMOVDQU        (SI)(DI*1), Y9
+	VMOVDQU        (DI)(R9*1), Y7
+	VMOVDQU        (R8)(R9*1), Y9
 	VPSUBD         Y9, Y7, Y7
 	VPSLLD         $0x04, Y9, Y9
 	VPSUBD         Y9, Y8, Y8
 	VPSLLD         $0x04, Y7, Y7
 	VPSUBD         Y7, Y6, Y6
 	VPXOR          X7, X7, X7
-	VPINSRW        $0x00, (R8), X7, X7
-	VPINSRW        $0x01, 2(R8), X7, X7
-	VPINSRW        $0x02, 36(R8), X7, X7
-	VPINSRW        $0x03, 38(R8), X7, X7
-	VPINSRW        $0x04, 72(R8), X7, X7
-	VPINSRW        $0x05, 74(R8), X7, X7
-	VPINSRW        $0x06, 108(R8), X7, X7
-	VPINSRW        $0x07, 110(R8), X7, X7
+	VPINSRW        $0x00, (R10), X7, X7
+	VPINSRW        $0x01, 2(R10), X7, X7
+	VPINSRW        $0x02, 36(R10), X7, X7
+	VPINSRW        $0x03, 38(R10), X7, X7
+	VPINSRW        $0x04, 72(R10), X7, X7
+	VPINSRW        $0x05, 74(R10), X7, X7
+	VPINSRW        $0x06, 108(R10), X7, X7
+	VPINSRW        $0x07, 110(R10), X7, X7
 	VPSLLW         $0x07, X7, X9
 	VPAND          constant14<>+0(SB), X9, X9
 	VPCMPEQW       constant14<>+0(SB), X9, X10
@@ -712,101 +716,101 @@ group:
 	VPANDN         X7, X10, X7
 	VCVTPH2PS      X7, Y7
 	VMULPS         constant15<>+0(SB), Y7, Y7
-	VMOVDQU        (DX)(DI*1), Y10
+	VMOVDQU        (SI)(R9*1), Y10
 	VCVTDQ2PS      Y8, Y8
 	VMULPS         Y10, Y9, Y9
 	VFMADD231PS    Y9, Y8, Y1
 	VCVTDQ2PS      Y6, Y6
 	VMULPS         Y10, Y7, Y7
 	VFMADD231PS    Y7, Y6, Y1
-	ADDQ           $+144, R8
-	ADDQ           $+32, DI
-	CMPQ           DI, AX
+	ADDQ           $+144, R10
+	ADDQ           $+32, R9
+	CMPQ           R9, AX
 	JL             group
 
 rest:
-	CMPQ R9, $0x00
+	CMPQ R11, $0x00
 	JE   done
-	CMPQ R8, (SP)
+	CMPQ R10, (SP)
 	JLS  inPlace
-	MOVQ R9, R10
-	LEAQ 8(SP), R11
+	MOVQ R11, R12
+	LEAQ 8(SP), R13
 
 copy:
-	MOVL    (R8), R12
-	MOVL    R12, (R11)
-	ADDQ    $+4, R8
-	ADDQ    $+4, R11
-	VMOVDQU (R8), Y6
-	VMOVDQU Y6, (R11)
-	ADDQ    $+32, R8
-	ADDQ    $+32, R11
-	SUBQ    $+2, R10
+	MOVL    (R10), R14
+	MOVL    R14, (R13)
+	ADDQ    $+4, R10
+	ADDQ    $+4, R13
+	VMOVDQU (R10), Y6
+	VMOVDQU Y6, (R13)
+	ADDQ    $+32, R10
+	ADDQ    $+32, R13
+	SUBQ    $+2, R12
 	JG      copy
-	LEAQ    8(SP), R8
+	LEAQ    8(SP), R10
 
 inPlace:
-	LEAQ           (CX)(DI*8), R10
-	VBROADCASTI128 4(R8), Y6
+	LEAQ           (BX)(R9*8), R12
+	VBROADCASTI128 4(R10), Y6
 	VPERMQ         $0x50, Y6, Y6
 	VPSRLVD        Y2, Y6, Y6
 	VPAND          Y3, Y6, Y6
 	VPSHUFB        Y6, Y4, Y6
-	VPMADDUBSW     (R10), Y6, Y6
-	VBROADCASTI128 20(R8), Y7
+	VPMADDUBSW     (R12), Y6, Y6
+	VBROADCASTI128 20(R10), Y7
 	VPERMQ         $0x50, Y7, Y7
 	VPSRLVD        Y2, Y7, Y7
 	VPAND          Y3, Y7, Y7
 	VPSHUFB        Y7, Y4, Y7
-	VPMADDUBSW     32(R10), Y7, Y7
+	VPMADDUBSW     32(R12), Y7, Y7
 	VPUNPCKLDQ     Y7, Y6, Y8
 	VPUNPCKHDQ     Y7, Y6, Y6
 	VPADDW         Y8, Y6, Y6
-	VBROADCASTI128 40(R8), Y7
+	VBROADCASTI128 40(R10), Y7
 	VPERMQ         $0x50, Y7, Y7
 	VPSRLVD        Y2, Y7, Y7
 	VPAND          Y3, Y7, Y7
 	VPSHUFB        Y7, Y4, Y7
-	VPMADDUBSW     64(R10), Y7, Y7
-	VBROADCASTI128 56(R8), Y8
+	VPMADDUBSW     64(R12), Y7, Y7
+	VBROADCASTI128 56(R10), Y8
 	VPERMQ         $0x50, Y8, Y8
 	VPSRLVD        Y2, Y8, Y8
 	VPAND          Y3, Y8, Y8
 	VPSHUFB        Y8, Y4, Y8
-	VPMADDUBSW     96(R10), Y8, Y8
+	VPMADDUBSW     96(R12), Y8, Y8
 	VPUNPCKLDQ     Y8, Y7, Y9
 	VPUNPCKHDQ     Y8, Y7, Y7
 	VPADDW         Y9, Y7, Y7
 	VPUNPCKLQDQ    Y7, Y6, Y8
 	VPUNPCKHQDQ    Y7, Y6, Y6
 	VPADDW         Y8, Y6, Y6
-	VBROADCASTI128 76(R8), Y7
+	VBROADCASTI128 76(R10), Y7
 	VPERMQ         $0x50, Y7, Y7
 	VPSRLVD        Y2, Y7, Y7
 	VPAND          Y3, Y7, Y7
 	VPSHUFB        Y7, Y4, Y7
-	VPMADDUBSW     128(R10), Y7, Y7
-	VBROADCASTI128 92(R8), Y8
+	VPMADDUBSW     128(R12), Y7, Y7
+	VBROADCASTI128 92(R10), Y8
 	VPERMQ         $0x50, Y8, Y8
 	VPSRLVD        Y2, Y8, Y8
 	VPAND          Y3, Y8, Y8
 	VPSHUFB        Y8, Y4, Y8
-	VPMADDUBSW     160(R10), Y8, Y8
+	VPMADDUBSW     160(R12), Y8, Y8
 	VPUNPCKLDQ     Y8, Y7, Y9
 	VPUNPCKHDQ     Y8, Y7, Y7
 	VPADDW         Y9, Y7, Y7
-	VBROADCASTI128 112(R8), Y8
+	VBROADCASTI128 112(R10), Y8
 	VPERMQ         $0x50, Y8, Y8
 	VPSRLVD        Y2, Y8, Y8
 	VPAND          Y3, Y8, Y8
 	VPSHUFB        Y8, Y4, Y8
-	VPMADDUBSW     192(R10), Y8, Y8
-	VBROADCASTI128 128(R8), Y9
+	VPMADDUBSW     192(R12), Y8, Y8
+	VBROADCASTI128 128(R10), Y9
 	VPERMQ         $0x50, Y9, Y9
 	VPSRLVD        Y2, Y9, Y9
 	VPAND          Y3, Y9, Y9
 	VPSHUFB        Y9, Y4, Y9
-	VPMADDUBSW     224(R10), Y9, Y9
+	VPMADDUBSW     224(R12), Y9, Y9
 	VPUNPCKLDQ     Y9, Y8, Y10
 	VPUNPCKHDQ     Y9, Y8, Y8
 	VPADDW         Y10, Y8, Y8
@@ -817,22 +821,22 @@ inPlace:
 	VPMADDWD       Y5, Y7, Y7
 	VPERM2I128     $0x20, Y7, Y6, Y8
 	VPERM2I128     $0x31, Y7, Y6, Y6
-	VMOVDQU        (BX)(DI*1), Y7
-	VMOVDQU        (SI)(DI*1), Y9
+	VMOVDQU        (DI)(R9*1), Y7
+	VMOVDQU        (R8)(R9*1), Y9
 	VPSUBD         Y9, Y7, Y7
 	VPSLLD         $0x04, Y9, Y9
 	VPSUBD         Y9, Y8, Y8
 	VPSLLD         $0x04, Y7, Y7
 	VPSUBD         Y7, Y6, Y6
 	VPXOR          X7, X7, X7
-	VPINSRW        $0x00, (R8), X7, X7
-	VPINSRW        $0x01, 2(R8), X7, X7
-	VPINSRW        $0x02, 36(R8), X7, X7
-	VPINSRW        $0x03, 38(R8), X7, X7
-	VPINSRW        $0x04, 72(R8), X7, X7
-	VPINSRW        $0x05, 74(R8), X7, X7
-	VPINSRW        $0x06, 108(R8), X7, X7
-	VPINSRW        $0x07, 110(R8), X7, X7
+	VPINSRW        $0x00, (R10), X7, X7
+	VPINSRW        $0x01, 2(R10), X7, X7
+	VPINSRW        $0x02, 36(R10), X7, X7
+	VPINSRW        $0x03, 38(R10), X7, X7
+	VPINSRW        $0x04, 72(R10), X7, X7
+	VPINSRW        $0x05, 74(R10), X7, X7
+	VPINSRW        $0x06, 108(R10), X7, X7
+	VPINSRW        $0x07, 110(R10), X7, X7
 	VPSLLW         $0x07, X7, X9
 	VPAND          constant14<>+0(SB), X9, X9
 	VPCMPEQW       constant14<>+0(SB), X9, X10
@@ -847,7 +851,7 @@ inPlace:
 	VMULPS         constant15<>+0(SB), Y7, Y7
 	VPAND          Y0, Y9, Y9
 	VPAND          Y0, Y7, Y7
-	VMOVDQU        (DX)(DI*1), Y10
+	VMOVDQU        (SI)(R9*1), Y10
 	VCVTDQ2PS      Y8, Y8
 	VMULPS         Y10, Y9, Y9
 	VFMADD231PS    Y9, Y8, Y1
@@ -856,17 +860,17 @@ inPlace:
 	VFMADD231PS    Y7, Y6, Y1
 
 done:
-	MOVQ         dst+0(FP), DI
+	MOVQ         CX, R9
 	VPERMILPS    $0x4e, Y1, Y6
 	VADDPS       Y1, Y6, Y6
 	VPERMILPS    $0xb1, Y6, Y1
 	VADDPS       Y1, Y6, Y6
 	VEXTRACTI128 $0x01, Y6, X1
 	VADDPS       X6, X1, X1
-	VMOVSS       X1, (DI)
-	ADDQ         $0x04, dst+0(FP)
-	MOVQ         stride+16(FP), DI
-	ADDQ         DI, w+8(FP)
+	VMOVSS       X1, (R9)
+	ADDQ         $0x04, CX
+	MOVQ         stride+16(FP), R9
+	ADDQ         R9, DX
 	DECQ         n+24(FP)
 	JG           row
 	VZEROUPPER

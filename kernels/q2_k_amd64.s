@@ -8,26 +8,28 @@
 // Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VL, AVX512VNNI, MMX+
 TEXT ·q2_kRowAVX512(SB), NOSPLIT, $200-72
 	MOVQ blocks+64(FP), AX
-	MOVQ q+32(FP), CX
-	MOVQ d+40(FP), DX
-	MOVQ s+48(FP), BX
-	MOVQ half+56(FP), SI
+	MOVQ dst+0(FP), CX
+	MOVQ w+8(FP), DX
+	MOVQ q+32(FP), BX
+	MOVQ d+40(FP), SI
+	MOVQ s+48(FP), DI
+	MOVQ half+56(FP), R8
 	JMP  constants
 
 begin:
-	MOVQ      w+8(FP), DI
-	MOVQ      stride+16(FP), R8
-	IMULQ     n+24(FP), R8
-	ADDQ      R8, DI
-	SUBQ      $+168, DI
-	MOVQ      DI, (SP)
-	MOVQ      AX, R9
-	ANDQ      $+15, R9
-	LEAQ      constant0<>+0(SB), DI
-	SHLQ      $0x02, R9
-	SUBQ      R9, DI
-	VMOVDQU32 64(DI), Z0
-	SHRQ      $0x02, R9
+	MOVQ      w+8(FP), R9
+	MOVQ      stride+16(FP), R10
+	IMULQ     n+24(FP), R10
+	ADDQ      R10, R9
+	SUBQ      $+168, R9
+	MOVQ      R9, (SP)
+	MOVQ      AX, R11
+	ANDQ      $+15, R11
+	LEAQ      constant0<>+0(SB), R9
+	SHLQ      $0x02, R11
+	SUBQ      R11, R9
+	VMOVDQU32 64(R9), Z0
+	SHRQ      $0x02, R11
 	VMOVDQU32 constant1<>+0(SB), Y1
 	VMOVDQU32 Y1, 8(SP)
 	VMOVDQU32 Y1, 40(SP)
@@ -40,67 +42,67 @@ begin:
 
 row:
 	VPXORD Z1, Z1, Z1
-	MOVQ   w+8(FP), R8
-	XORQ   DI, DI
-	CMPQ   DI, AX
+	MOVQ   DX, R10
+	XORQ   R9, R9
+	CMPQ   R9, AX
 	JGE    rest
 
 group:
-	PREFETCHT1      8192(R8)
-	PREFETCHT0      3072(R8)
-	PREFETCHT1      8256(R8)
-	PREFETCHT0      3136(R8)
-	PREFETCHT1      8320(R8)
-	PREFETCHT0      3200(R8)
-	LEAQ            (CX)(DI*8), R10
-	VBROADCASTI64X4 16(R8), Z9
+	PREFETCHT1      8192(R10)
+	PREFETCHT0      3072(R10)
+	PREFETCHT1      8256(R10)
+	PREFETCHT0      3136(R10)
+	PREFETCHT1      8320(R10)
+	PREFETCHT0      3200(R10)
+	LEAQ            (BX)(R9*8), R12
+	VBROADCASTI64X4 16(R10), Z9
 	VPSRLVD         Z2, Z9, Z9
 	VPANDD          Z3, Z9, Z9
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        (R10), Z9, Z10
-	VBROADCASTI64X4 16(R8), Z9
+	VPDPBUSD        (R12), Z9, Z10
+	VBROADCASTI64X4 16(R10), Z9
 	VPSRLVD         Z4, Z9, Z9
 	VPANDD          Z3, Z9, Z9
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        64(R10), Z9, Z11
+	VPDPBUSD        64(R12), Z9, Z11
 	VPACKSSDW       Z11, Z10, Z9
 	VPMADDWD        Z5, Z9, Z9
-	VBROADCASTI64X4 48(R8), Z10
+	VBROADCASTI64X4 48(R10), Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        128(R10), Z10, Z11
-	VBROADCASTI64X4 48(R8), Z10
+	VPDPBUSD        128(R12), Z10, Z11
+	VBROADCASTI64X4 48(R10), Z10
 	VPSRLVD         Z4, Z10, Z10
 	VPANDD          Z3, Z10, Z10
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        192(R10), Z10, Z12
+	VPDPBUSD        192(R12), Z10, Z12
 	VPACKSSDW       Z12, Z11, Z10
 	VPMADDWD        Z5, Z10, Z10
 	VPACKSSDW       Z10, Z9, Z9
 	VPMADDWD        Z5, Z9, Z9
-	VBROADCASTI64X4 100(R8), Z10
+	VBROADCASTI64X4 100(R10), Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        256(R10), Z10, Z11
-	VBROADCASTI64X4 100(R8), Z10
+	VPDPBUSD        256(R12), Z10, Z11
+	VBROADCASTI64X4 100(R10), Z10
 	VPSRLVD         Z4, Z10, Z10
 	VPANDD          Z3, Z10, Z10
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        320(R10), Z10, Z12
+	VPDPBUSD        320(R12), Z10, Z12
 	VPACKSSDW       Z12, Z11, Z10
 	VPMADDWD        Z5, Z10, Z10
-	VBROADCASTI64X4 132(R8), Z11
+	VBROADCASTI64X4 132(R10), Z11
 	VPSRLVD         Z2, Z11, Z11
 	VPANDD          Z3, Z11, Z11
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        384(R10), Z11, Z12
-	VBROADCASTI64X4 132(R8), Z11
+	VPDPBUSD        384(R12), Z11, Z12
+	VBROADCASTI64X4 132(R10), Z11
 	VPSRLVD         Z4, Z11, Z11
 	VPANDD          Z3, Z11, Z11
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        448(R10), Z11, Z13
+	VPDPBUSD        448(R12), Z11, Z13
 	VPACKSSDW       Z13, Z12, Z11
 	VPMADDWD        Z5, Z11, Z11
 	VPACKSSDW       Z11, Z10, Z10
@@ -108,14 +110,14 @@ group:
 	VMOVDQU32       Z9, Z11
 	VPERMT2D        Z10, Z6, Z11
 	VPERMT2D        Z10, Z7, Z9
-	VPBROADCASTD    80(R8), Y10
-	VPBROADCASTD    164(R8), X12
+	VPBROADCASTD    80(R10), Y10
+	VPBROADCASTD    164(R10), X12
 	VINSERTI32X4    $0x01, X12, Y10, Y10
 	VCVTPH2PS       Y10, Z10
 	VMOVSHDUP       Z10, Z12
 	VMOVSLDUP       Z10, Z10
-	VBROADCASTI32X4 (R8), Y13
-	VINSERTI32X4    $0x01, 84(R8), Y13, Y13
+	VBROADCASTI32X4 (R10), Y13
+	VINSERTI32X4    $0x01, 84(R10), Y13, Y13
 	VPMOVZXWD       Y13, Z13
 	VPANDD          Z8, Z13, Z14
 	VCVTDQ2PS       Z14, Z14
@@ -131,15 +133,15 @@ group:
 	VPSRLD          $0x0c, Z13, Z13
 	VCVTDQ2PS       Z13, Z13
 	VMULPS          Z12, Z13, Z13
-	VMOVDQU32       (DX)(DI*1), Z12
+	VMOVDQU32       (SI)(R9*1), Z12
 	VCVTDQ2PS       Z11, Z11
 	VMULPS          Z12, Z14, Z14
 	VFMADD231PS     Z14, Z11, Z1
 	VCVTDQ2PS       Z9, Z9
 	VMULPS          Z12, Z15, Z15
 	VFMADD231PS     Z15, Z9, Z1
-	VMOVDQU32       (BX)(DI*1), Z9
-	VMOVDQU32       (SI)(DI*1), Z11
+	VMOVDQU32       (DI)(R9*1), Z9
+	VMOVDQU32       (R8)(R9*1), Z11
 	VPSUBD          Z11, Z9, Z9
 	VCVTDQ2PS       Z11, Z11
 	VMULPS          Z12, Z11, Z11
@@ -147,90 +149,90 @@ group:
 	VCVTDQ2PS       Z9, Z9
 	VMULPS          Z12, Z9, Z9
 	VFNMADD231PS    Z9, Z13, Z1
-	ADDQ            $+168, R8
-	ADDQ            $+64, DI
-	CMPQ            DI, AX
+	ADDQ            $+168, R10
+	ADDQ            $+64, R9
+	CMPQ            R9, AX
 	JL              group
 
 rest:
-	CMPQ R9, $0x00
+	CMPQ R11, $0x00
 	JE   done
-	CMPQ R8, (SP)
+	CMPQ R10, (SP)
 	JLS  inPlace
-	MOVQ R9, R10
-	LEAQ 8(SP), R11
+	MOVQ R11, R12
+	LEAQ 8(SP), R13
 
 copy:
-	VMOVDQU32 (R8), X9
-	VMOVDQU32 X9, (R11)
-	ADDQ      $+16, R8
-	ADDQ      $+16, R11
-	VMOVDQU32 (R8), Y9
-	VMOVDQU32 Y9, (R11)
-	ADDQ      $+32, R8
-	ADDQ      $+32, R11
-	VMOVDQU32 (R8), Y9
-	VMOVDQU32 Y9, (R11)
-	ADDQ      $+32, R8
-	ADDQ      $+32, R11
-	MOVL      (R8), R12
-	MOVL      R12, (R11)
-	ADDQ      $+4, R8
-	ADDQ      $+4, R11
-	SUBQ      $+8, R10
+	VMOVDQU32 (R10), X9
+	VMOVDQU32 X9, (R13)
+	ADDQ      $+16, R10
+	ADDQ      $+16, R13
+	VMOVDQU32 (R10), Y9
+	VMOVDQU32 Y9, (R13)
+	ADDQ      $+32, R10
+	ADDQ      $+32, R13
+	VMOVDQU32 (R10), Y9
+	VMOVDQU32 Y9, (R13)
+	ADDQ      $+32, R10
+	ADDQ      $+32, R13
+	MOVL      (R10), R14
+	MOVL      R14, (R13)
+	ADDQ      $+4, R10
+	ADDQ      $+4, R13
+	SUBQ      $+8, R12
 	JG        copy
-	LEAQ      8(SP), R8
+	LEAQ      8(SP), R10
 
 inPlace:
-	LEAQ            (CX)(DI*8), R10
-	VBROADCASTI64X4 16(R8), Z9
+	LEAQ            (BX)(R9*8), R12
+	VBROADCASTI64X4 16(R10), Z9
 	VPSRLVD         Z2, Z9, Z9
 	VPANDD          Z3, Z9, Z9
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        (R10), Z9, Z10
-	VBROADCASTI64X4 16(R8), Z9
+	VPDPBUSD        (R12), Z9, Z10
+	VBROADCASTI64X4 16(R10), Z9
 	VPSRLVD         Z4, Z9, Z9
 	VPANDD          Z3, Z9, Z9
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        64(R10), Z9, Z11
+	VPDPBUSD        64(R12), Z9, Z11
 	VPACKSSDW       Z11, Z10, Z9
 	VPMADDWD        Z5, Z9, Z9
-	VBROADCASTI64X4 48(R8), Z10
+	VBROADCASTI64X4 48(R10), Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        128(R10), Z10, Z11
-	VBROADCASTI64X4 48(R8), Z10
+	VPDPBUSD        128(R12), Z10, Z11
+	VBROADCASTI64X4 48(R10), Z10
 	VPSRLVD         Z4, Z10, Z10
 	VPANDD          Z3, Z10, Z10
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        192(R10), Z10, Z12
+	VPDPBUSD        192(R12), Z10, Z12
 	VPACKSSDW       Z12, Z11, Z10
 	VPMADDWD        Z5, Z10, Z10
 	VPACKSSDW       Z10, Z9, Z9
 	VPMADDWD        Z5, Z9, Z9
-	VBROADCASTI64X4 100(R8), Z10
+	VBROADCASTI64X4 100(R10), Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        256(R10), Z10, Z11
-	VBROADCASTI64X4 100(R8), Z10
+	VPDPBUSD        256(R12), Z10, Z11
+	VBROADCASTI64X4 100(R10), Z10
 	VPSRLVD         Z4, Z10, Z10
 	VPANDD          Z3, Z10, Z10
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        320(R10), Z10, Z12
+	VPDPBUSD        320(R12), Z10, Z12
 	VPACKSSDW       Z12, Z11, Z10
 	VPMADDWD        Z5, Z10, Z10
-	VBROADCASTI64X4 132(R8), Z11
+	VBROADCASTI64X4 132(R10), Z11
 	VPSRLVD         Z2, Z11, Z11
 	VPANDD          Z3, Z11, Z11
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        384(R10), Z11, Z12
-	VBROADCASTI64X4 132(R8), Z11
+	VPDPBUSD        384(R12), Z11, Z12
+	VBROADCASTI64X4 132(R10), Z11
 	VPSRLVD         Z4, Z11, Z11
 	VPANDD          Z3, Z11, Z11
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        448(R10), Z11, Z13
+	VPDPBUSD        448(R12), Z11, Z13
 	VPACKSSDW       Z13, Z12, Z11
 	VPMADDWD        Z5, Z11, Z11
 	VPACKSSDW       Z11, Z10, Z10
@@ -238,14 +240,14 @@ inPlace:
 	VMOVDQU32       Z9, Z11
 	VPERMT2D        Z10, Z6, Z11
 	VPERMT2D        Z10, Z7, Z9
-	VPBROADCASTD    80(R8), Y10
-	VPBROADCASTD    164(R8), X12
+	VPBROADCASTD    80(R10), Y10
+	VPBROADCASTD    164(R10), X12
 	VINSERTI32X4    $0x01, X12, Y10, Y10
 	VCVTPH2PS       Y10, Z10
 	VMOVSHDUP       Z10, Z12
 	VMOVSLDUP       Z10, Z10
-	VBROADCASTI32X4 (R8), Y13
-	VINSERTI32X4    $0x01, 84(R8), Y13, Y13
+	VBROADCASTI32X4 (R10), Y13
+	VINSERTI32X4    $0x01, 84(R10), Y13, Y13
 	VPMOVZXWD       Y13, Z13
 	VPANDD          Z8, Z13, Z14
 	VCVTDQ2PS       Z14, Z14
@@ -265,15 +267,15 @@ inPlace:
 	VPANDD          Z0, Z15, Z15
 	VPANDD          Z0, Z10, Z10
 	VPANDD          Z0, Z13, Z13
-	VMOVDQU32       (DX)(DI*1), Z12
+	VMOVDQU32       (SI)(R9*1), Z12
 	VCVTDQ2PS       Z11, Z11
 	VMULPS          Z12, Z14, Z14
 	VFMADD231PS     Z14, Z11, Z1
 	VCVTDQ2PS       Z9, Z9
 	VMULPS          Z12, Z15, Z15
 	VFMADD231PS     Z15, Z9, Z1
-	VMOVDQU32       (BX)(DI*1), Z9
-	VMOVDQU32       (SI)(DI*1), Z11
+	VMOVDQU32       (DI)(R9*1), Z9
+	VMOVDQU32       (R8)(R9*1), Z11
 	VPSUBD          Z11, Z9, Z9
 	VCVTDQ2PS       Z11, Z11
 	VMULPS          Z12, Z11, Z11
@@ -283,7 +285,7 @@ inPlace:
 	VFNMADD231PS    Z9, Z13, Z1
 
 done:
-	MOVQ          dst+0(FP), DI
+	MOVQ          CX, R9
 	VPERMILPS     $0x4e, Z1, Z9
 	VADDPS        Z1, Z9, Z9
 	VPERMILPS     $0xb1, Z9, Z1
@@ -292,10 +294,10 @@ done:
 	VADDPS        Z9, Z1, Z1
 	VEXTRACTI32X4 $0x02, Z1, X9
 	VADDPS        X1, X9, X9
-	VMOVSS        X9, (DI)
-	ADDQ          $0x04, dst+0(FP)
-	MOVQ          stride+16(FP), DI
-	ADDQ          DI, w+8(FP)
+	VMOVSS        X9, (R9)
+	ADDQ          $0x04, CX
+	MOVQ          stride+16(FP), R9
+	ADDQ          R9, DX
 	DECQ          n+24(FP)
 	JG            row
 	VZEROUPPER
@@ -525,10 +527,12 @@ GLOBL constant9<>(SB), RODATA|NOPTR, $64
 // Requires: AVX, AVX2, F16C, FMA3, MMX+
 TEXT ·q2_kRowAVX2(SB), NOSPLIT, $0-72
 	MOVQ blocks+64(FP), AX
-	MOVQ q+32(FP), CX
-	MOVQ d+40(FP), DX
-	MOVQ s+48(FP), BX
-	MOVQ half+56(FP), SI
+	MOVQ dst+0(FP), CX
+	MOVQ w+8(FP), DX
+	MOVQ q+32(FP), BX
+	MOVQ d+40(FP), SI
+	MOVQ s+48(FP), DI
+	MOVQ half+56(FP), R8
 	JMP  constants
 
 begin:
@@ -537,61 +541,61 @@ begin:
 
 row:
 	VPXOR Y0, Y0, Y0
-	MOVQ  w+8(FP), R8
-	XORQ  DI, DI
-	CMPQ  DI, AX
+	MOVQ  DX, R10
+	XORQ  R9, R9
+	CMPQ  R9, AX
 	JGE   rest
 
 group:
-	PREFETCHT1     8192(R8)
-	PREFETCHT0     3072(R8)
-	PREFETCHT1     8256(R8)
-	PREFETCHT0     3136(R8)
-	LEAQ           (CX)(DI*8), R9
-	VMOVDQU        16(R8), Y1
+	PREFETCHT1     8192(R10)
+	PREFETCHT0     3072(R10)
+	PREFETCHT1     8256(R10)
+	PREFETCHT0     3136(R10)
+	LEAQ           (BX)(R9*8), R11
+	VMOVDQU        16(R10), Y1
 	VPSRLD         $0x00, Y1, Y1
 	VPAND          Y2, Y1, Y1
-	VPMADDUBSW     (R9), Y1, Y1
-	VMOVDQU        16(R8), Y4
+	VPMADDUBSW     (R11), Y1, Y1
+	VMOVDQU        16(R10), Y4
 	VPSRLD         $0x02, Y4, Y4
 	VPAND          Y2, Y4, Y4
-	VPMADDUBSW     32(R9), Y4, Y4
+	VPMADDUBSW     32(R11), Y4, Y4
 	VPUNPCKLDQ     Y4, Y1, Y5
 	VPUNPCKHDQ     Y4, Y1, Y1
 	VPADDW         Y5, Y1, Y1
-	VMOVDQU        16(R8), Y4
+	VMOVDQU        16(R10), Y4
 	VPSRLD         $0x04, Y4, Y4
 	VPAND          Y2, Y4, Y4
-	VPMADDUBSW     64(R9), Y4, Y4
-	VMOVDQU        16(R8), Y5
+	VPMADDUBSW     64(R11), Y4, Y4
+	VMOVDQU        16(R10), Y5
 	VPSRLD         $0x06, Y5, Y5
 	VPAND          Y2, Y5, Y5
-	VPMADDUBSW     96(R9), Y5, Y5
+	VPMADDUBSW     96(R11), Y5, Y5
 	VPUNPCKLDQ     Y5, Y4, Y6
 	VPUNPCKHDQ     Y5, Y4, Y4
 	VPADDW         Y6, Y4, Y4
 	VPUNPCKLQDQ    Y4, Y1, Y5
 	VPUNPCKHQDQ    Y4, Y1, Y1
 	VPADDW         Y5, Y1, Y1
-	VMOVDQU        48(R8), Y4
+	VMOVDQU        48(R10), Y4
 	VPSRLD         $0x00, Y4, Y4
 	VPAND          Y2, Y4, Y4
-	VPMADDUBSW     128(R9), Y4, Y4
-	VMOVDQU        48(R8), Y5
+	VPMADDUBSW     128(R11), Y4, Y4
+	VMOVDQU        48(R10), Y5
 	VPSRLD         $0x02, Y5, Y5
 	VPAND          Y2, Y5, Y5
-	VPMADDUBSW     160(R9), Y5, Y5
+	VPMADDUBSW     160(R11), Y5, Y5
 	VPUNPCKLDQ     Y5, Y4, Y6
 	VPUNPCKHDQ     Y5, Y4, Y4
 	VPADDW         Y6, Y4, Y4
-	VMOVDQU        48(R8), Y5
+	VMOVDQU        48(R10), Y5
 	VPSRLD         $0x04, Y5, Y5
 	VPAND          Y2, Y5, Y5
-	VPMADDUBSW     192(R9), Y5, Y5
-	VMOVDQU        48(R8), Y6
+	VPMADDUBSW     192(R11), Y5, Y5
+	VMOVDQU        48(R10), Y6
 	VPSRLD         $0x06, Y6, Y6
 	VPAND          Y2, Y6, Y6
-	VPMADDUBSW     224(R9), Y6, Y6
+	VPMADDUBSW     224(R11), Y6, Y6
 	VPUNPCKLDQ     Y6, Y5, Y7
 	VPUNPCKHDQ     Y6, Y5, Y5
 	VPADDW         Y7, Y5, Y5
@@ -602,11 +606,11 @@ group:
 	VPMADDWD       Y3, Y4, Y4
 	VPERM2I128     $0x20, Y4, Y1, Y5
 	VPERM2I128     $0x31, Y4, Y1, Y1
-	VPBROADCASTD   80(R8), Y4
+	VPBROADCASTD   80(R10), Y4
 	VCVTPH2PS      X4, Y4
 	VMOVSHDUP      Y4, Y6
 	VMOVSLDUP      Y4, Y4
-	VBROADCASTI128 (R8), Y7
+	VBROADCASTI128 (R10), Y7
 	VPMOVZXWD      X7, Y7
 	VPAND          constant11<>+0(SB), Y7, Y8
 	VCVTDQ2PS      Y8, Y8
@@ -622,15 +626,15 @@ group:
 	VPSRLD         $0x0c, Y7, Y7
 	VCVTDQ2PS      Y7, Y7
 	VMULPS         Y6, Y7, Y7
-	VMOVDQU        (DX)(DI*1), Y6
+	VMOVDQU        (SI)(R9*1), Y6
 	VCVTDQ2PS      Y5, Y5
 	VMULPS         Y6, Y8, Y8
 	VFMADD231PS    Y8, Y5, Y0
 	VCVTDQ2PS      Y1, Y1
 	VMULPS         Y6, Y9, Y9
 	VFMADD231PS    Y9, Y1, Y0
-	VMOVDQU        (BX)(DI*1), Y1
-	VMOVDQU        (SI)(DI*1), Y5
+	VMOVDQU        (DI)(R9*1), Y1
+	VMOVDQU        (R8)(R9*1), Y5
 	VPSUBD         Y5, Y1, Y1
 	VCVTDQ2PS      Y5, Y5
 	VMULPS         Y6, Y5, Y5
@@ -638,23 +642,23 @@ group:
 	VCVTDQ2PS      Y1, Y1
 	VMULPS         Y6, Y1, Y1
 	VFNMADD231PS   Y1, Y7, Y0
-	ADDQ           $+84, R8
-	ADDQ           $+32, DI
-	CMPQ           DI, AX
+	ADDQ           $+84, R10
+	ADDQ           $+32, R9
+	CMPQ           R9, AX
 	JL             group
 
 rest:
-	MOVQ         dst+0(FP), DI
+	MOVQ         CX, R9
 	VPERMILPS    $0x4e, Y0, Y1
 	VADDPS       Y0, Y1, Y1
 	VPERMILPS    $0xb1, Y1, Y0
 	VADDPS       Y0, Y1, Y1
 	VEXTRACTI128 $0x01, Y1, X0
 	VADDPS       X1, X0, X0
-	VMOVSS       X0, (DI)
-	ADDQ         $0x04, dst+0(FP)
-	MOVQ         stride+16(FP), DI
-	ADDQ         DI, w+8(FP)
+	VMOVSS       X0, (R9)
+	ADDQ         $0x04, CX
+	MOVQ         stride+16(FP), R9
+	ADDQ         R9, DX
 	DECQ         n+24(FP)
 	JG           row
 	VZEROUPPER

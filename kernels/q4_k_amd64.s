@@ -8,26 +8,28 @@
 // Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VL, AVX512VNNI, MMX+
 TEXT ·q4_kRowAVX512(SB), NOSPLIT, $296-72
 	MOVQ blocks+64(FP), AX
-	MOVQ q+32(FP), CX
-	MOVQ d+40(FP), DX
-	MOVQ s+48(FP), BX
-	MOVQ half+56(FP), SI
+	MOVQ dst+0(FP), CX
+	MOVQ w+8(FP), DX
+	MOVQ q+32(FP), BX
+	MOVQ d+40(FP), SI
+	MOVQ s+48(FP), DI
+	MOVQ half+56(FP), R8
 	JMP  constants
 
 begin:
-	MOVQ      w+8(FP), SI
-	MOVQ      stride+16(FP), DI
-	IMULQ     n+24(FP), DI
-	ADDQ      DI, SI
-	SUBQ      $+288, SI
-	MOVQ      SI, (SP)
-	MOVQ      AX, R8
-	ANDQ      $+15, R8
-	LEAQ      constant0<>+0(SB), SI
-	SHLQ      $0x02, R8
-	SUBQ      R8, SI
-	VMOVDQU32 64(SI), Z0
-	SHRQ      $0x02, R8
+	MOVQ      w+8(FP), R8
+	MOVQ      stride+16(FP), R9
+	IMULQ     n+24(FP), R9
+	ADDQ      R9, R8
+	SUBQ      $+288, R8
+	MOVQ      R8, (SP)
+	MOVQ      AX, R10
+	ANDQ      $+15, R10
+	LEAQ      constant0<>+0(SB), R8
+	SHLQ      $0x02, R10
+	SUBQ      R10, R8
+	VMOVDQU32 64(R8), Z0
+	SHRQ      $0x02, R10
 	VMOVDQU32 constant1<>+0(SB), Y1
 	VMOVDQU32 Y1, 8(SP)
 	VMOVDQU32 Y1, 40(SP)
@@ -43,71 +45,71 @@ begin:
 
 row:
 	VPXORD Z1, Z1, Z1
-	MOVQ   w+8(FP), DI
-	XORQ   SI, SI
-	CMPQ   SI, AX
+	MOVQ   DX, R9
+	XORQ   R8, R8
+	CMPQ   R8, AX
 	JGE    rest
 
 group:
-	PREFETCHT1      8192(DI)
-	PREFETCHT0      3072(DI)
-	PREFETCHT1      8256(DI)
-	PREFETCHT0      3136(DI)
-	PREFETCHT1      8320(DI)
-	PREFETCHT0      3200(DI)
-	PREFETCHT1      8384(DI)
-	PREFETCHT0      3264(DI)
-	PREFETCHT1      8448(DI)
-	PREFETCHT0      3328(DI)
-	LEAQ            (CX)(SI*8), R9
-	VBROADCASTI64X4 16(DI), Z9
+	PREFETCHT1      8192(R9)
+	PREFETCHT0      3072(R9)
+	PREFETCHT1      8256(R9)
+	PREFETCHT0      3136(R9)
+	PREFETCHT1      8320(R9)
+	PREFETCHT0      3200(R9)
+	PREFETCHT1      8384(R9)
+	PREFETCHT0      3264(R9)
+	PREFETCHT1      8448(R9)
+	PREFETCHT0      3328(R9)
+	LEAQ            (BX)(R8*8), R11
+	VBROADCASTI64X4 16(R9), Z9
 	VPSRLVD         Z2, Z9, Z9
 	VPANDD          Z3, Z9, Z9
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        (R9), Z9, Z10
-	VBROADCASTI64X4 48(DI), Z9
+	VPDPBUSD        (R11), Z9, Z10
+	VBROADCASTI64X4 48(R9), Z9
 	VPSRLVD         Z2, Z9, Z9
 	VPANDD          Z3, Z9, Z9
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        64(R9), Z9, Z11
+	VPDPBUSD        64(R11), Z9, Z11
 	VPACKSSDW       Z11, Z10, Z9
 	VPMADDWD        Z4, Z9, Z9
-	VBROADCASTI64X4 80(DI), Z10
+	VBROADCASTI64X4 80(R9), Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        128(R9), Z10, Z11
-	VBROADCASTI64X4 112(DI), Z10
+	VPDPBUSD        128(R11), Z10, Z11
+	VBROADCASTI64X4 112(R9), Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        192(R9), Z10, Z12
+	VPDPBUSD        192(R11), Z10, Z12
 	VPACKSSDW       Z12, Z11, Z10
 	VPMADDWD        Z4, Z10, Z10
 	VPACKSSDW       Z10, Z9, Z9
 	VPMADDWD        Z4, Z9, Z9
-	VBROADCASTI64X4 160(DI), Z10
+	VBROADCASTI64X4 160(R9), Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        256(R9), Z10, Z11
-	VBROADCASTI64X4 192(DI), Z10
+	VPDPBUSD        256(R11), Z10, Z11
+	VBROADCASTI64X4 192(R9), Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        320(R9), Z10, Z12
+	VPDPBUSD        320(R11), Z10, Z12
 	VPACKSSDW       Z12, Z11, Z10
 	VPMADDWD        Z4, Z10, Z10
-	VBROADCASTI64X4 224(DI), Z11
+	VBROADCASTI64X4 224(R9), Z11
 	VPSRLVD         Z2, Z11, Z11
 	VPANDD          Z3, Z11, Z11
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        384(R9), Z11, Z12
-	VBROADCASTI64X4 256(DI), Z11
+	VPDPBUSD        384(R11), Z11, Z12
+	VBROADCASTI64X4 256(R9), Z11
 	VPSRLVD         Z2, Z11, Z11
 	VPANDD          Z3, Z11, Z11
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        448(R9), Z11, Z13
+	VPDPBUSD        448(R11), Z11, Z13
 	VPACKSSDW       Z13, Z12, Z11
 	VPMADDWD        Z4, Z11, Z11
 	VPACKSSDW       Z11, Z10, Z10
@@ -116,8 +118,8 @@ group:
 	VPERMT2D        Z10, Z5, Z11
 	VPERMT2D        Z10, Z6, Z9
 	VPADDD          Z9, Z11, Z11
-	VBROADCASTI32X4 (DI), Y9
-	VINSERTI32X4    $0x01, 144(DI), Y9, Y9
+	VBROADCASTI32X4 (R9), Y9
+	VINSERTI32X4    $0x01, 144(R9), Y9, Y9
 	VPSHUFD         $0xed, Y9, Y10
 	VPSRLVD         constant2<>+0(SB), Y10, Y10
 	VPANDD          constant3<>+0(SB), Y10, Y12
@@ -136,102 +138,102 @@ group:
 	VCVTDQ2PS       Z12, Z12
 	VMULPS          Z9, Z10, Z10
 	VMULPS          Z13, Z12, Z12
-	VMOVDQU32       (DX)(SI*1), Z9
+	VMOVDQU32       (SI)(R8*1), Z9
 	VCVTDQ2PS       Z11, Z11
 	VMULPS          Z9, Z10, Z10
 	VFMADD231PS     Z10, Z11, Z1
-	VMOVDQU32       (BX)(SI*1), Z10
+	VMOVDQU32       (DI)(R8*1), Z10
 	VCVTDQ2PS       Z10, Z10
 	VMULPS          Z9, Z10, Z10
 	VFNMADD231PS    Z10, Z12, Z1
-	ADDQ            $+288, DI
-	ADDQ            $+64, SI
-	CMPQ            SI, AX
+	ADDQ            $+288, R9
+	ADDQ            $+64, R8
+	CMPQ            R8, AX
 	JL              group
 
 rest:
-	CMPQ R8, $0x00
+	CMPQ R10, $0x00
 	JE   done
-	CMPQ DI, (SP)
+	CMPQ R9, (SP)
 	JLS  inPlace
-	MOVQ R8, R9
-	LEAQ 8(SP), R10
+	MOVQ R10, R11
+	LEAQ 8(SP), R12
 
 copy:
-	VMOVDQU32 (DI), X9
-	VMOVDQU32 X9, (R10)
-	ADDQ      $+16, DI
-	ADDQ      $+16, R10
-	VMOVDQU32 (DI), Y9
-	VMOVDQU32 Y9, (R10)
-	ADDQ      $+32, DI
-	ADDQ      $+32, R10
-	VMOVDQU32 (DI), Y9
-	VMOVDQU32 Y9, (R10)
-	ADDQ      $+32, DI
-	ADDQ      $+32, R10
-	VMOVDQU32 (DI), Y9
-	VMOVDQU32 Y9, (R10)
-	ADDQ      $+32, DI
-	ADDQ      $+32, R10
-	VMOVDQU32 (DI), Y9
-	VMOVDQU32 Y9, (R10)
-	ADDQ      $+32, DI
-	ADDQ      $+32, R10
-	SUBQ      $+8, R9
+	VMOVDQU32 (R9), X9
+	VMOVDQU32 X9, (R12)
+	ADDQ      $+16, R9
+	ADDQ      $+16, R12
+	VMOVDQU32 (R9), Y9
+	VMOVDQU32 Y9, (R12)
+	ADDQ      $+32, R9
+	ADDQ      $+32, R12
+	VMOVDQU32 (R9), Y9
+	VMOVDQU32 Y9, (R12)
+	ADDQ      $+32, R9
+	ADDQ      $+32, R12
+	VMOVDQU32 (R9), Y9
+	VMOVDQU32 Y9, (R12)
+	ADDQ      $+32, R9
+	ADDQ      $+32, R12
+	VMOVDQU32 (R9), Y9
+	VMOVDQU32 Y9, (R12)
+	ADDQ      $+32, R9
+	ADDQ      $+32, R12
+	SUBQ      $+8, R11
 	JG        copy
-	LEAQ      8(SP), DI
+	LEAQ      8(SP), R9
 
 inPlace:
-	LEAQ            (CX)(SI*8), R9
-	VBROADCASTI64X4 16(DI), Z9
+	LEAQ            (BX)(R8*8), R11
+	VBROADCASTI64X4 16(R9), Z9
 	VPSRLVD         Z2, Z9, Z9
 	VPANDD          Z3, Z9, Z9
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        (R9), Z9, Z10
-	VBROADCASTI64X4 48(DI), Z9
+	VPDPBUSD        (R11), Z9, Z10
+	VBROADCASTI64X4 48(R9), Z9
 	VPSRLVD         Z2, Z9, Z9
 	VPANDD          Z3, Z9, Z9
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        64(R9), Z9, Z11
+	VPDPBUSD        64(R11), Z9, Z11
 	VPACKSSDW       Z11, Z10, Z9
 	VPMADDWD        Z4, Z9, Z9
-	VBROADCASTI64X4 80(DI), Z10
+	VBROADCASTI64X4 80(R9), Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        128(R9), Z10, Z11
-	VBROADCASTI64X4 112(DI), Z10
+	VPDPBUSD        128(R11), Z10, Z11
+	VBROADCASTI64X4 112(R9), Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        192(R9), Z10, Z12
+	VPDPBUSD        192(R11), Z10, Z12
 	VPACKSSDW       Z12, Z11, Z10
 	VPMADDWD        Z4, Z10, Z10
 	VPACKSSDW       Z10, Z9, Z9
 	VPMADDWD        Z4, Z9, Z9
-	VBROADCASTI64X4 160(DI), Z10
+	VBROADCASTI64X4 160(R9), Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        256(R9), Z10, Z11
-	VBROADCASTI64X4 192(DI), Z10
+	VPDPBUSD        256(R11), Z10, Z11
+	VBROADCASTI64X4 192(R9), Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        320(R9), Z10, Z12
+	VPDPBUSD        320(R11), Z10, Z12
 	VPACKSSDW       Z12, Z11, Z10
 	VPMADDWD        Z4, Z10, Z10
-	VBROADCASTI64X4 224(DI), Z11
+	VBROADCASTI64X4 224(R9), Z11
 	VPSRLVD         Z2, Z11, Z11
 	VPANDD          Z3, Z11, Z11
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        384(R9), Z11, Z12
-	VBROADCASTI64X4 256(DI), Z11
+	VPDPBUSD        384(R11), Z11, Z12
+	VBROADCASTI64X4 256(R9), Z11
 	VPSRLVD         Z2, Z11, Z11
 	VPANDD          Z3, Z11, Z11
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        448(R9), Z11, Z13
+	VPDPBUSD        448(R11), Z11, Z13
 	VPACKSSDW       Z13, Z12, Z11
 	VPMADDWD        Z4, Z11, Z11
 	VPACKSSDW       Z11, Z10, Z10
@@ -240,8 +242,8 @@ inPlace:
 	VPERMT2D        Z10, Z5, Z11
 	VPERMT2D        Z10, Z6, Z9
 	VPADDD          Z9, Z11, Z11
-	VBROADCASTI32X4 (DI), Y9
-	VINSERTI32X4    $0x01, 144(DI), Y9, Y9
+	VBROADCASTI32X4 (R9), Y9
+	VINSERTI32X4    $0x01, 144(R9), Y9, Y9
 	VPSHUFD         $0xed, Y9, Y10
 	VPSRLVD         constant2<>+0(SB), Y10, Y10
 	VPANDD          constant3<>+0(SB), Y10, Y12
@@ -262,17 +264,17 @@ inPlace:
 	VMULPS          Z13, Z12, Z12
 	VPANDD          Z0, Z10, Z10
 	VPANDD          Z0, Z12, Z12
-	VMOVDQU32       (DX)(SI*1), Z9
+	VMOVDQU32       (SI)(R8*1), Z9
 	VCVTDQ2PS       Z11, Z11
 	VMULPS          Z9, Z10, Z10
 	VFMADD231PS     Z10, Z11, Z1
-	VMOVDQU32       (BX)(SI*1), Z10
+	VMOVDQU32       (DI)(R8*1), Z10
 	VCVTDQ2PS       Z10, Z10
 	VMULPS          Z9, Z10, Z10
 	VFNMADD231PS    Z10, Z12, Z1
 
 done:
-	MOVQ          dst+0(FP), SI
+	MOVQ          CX, R8
 	VPERMILPS     $0x4e, Z1, Z9
 	VADDPS        Z1, Z9, Z9
 	VPERMILPS     $0xb1, Z9, Z1
@@ -281,10 +283,10 @@ done:
 	VADDPS        Z9, Z1, Z1
 	VEXTRACTI32X4 $0x02, Z1, X9
 	VADDPS        X1, X9, X9
-	VMOVSS        X9, (SI)
-	ADDQ          $0x04, dst+0(FP)
-	MOVQ          stride+16(FP), SI
-	ADDQ          SI, w+8(FP)
+	VMOVSS        X9, (R8)
+	ADDQ          $0x04, CX
+	MOVQ          stride+16(FP), R8
+	ADDQ          R8, DX
 	DECQ          n+24(FP)
 	JG            row
 	VZEROUPPER
@@ -544,10 +546,12 @@ GLOBL constant12<>(SB), RODATA|NOPTR, $64
 // Requires: AVX, AVX2, F16C, FMA3, MMX+
 TEXT ·q4_kRowAVX2(SB), NOSPLIT, $0-72
 	MOVQ blocks+64(FP), AX
-	MOVQ q+32(FP), CX
-	MOVQ d+40(FP), DX
-	MOVQ s+48(FP), BX
-	MOVQ half+56(FP), SI
+	MOVQ dst+0(FP), CX
+	MOVQ w+8(FP), DX
+	MOVQ q+32(FP), BX
+	MOVQ d+40(FP), SI
+	MOVQ s+48(FP), DI
+	MOVQ half+56(FP), R8
 	JMP  constants
 
 begin:
@@ -556,55 +560,55 @@ begin:
 
 row:
 	VPXOR Y0, Y0, Y0
-	MOVQ  w+8(FP), DI
-	XORQ  SI, SI
-	CMPQ  SI, AX
+	MOVQ  DX, R9
+	XORQ  R8, R8
+	CMPQ  R8, AX
 	JGE   rest
 
 group:
-	PREFETCHT1     8192(DI)
-	PREFETCHT0     3072(DI)
-	PREFETCHT1     8256(DI)
-	PREFETCHT0     3136(DI)
-	PREFETCHT1     8320(DI)
-	PREFETCHT0     3200(DI)
-	LEAQ           (CX)(SI*8), R8
-	VMOVDQU        16(DI), Y1
+	PREFETCHT1     8192(R9)
+	PREFETCHT0     3072(R9)
+	PREFETCHT1     8256(R9)
+	PREFETCHT0     3136(R9)
+	PREFETCHT1     8320(R9)
+	PREFETCHT0     3200(R9)
+	LEAQ           (BX)(R8*8), R10
+	VMOVDQU        16(R9), Y1
 	VPSRLD         $0x04, Y1, Y2
 	VPAND          Y3, Y1, Y1
 	VPAND          Y3, Y2, Y2
-	VPMADDUBSW     (R8), Y1, Y1
-	VPMADDUBSW     32(R8), Y2, Y2
+	VPMADDUBSW     (R10), Y1, Y1
+	VPMADDUBSW     32(R10), Y2, Y2
 	VPUNPCKLDQ     Y2, Y1, Y5
 	VPUNPCKHDQ     Y2, Y1, Y1
 	VPADDW         Y5, Y1, Y1
-	VMOVDQU        48(DI), Y2
+	VMOVDQU        48(R9), Y2
 	VPSRLD         $0x04, Y2, Y5
 	VPAND          Y3, Y2, Y2
 	VPAND          Y3, Y5, Y5
-	VPMADDUBSW     64(R8), Y2, Y2
-	VPMADDUBSW     96(R8), Y5, Y5
+	VPMADDUBSW     64(R10), Y2, Y2
+	VPMADDUBSW     96(R10), Y5, Y5
 	VPUNPCKLDQ     Y5, Y2, Y6
 	VPUNPCKHDQ     Y5, Y2, Y2
 	VPADDW         Y6, Y2, Y2
 	VPUNPCKLQDQ    Y2, Y1, Y5
 	VPUNPCKHQDQ    Y2, Y1, Y1
 	VPADDW         Y5, Y1, Y1
-	VMOVDQU        80(DI), Y2
+	VMOVDQU        80(R9), Y2
 	VPSRLD         $0x04, Y2, Y5
 	VPAND          Y3, Y2, Y2
 	VPAND          Y3, Y5, Y5
-	VPMADDUBSW     128(R8), Y2, Y2
-	VPMADDUBSW     160(R8), Y5, Y5
+	VPMADDUBSW     128(R10), Y2, Y2
+	VPMADDUBSW     160(R10), Y5, Y5
 	VPUNPCKLDQ     Y5, Y2, Y6
 	VPUNPCKHDQ     Y5, Y2, Y2
 	VPADDW         Y6, Y2, Y2
-	VMOVDQU        112(DI), Y5
+	VMOVDQU        112(R9), Y5
 	VPSRLD         $0x04, Y5, Y6
 	VPAND          Y3, Y5, Y5
 	VPAND          Y3, Y6, Y6
-	VPMADDUBSW     192(R8), Y5, Y5
-	VPMADDUBSW     224(R8), Y6, Y6
+	VPMADDUBSW     192(R10), Y5, Y5
+	VPMADDUBSW     224(R10), Y6, Y6
 	VPUNPCKLDQ     Y6, Y5, Y7
 	VPUNPCKHDQ     Y6, Y5, Y5
 	VPADDW         Y7, Y5, Y5
@@ -615,7 +619,7 @@ group:
 	VPERM2I128     $0x31, Y2, Y1, Y1
 	VPADDW         Y1, Y5, Y5
 	VPMADDWD       Y4, Y5, Y5
-	VBROADCASTI128 (DI), Y1
+	VBROADCASTI128 (R9), Y1
 	VPSHUFD        $0xed, Y1, Y2
 	VPSRLVD        constant2<>+0(SB), Y2, Y2
 	VPAND          constant3<>+0(SB), Y2, Y6
@@ -635,31 +639,31 @@ group:
 	VCVTDQ2PS      Y6, Y6
 	VMULPS         Y1, Y2, Y2
 	VMULPS         Y7, Y6, Y6
-	VMOVDQU        (DX)(SI*1), Y1
+	VMOVDQU        (SI)(R8*1), Y1
 	VCVTDQ2PS      Y5, Y5
 	VMULPS         Y1, Y2, Y2
 	VFMADD231PS    Y2, Y5, Y0
-	VMOVDQU        (BX)(SI*1), Y2
+	VMOVDQU        (DI)(R8*1), Y2
 	VCVTDQ2PS      Y2, Y2
 	VMULPS         Y1, Y2, Y2
 	VFNMADD231PS   Y2, Y6, Y0
-	ADDQ           $+144, DI
-	ADDQ           $+32, SI
-	CMPQ           SI, AX
+	ADDQ           $+144, R9
+	ADDQ           $+32, R8
+	CMPQ           R8, AX
 	JL             group
 
 rest:
-	MOVQ         dst+0(FP), SI
+	MOVQ         CX, R8
 	VPERMILPS    $0x4e, Y0, Y1
 	VADDPS       Y0, Y1, Y1
 	VPERMILPS    $0xb1, Y1, Y0
 	VADDPS       Y0, Y1, Y1
 	VEXTRACTI128 $0x01, Y1, X0
 	VADDPS       X1, X0, X0
-	VMOVSS       X0, (SI)
-	ADDQ         $0x04, dst+0(FP)
-	MOVQ         stride+16(FP), SI
-	ADDQ         SI, w+8(FP)
+	VMOVSS       X0, (R8)
+	ADDQ         $0x04, CX
+	MOVQ         stride+16(FP), R8
+	ADDQ         R8, DX
 	DECQ         n+24(FP)
 	JG           row
 	VZEROUPPER

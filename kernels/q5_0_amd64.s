@@ -8,26 +8,28 @@
 // Requires: AVX, AVX512BW, AVX512F, AVX512VL, AVX512VNNI, MMX+
 TEXT ·q5_0RowAVX512(SB), NOSPLIT, $360-72
 	MOVQ blocks+64(FP), AX
-	MOVQ q+32(FP), CX
-	MOVQ d+40(FP), DX
-	MOVQ s+48(FP), BX
-	MOVQ half+56(FP), SI
+	MOVQ dst+0(FP), CX
+	MOVQ w+8(FP), DX
+	MOVQ q+32(FP), BX
+	MOVQ d+40(FP), SI
+	MOVQ s+48(FP), DI
+	MOVQ half+56(FP), R8
 	JMP  constants
 
 begin:
-	MOVQ      w+8(FP), SI
-	MOVQ      stride+16(FP), DI
-	IMULQ     n+24(FP), DI
-	ADDQ      DI, SI
-	SUBQ      $+352, SI
-	MOVQ      SI, (SP)
-	MOVQ      AX, R8
-	ANDQ      $+15, R8
-	LEAQ      constant0<>+0(SB), SI
-	SHLQ      $0x02, R8
-	SUBQ      R8, SI
-	VMOVDQU32 64(SI), Z0
-	SHRQ      $0x02, R8
+	MOVQ      w+8(FP), R8
+	MOVQ      stride+16(FP), R9
+	IMULQ     n+24(FP), R9
+	ADDQ      R9, R8
+	SUBQ      $+352, R8
+	MOVQ      R8, (SP)
+	MOVQ      AX, R10
+	ANDQ      $+15, R10
+	LEAQ      constant0<>+0(SB), R8
+	SHLQ      $0x02, R10
+	SUBQ      R10, R8
+	VMOVDQU32 64(R8), Z0
+	SHRQ      $0x02, R10
 	VMOVDQU32 constant1<>+0(SB), Y1
 	VMOVDQU32 Y1, 8(SP)
 	VMOVDQU32 Y1, 40(SP)
@@ -45,129 +47,129 @@ begin:
 
 row:
 	VPXORD Z1, Z1, Z1
-	MOVQ   w+8(FP), DI
-	XORQ   SI, SI
-	CMPQ   SI, AX
+	MOVQ   DX, R9
+	XORQ   R8, R8
+	CMPQ   R8, AX
 	JGE    rest
 
 group:
-	PREFETCHT1      8192(DI)
-	PREFETCHT0      3072(DI)
-	PREFETCHT1      8256(DI)
-	PREFETCHT0      3136(DI)
-	PREFETCHT1      8320(DI)
-	PREFETCHT0      3200(DI)
-	PREFETCHT1      8384(DI)
-	PREFETCHT0      3264(DI)
-	PREFETCHT1      8448(DI)
-	PREFETCHT0      3328(DI)
-	PREFETCHT1      8512(DI)
-	PREFETCHT0      3392(DI)
-	LEAQ            (CX)(SI*8), R9
-	VBROADCASTI32X4 6(DI), Z9
-	VBROADCASTI32X4 28(DI), K1, Z9
+	PREFETCHT1      8192(R9)
+	PREFETCHT0      3072(R9)
+	PREFETCHT1      8256(R9)
+	PREFETCHT0      3136(R9)
+	PREFETCHT1      8320(R9)
+	PREFETCHT0      3200(R9)
+	PREFETCHT1      8384(R9)
+	PREFETCHT0      3264(R9)
+	PREFETCHT1      8448(R9)
+	PREFETCHT0      3328(R9)
+	PREFETCHT1      8512(R9)
+	PREFETCHT0      3392(R9)
+	LEAQ            (BX)(R8*8), R11
+	VBROADCASTI32X4 6(R9), Z9
+	VBROADCASTI32X4 28(R9), K1, Z9
 	VPSRLVD         Z2, Z9, Z9
 	VPANDD          Z3, Z9, Z9
-	MOVL            2(DI), R10
-	MOVL            24(DI), R11
-	SHLQ            $0x20, R11
-	ORQ             R10, R11
-	KMOVQ           R11, K2
+	MOVL            2(R9), R12
+	MOVL            24(R9), R13
+	SHLQ            $0x20, R13
+	ORQ             R12, R13
+	KMOVQ           R13, K2
 	VPADDB          Z4, Z9, K2, Z9
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        (R9), Z9, Z10
-	VBROADCASTI32X4 50(DI), Z9
-	VBROADCASTI32X4 72(DI), K1, Z9
+	VPDPBUSD        (R11), Z9, Z10
+	VBROADCASTI32X4 50(R9), Z9
+	VBROADCASTI32X4 72(R9), K1, Z9
 	VPSRLVD         Z2, Z9, Z9
 	VPANDD          Z3, Z9, Z9
-	MOVL            46(DI), R10
-	MOVL            68(DI), R11
-	SHLQ            $0x20, R11
-	ORQ             R10, R11
-	KMOVQ           R11, K2
+	MOVL            46(R9), R12
+	MOVL            68(R9), R13
+	SHLQ            $0x20, R13
+	ORQ             R12, R13
+	KMOVQ           R13, K2
 	VPADDB          Z4, Z9, K2, Z9
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        64(R9), Z9, Z11
+	VPDPBUSD        64(R11), Z9, Z11
 	VPACKSSDW       Z11, Z10, Z9
 	VPMADDWD        Z5, Z9, Z9
-	VBROADCASTI32X4 94(DI), Z10
-	VBROADCASTI32X4 116(DI), K1, Z10
+	VBROADCASTI32X4 94(R9), Z10
+	VBROADCASTI32X4 116(R9), K1, Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
-	MOVL            90(DI), R10
-	MOVL            112(DI), R11
-	SHLQ            $0x20, R11
-	ORQ             R10, R11
-	KMOVQ           R11, K2
+	MOVL            90(R9), R12
+	MOVL            112(R9), R13
+	SHLQ            $0x20, R13
+	ORQ             R12, R13
+	KMOVQ           R13, K2
 	VPADDB          Z4, Z10, K2, Z10
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        128(R9), Z10, Z11
-	VBROADCASTI32X4 138(DI), Z10
-	VBROADCASTI32X4 160(DI), K1, Z10
+	VPDPBUSD        128(R11), Z10, Z11
+	VBROADCASTI32X4 138(R9), Z10
+	VBROADCASTI32X4 160(R9), K1, Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
-	MOVL            134(DI), R10
-	MOVL            156(DI), R11
-	SHLQ            $0x20, R11
-	ORQ             R10, R11
-	KMOVQ           R11, K2
+	MOVL            134(R9), R12
+	MOVL            156(R9), R13
+	SHLQ            $0x20, R13
+	ORQ             R12, R13
+	KMOVQ           R13, K2
 	VPADDB          Z4, Z10, K2, Z10
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        192(R9), Z10, Z12
+	VPDPBUSD        192(R11), Z10, Z12
 	VPACKSSDW       Z12, Z11, Z10
 	VPMADDWD        Z5, Z10, Z10
 	VPACKSSDW       Z10, Z9, Z9
 	VPMADDWD        Z5, Z9, Z9
-	VBROADCASTI32X4 182(DI), Z10
-	VBROADCASTI32X4 204(DI), K1, Z10
+	VBROADCASTI32X4 182(R9), Z10
+	VBROADCASTI32X4 204(R9), K1, Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
-	MOVL            178(DI), R10
-	MOVL            200(DI), R11
-	SHLQ            $0x20, R11
-	ORQ             R10, R11
-	KMOVQ           R11, K2
+	MOVL            178(R9), R12
+	MOVL            200(R9), R13
+	SHLQ            $0x20, R13
+	ORQ             R12, R13
+	KMOVQ           R13, K2
 	VPADDB          Z4, Z10, K2, Z10
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        256(R9), Z10, Z11
-	VBROADCASTI32X4 226(DI), Z10
-	VBROADCASTI32X4 248(DI), K1, Z10
+	VPDPBUSD        256(R11), Z10, Z11
+	VBROADCASTI32X4 226(R9), Z10
+	VBROADCASTI32X4 248(R9), K1, Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
-	MOVL            222(DI), R10
-	MOVL            244(DI), R11
-	SHLQ            $0x20, R11
-	ORQ             R10, R11
-	KMOVQ           R11, K2
+	MOVL            222(R9), R12
+	MOVL            244(R9), R13
+	SHLQ            $0x20, R13
+	ORQ             R12, R13
+	KMOVQ           R13, K2
 	VPADDB          Z4, Z10, K2, Z10
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        320(R9), Z10, Z12
+	VPDPBUSD        320(R11), Z10, Z12
 	VPACKSSDW       Z12, Z11, Z10
 	VPMADDWD        Z5, Z10, Z10
-	VBROADCASTI32X4 270(DI), Z11
-	VBROADCASTI32X4 292(DI), K1, Z11
+	VBROADCASTI32X4 270(R9), Z11
+	VBROADCASTI32X4 292(R9), K1, Z11
 	VPSRLVD         Z2, Z11, Z11
 	VPANDD          Z3, Z11, Z11
-	MOVL            266(DI), R10
-	MOVL            288(DI), R11
-	SHLQ            $0x20, R11
-	ORQ             R10, R11
-	KMOVQ           R11, K2
+	MOVL            266(R9), R12
+	MOVL            288(R9), R13
+	SHLQ            $0x20, R13
+	ORQ             R12, R13
+	KMOVQ           R13, K2
 	VPADDB          Z4, Z11, K2, Z11
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        384(R9), Z11, Z12
-	VBROADCASTI32X4 314(DI), Z11
-	VBROADCASTI32X4 336(DI), K1, Z11
+	VPDPBUSD        384(R11), Z11, Z12
+	VBROADCASTI32X4 314(R9), Z11
+	VBROADCASTI32X4 336(R9), K1, Z11
 	VPSRLVD         Z2, Z11, Z11
 	VPANDD          Z3, Z11, Z11
-	MOVL            310(DI), R10
-	MOVL            332(DI), R11
-	SHLQ            $0x20, R11
-	ORQ             R10, R11
-	KMOVQ           R11, K2
+	MOVL            310(R9), R12
+	MOVL            332(R9), R13
+	SHLQ            $0x20, R13
+	ORQ             R12, R13
+	KMOVQ           R13, K2
 	VPADDB          Z4, Z11, K2, Z11
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        448(R9), Z11, Z13
+	VPDPBUSD        448(R11), Z11, Z13
 	VPACKSSDW       Z13, Z12, Z11
 	VPMADDWD        Z5, Z11, Z11
 	VPACKSSDW       Z11, Z10, Z10
@@ -176,156 +178,156 @@ group:
 	VPERMT2D        Z10, Z6, Z11
 	VPERMT2D        Z10, Z7, Z9
 	VPADDD          Z9, Z11, Z11
-	VMOVDQU32       (BX)(SI*1), Z9
+	VMOVDQU32       (DI)(R8*1), Z9
 	VPSLLD          $0x04, Z9, Z9
 	VPSUBD          Z9, Z11, Z11
-	VPERMW          (DI), Z8, Z9
-	VPERMW          66(DI), Z8, K3, Z9
-	VPERMW          132(DI), Z8, K4, Z9
-	VPERMW          198(DI), Z8, K5, Z9
-	VPERMW          264(DI), Z8, K6, Z9
-	VPERMW          288(DI), Z8, K7, Z9
+	VPERMW          (R9), Z8, Z9
+	VPERMW          66(R9), Z8, K3, Z9
+	VPERMW          132(R9), Z8, K4, Z9
+	VPERMW          198(R9), Z8, K5, Z9
+	VPERMW          264(R9), Z8, K6, Z9
+	VPERMW          288(R9), Z8, K7, Z9
 	VCVTPH2PS       Y9, Z9
-	VMOVDQU32       (DX)(SI*1), Z10
+	VMOVDQU32       (SI)(R8*1), Z10
 	VCVTDQ2PS       Z11, Z11
 	VMULPS          Z10, Z9, Z9
 	VFMADD231PS     Z9, Z11, Z1
-	ADDQ            $+352, DI
-	ADDQ            $+64, SI
-	CMPQ            SI, AX
+	ADDQ            $+352, R9
+	ADDQ            $+64, R8
+	CMPQ            R8, AX
 	JL              group
 
 rest:
-	CMPQ R8, $0x00
+	CMPQ R10, $0x00
 	JE   done
-	CMPQ DI, (SP)
+	CMPQ R9, (SP)
 	JLS  inPlace
-	MOVQ R8, R9
-	LEAQ 8(SP), R10
+	MOVQ R10, R11
+	LEAQ 8(SP), R12
 
 copy:
-	MOVWLZX   (DI), R11
-	MOVW      R11, (R10)
-	ADDQ      $+2, DI
-	ADDQ      $+2, R10
-	MOVL      (DI), R11
-	MOVL      R11, (R10)
-	ADDQ      $+4, DI
-	ADDQ      $+4, R10
-	VMOVDQU32 (DI), X9
-	VMOVDQU32 X9, (R10)
-	ADDQ      $+16, DI
-	ADDQ      $+16, R10
-	SUBQ      $+1, R9
+	MOVWLZX   (R9), R13
+	MOVW      R13, (R12)
+	ADDQ      $+2, R9
+	ADDQ      $+2, R12
+	MOVL      (R9), R13
+	MOVL      R13, (R12)
+	ADDQ      $+4, R9
+	ADDQ      $+4, R12
+	VMOVDQU32 (R9), X9
+	VMOVDQU32 X9, (R12)
+	ADDQ      $+16, R9
+	ADDQ      $+16, R12
+	SUBQ      $+1, R11
 	JG        copy
-	LEAQ      8(SP), DI
+	LEAQ      8(SP), R9
 
 inPlace:
-	LEAQ            (CX)(SI*8), R9
-	VBROADCASTI32X4 6(DI), Z9
-	VBROADCASTI32X4 28(DI), K1, Z9
+	LEAQ            (BX)(R8*8), R11
+	VBROADCASTI32X4 6(R9), Z9
+	VBROADCASTI32X4 28(R9), K1, Z9
 	VPSRLVD         Z2, Z9, Z9
 	VPANDD          Z3, Z9, Z9
-	MOVL            2(DI), R10
-	MOVL            24(DI), R11
-	SHLQ            $0x20, R11
-	ORQ             R10, R11
-	KMOVQ           R11, K2
+	MOVL            2(R9), R12
+	MOVL            24(R9), R13
+	SHLQ            $0x20, R13
+	ORQ             R12, R13
+	KMOVQ           R13, K2
 	VPADDB          Z4, Z9, K2, Z9
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        (R9), Z9, Z10
-	VBROADCASTI32X4 50(DI), Z9
-	VBROADCASTI32X4 72(DI), K1, Z9
+	VPDPBUSD        (R11), Z9, Z10
+	VBROADCASTI32X4 50(R9), Z9
+	VBROADCASTI32X4 72(R9), K1, Z9
 	VPSRLVD         Z2, Z9, Z9
 	VPANDD          Z3, Z9, Z9
-	MOVL            46(DI), R10
-	MOVL            68(DI), R11
-	SHLQ            $0x20, R11
-	ORQ             R10, R11
-	KMOVQ           R11, K2
+	MOVL            46(R9), R12
+	MOVL            68(R9), R13
+	SHLQ            $0x20, R13
+	ORQ             R12, R13
+	KMOVQ           R13, K2
 	VPADDB          Z4, Z9, K2, Z9
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        64(R9), Z9, Z11
+	VPDPBUSD        64(R11), Z9, Z11
 	VPACKSSDW       Z11, Z10, Z9
 	VPMADDWD        Z5, Z9, Z9
-	VBROADCASTI32X4 94(DI), Z10
-	VBROADCASTI32X4 116(DI), K1, Z10
+	VBROADCASTI32X4 94(R9), Z10
+	VBROADCASTI32X4 116(R9), K1, Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
-	MOVL            90(DI), R10
-	MOVL            112(DI), R11
-	SHLQ            $0x20, R11
-	ORQ             R10, R11
-	KMOVQ           R11, K2
+	MOVL            90(R9), R12
+	MOVL            112(R9), R13
+	SHLQ            $0x20, R13
+	ORQ             R12, R13
+	KMOVQ           R13, K2
 	VPADDB          Z4, Z10, K2, Z10
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        128(R9), Z10, Z11
-	VBROADCASTI32X4 138(DI), Z10
-	VBROADCASTI32X4 160(DI), K1, Z10
+	VPDPBUSD        128(R11), Z10, Z11
+	VBROADCASTI32X4 138(R9), Z10
+	VBROADCASTI32X4 160(R9), K1, Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
-	MOVL            134(DI), R10
-	MOVL            156(DI), R11
-	SHLQ            $0x20, R11
-	ORQ             R10, R11
-	KMOVQ           R11, K2
+	MOVL            134(R9), R12
+	MOVL            156(R9), R13
+	SHLQ            $0x20, R13
+	ORQ             R12, R13
+	KMOVQ           R13, K2
 	VPADDB          Z4, Z10, K2, Z10
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        192(R9), Z10, Z12
+	VPDPBUSD        192(R11), Z10, Z12
 	VPACKSSDW       Z12, Z11, Z10
 	VPMADDWD        Z5, Z10, Z10
 	VPACKSSDW       Z10, Z9, Z9
 	VPMADDWD        Z5, Z9, Z9
-	VBROADCASTI32X4 182(DI), Z10
-	VBROADCASTI32X4 204(DI), K1, Z10
+	VBROADCASTI32X4 182(R9), Z10
+	VBROADCASTI32X4 204(R9), K1, Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
-	MOVL            178(DI), R10
-	MOVL            200(DI), R11
-	SHLQ            $0x20, R11
-	ORQ             R10, R11
-	KMOVQ           R11, K2
+	MOVL            178(R9), R12
+	MOVL            200(R9), R13
+	SHLQ            $0x20, R13
+	ORQ             R12, R13
+	KMOVQ           R13, K2
 	VPADDB          Z4, Z10, K2, Z10
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        256(R9), Z10, Z11
-	VBROADCASTI32X4 226(DI), Z10
-	VBROADCASTI32X4 248(DI), K1, Z10
+	VPDPBUSD        256(R11), Z10, Z11
+	VBROADCASTI32X4 226(R9), Z10
+	VBROADCASTI32X4 248(R9), K1, Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
-	MOVL            222(DI), R10
-	MOVL            244(DI), R11
-	SHLQ            $0x20, R11
-	ORQ             R10, R11
-	KMOVQ           R11, K2
+	MOVL            222(R9), R12
+	MOVL            244(R9), R13
+	SHLQ            $0x20, R13
+	ORQ             R12, R13
+	KMOVQ           R13, K2
 	VPADDB          Z4, Z10, K2, Z10
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        320(R9), Z10, Z12
+	VPDPBUSD        320(R11), Z10, Z12
 	VPACKSSDW       Z12, Z11, Z10
 	VPMADDWD        Z5, Z10, Z10
-	VBROADCASTI32X4 270(DI), Z11
-	VBROADCASTI32X4 292(DI), K1, Z11
+	VBROADCASTI32X4 270(R9), Z11
+	VBROADCASTI32X4 292(R9), K1, Z11
 	VPSRLVD         Z2, Z11, Z11
 	VPANDD          Z3, Z11, Z11
-	MOVL            266(DI), R10
-	MOVL            288(DI), R11
-	SHLQ            $0x20, R11
-	ORQ             R10, R11
-	KMOVQ           R11, K2
+	MOVL            266(R9), R12
+	MOVL            288(R9), R13
+	SHLQ            $0x20, R13
+	ORQ             R12, R13
+	KMOVQ           R13, K2
 	VPADDB          Z4, Z11, K2, Z11
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        384(R9), Z11, Z12
-	VBROADCASTI32X4 314(DI), Z11
-	VBROADCASTI32X4 336(DI), K1, Z11
+	VPDPBUSD        384(R11), Z11, Z12
+	VBROADCASTI32X4 314(R9), Z11
+	VBROADCASTI32X4 336(R9), K1, Z11
 	VPSRLVD         Z2, Z11, Z11
 	VPANDD          Z3, Z11, Z11
-	MOVL            310(DI), R10
-	MOVL            332(DI), R11
-	SHLQ            $0x20, R11
-	ORQ             R10, R11
-	KMOVQ           R11, K2
+	MOVL            310(R9), R12
+	MOVL            332(R9), R13
+	SHLQ            $0x20, R13
+	ORQ             R12, R13
+	KMOVQ           R13, K2
 	VPADDB          Z4, Z11, K2, Z11
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        448(R9), Z11, Z13
+	VPDPBUSD        448(R11), Z11, Z13
 	VPACKSSDW       Z13, Z12, Z11
 	VPMADDWD        Z5, Z11, Z11
 	VPACKSSDW       Z11, Z10, Z10
@@ -334,24 +336,24 @@ inPlace:
 	VPERMT2D        Z10, Z6, Z11
 	VPERMT2D        Z10, Z7, Z9
 	VPADDD          Z9, Z11, Z11
-	VMOVDQU32       (BX)(SI*1), Z9
+	VMOVDQU32       (DI)(R8*1), Z9
 	VPSLLD          $0x04, Z9, Z9
 	VPSUBD          Z9, Z11, Z11
-	VPERMW          (DI), Z8, Z9
-	VPERMW          66(DI), Z8, K3, Z9
-	VPERMW          132(DI), Z8, K4, Z9
-	VPERMW          198(DI), Z8, K5, Z9
-	VPERMW          264(DI), Z8, K6, Z9
-	VPERMW          288(DI), Z8, K7, Z9
+	VPERMW          (R9), Z8, Z9
+	VPERMW          66(R9), Z8, K3, Z9
+	VPERMW          132(R9), Z8, K4, Z9
+	VPERMW          198(R9), Z8, K5, Z9
+	VPERMW          264(R9), Z8, K6, Z9
+	VPERMW          288(R9), Z8, K7, Z9
 	VCVTPH2PS       Y9, Z9
 	VPANDD          Z0, Z9, Z9
-	VMOVDQU32       (DX)(SI*1), Z10
+	VMOVDQU32       (SI)(R8*1), Z10
 	VCVTDQ2PS       Z11, Z11
 	VMULPS          Z10, Z9, Z9
 	VFMADD231PS     Z9, Z11, Z1
 
 done:
-	MOVQ          dst+0(FP), SI
+	MOVQ          CX, R8
 	VPERMILPS     $0x4e, Z1, Z9
 	VADDPS        Z1, Z9, Z9
 	VPERMILPS     $0xb1, Z9, Z1
@@ -360,10 +362,10 @@ done:
 	VADDPS        Z9, Z1, Z1
 	VEXTRACTI32X4 $0x02, Z1, X9
 	VADDPS        X1, X9, X9
-	VMOVSS        X9, (SI)
-	ADDQ          $0x04, dst+0(FP)
-	MOVQ          stride+16(FP), SI
-	ADDQ          SI, w+8(FP)
+	VMOVSS        X9, (R8)
+	ADDQ          $0x04, CX
+	MOVQ          stride+16(FP), R8
+	ADDQ          R8, DX
 	DECQ          n+24(FP)
 	JG            row
 	VZEROUPPER
@@ -377,18 +379,18 @@ constants:
 	VMOVDQU32 constant6<>+0(SB), Z7
 	VMOVDQU32 constant7<>+0(SB), Z3
 	VMOVDQU32 constant8<>+0(SB), Z4
-	MOVL      $0x00000038, SI
-	KMOVD     SI, K3
-	MOVL      $0x000001c0, SI
-	KMOVD     SI, K4
-	MOVL      $0x00000e00, SI
-	KMOVD     SI, K5
-	MOVL      $0x00007000, SI
-	KMOVD     SI, K6
-	MOVL      $0x00008000, SI
-	KMOVD     SI, K7
-	MOVL      $0x0000ff00, SI
-	KMOVD     SI, K1
+	MOVL      $0x00000038, R8
+	KMOVD     R8, K3
+	MOVL      $0x000001c0, R8
+	KMOVD     R8, K4
+	MOVL      $0x00000e00, R8
+	KMOVD     R8, K5
+	MOVL      $0x00007000, R8
+	KMOVD     R8, K6
+	MOVL      $0x00008000, R8
+	KMOVD     R8, K7
+	MOVL      $0x0000ff00, R8
+	KMOVD     R8, K1
 	JMP       begin
 
 DATA constant0<>+0(SB)/8, $0xffffffffffffffff
@@ -701,26 +703,28 @@ GLOBL constant14<>(SB), RODATA|NOPTR, $64
 // Requires: AVX, AVX2, F16C, FMA3, MMX+
 TEXT ·q5_0RowAVX2(SB), NOSPLIT, $200-72
 	MOVQ blocks+64(FP), AX
-	MOVQ q+32(FP), CX
-	MOVQ d+40(FP), DX
-	MOVQ s+48(FP), BX
-	MOVQ half+56(FP), SI
+	MOVQ dst+0(FP), CX
+	MOVQ w+8(FP), DX
+	MOVQ q+32(FP), BX
+	MOVQ d+40(FP), SI
+	MOVQ s+48(FP), DI
+	MOVQ half+56(FP), R8
 	JMP  constants
 
 begin:
-	MOVQ    w+8(FP), SI
-	MOVQ    stride+16(FP), DI
-	IMULQ   n+24(FP), DI
-	ADDQ    DI, SI
-	SUBQ    $+176, SI
-	MOVQ    SI, (SP)
-	MOVQ    AX, R8
-	ANDQ    $+7, R8
-	LEAQ    constant15<>+0(SB), SI
-	SHLQ    $0x02, R8
-	SUBQ    R8, SI
-	VMOVDQU 32(SI), Y0
-	SHRQ    $0x02, R8
+	MOVQ    w+8(FP), R8
+	MOVQ    stride+16(FP), R9
+	IMULQ   n+24(FP), R9
+	ADDQ    R9, R8
+	SUBQ    $+176, R8
+	MOVQ    R8, (SP)
+	MOVQ    AX, R10
+	ANDQ    $+7, R10
+	LEAQ    constant15<>+0(SB), R8
+	SHLQ    $0x02, R10
+	SUBQ    R10, R8
+	VMOVDQU 32(R8), Y0
+	SHRQ    $0x02, R10
 	VMOVDQU constant1<>+0(SB), Y1
 	VMOVDQU Y1, 8(SP)
 	VMOVDQU Y1, 40(SP)
@@ -733,111 +737,111 @@ begin:
 
 row:
 	VPXOR Y1, Y1, Y1
-	MOVQ  w+8(FP), DI
-	XORQ  SI, SI
-	CMPQ  SI, AX
+	MOVQ  DX, R9
+	XORQ  R8, R8
+	CMPQ  R8, AX
 	JGE   rest
 
 group:
-	PREFETCHT1     8192(DI)
-	PREFETCHT0     3072(DI)
-	PREFETCHT1     8256(DI)
-	PREFETCHT0     3136(DI)
-	PREFETCHT1     8320(DI)
-	PREFETCHT0     3200(DI)
-	LEAQ           (CX)(SI*8), R9
-	VBROADCASTI128 6(DI), Y8
+	PREFETCHT1     8192(R9)
+	PREFETCHT0     3072(R9)
+	PREFETCHT1     8256(R9)
+	PREFETCHT0     3136(R9)
+	PREFETCHT1     8320(R9)
+	PREFETCHT0     3200(R9)
+	LEAQ           (BX)(R8*8), R11
+	VBROADCASTI128 6(R9), Y8
 	VPSRLVD        Y2, Y8, Y8
 	VPAND          Y3, Y8, Y8
-	VPBROADCASTD   2(DI), Y9
+	VPBROADCASTD   2(R9), Y9
 	VPSHUFB        Y4, Y9, Y9
 	VPAND          Y5, Y9, Y9
 	VPCMPEQB       Y5, Y9, Y9
 	VPAND          Y6, Y9, Y9
 	VPOR           Y9, Y8, Y8
-	VPMADDUBSW     (R9), Y8, Y8
-	VBROADCASTI128 28(DI), Y9
+	VPMADDUBSW     (R11), Y8, Y8
+	VBROADCASTI128 28(R9), Y9
 	VPSRLVD        Y2, Y9, Y9
 	VPAND          Y3, Y9, Y9
-	VPBROADCASTD   24(DI), Y10
+	VPBROADCASTD   24(R9), Y10
 	VPSHUFB        Y4, Y10, Y10
 	VPAND          Y5, Y10, Y10
 	VPCMPEQB       Y5, Y10, Y10
 	VPAND          Y6, Y10, Y10
 	VPOR           Y10, Y9, Y9
-	VPMADDUBSW     32(R9), Y9, Y9
+	VPMADDUBSW     32(R11), Y9, Y9
 	VPUNPCKLDQ     Y9, Y8, Y10
 	VPUNPCKHDQ     Y9, Y8, Y8
 	VPADDW         Y10, Y8, Y8
-	VBROADCASTI128 50(DI), Y9
+	VBROADCASTI128 50(R9), Y9
 	VPSRLVD        Y2, Y9, Y9
 	VPAND          Y3, Y9, Y9
-	VPBROADCASTD   46(DI), Y10
+	VPBROADCASTD   46(R9), Y10
 	VPSHUFB        Y4, Y10, Y10
 	VPAND          Y5, Y10, Y10
 	VPCMPEQB       Y5, Y10, Y10
 	VPAND          Y6, Y10, Y10
 	VPOR           Y10, Y9, Y9
-	VPMADDUBSW     64(R9), Y9, Y9
-	VBROADCASTI128 72(DI), Y10
+	VPMADDUBSW     64(R11), Y9, Y9
+	VBROADCASTI128 72(R9), Y10
 	VPSRLVD        Y2, Y10, Y10
 	VPAND          Y3, Y10, Y10
-	VPBROADCASTD   68(DI), Y11
+	VPBROADCASTD   68(R9), Y11
 	VPSHUFB        Y4, Y11, Y11
 	VPAND          Y5, Y11, Y11
 	VPCMPEQB       Y5, Y11, Y11
 	VPAND          Y6, Y11, Y11
 	VPOR           Y11, Y10, Y10
-	VPMADDUBSW     96(R9), Y10, Y10
+	VPMADDUBSW     96(R11), Y10, Y10
 	VPUNPCKLDQ     Y10, Y9, Y11
 	VPUNPCKHDQ     Y10, Y9, Y9
 	VPADDW         Y11, Y9, Y9
 	VPUNPCKLQDQ    Y9, Y8, Y10
 	VPUNPCKHQDQ    Y9, Y8, Y8
 	VPADDW         Y10, Y8, Y8
-	VBROADCASTI128 94(DI), Y9
+	VBROADCASTI128 94(R9), Y9
 	VPSRLVD        Y2, Y9, Y9
 	VPAND          Y3, Y9, Y9
-	VPBROADCASTD   90(DI), Y10
+	VPBROADCASTD   90(R9), Y10
 	VPSHUFB        Y4, Y10, Y10
 	VPAND          Y5, Y10, Y10
 	VPCMPEQB       Y5, Y10, Y10
 	VPAND          Y6, Y10, Y10
 	VPOR           Y10, Y9, Y9
-	VPMADDUBSW     128(R9), Y9, Y9
-	VBROADCASTI128 116(DI), Y10
+	VPMADDUBSW     128(R11), Y9, Y9
+	VBROADCASTI128 116(R9), Y10
 	VPSRLVD        Y2, Y10, Y10
 	VPAND          Y3, Y10, Y10
-	VPBROADCASTD   112(DI), Y11
+	VPBROADCASTD   112(R9), Y11
 	VPSHUFB        Y4, Y11, Y11
 	VPAND          Y5, Y11, Y11
 	VPCMPEQB       Y5, Y11, Y11
 	VPAND          Y6, Y11, Y11
 	VPOR           Y11, Y10, Y10
-	VPMADDUBSW     160(R9), Y10, Y10
+	VPMADDUBSW     160(R11), Y10, Y10
 	VPUNPCKLDQ     Y10, Y9, Y11
 	VPUNPCKHDQ     Y10, Y9, Y9
 	VPADDW         Y11, Y9, Y9
-	VBROADCASTI128 138(DI), Y10
+	VBROADCASTI128 138(R9), Y10
 	VPSRLVD        Y2, Y10, Y10
 	VPAND          Y3, Y10, Y10
-	VPBROADCASTD   134(DI), Y11
+	VPBROADCASTD   134(R9), Y11
 	VPSHUFB        Y4, Y11, Y11
 	VPAND          Y5, Y11, Y11
 	VPCMPEQB       Y5, Y11, Y11
 	VPAND          Y6, Y11, Y11
 	VPOR           Y11, Y10, Y10
-	VPMADDUBSW     192(R9), Y10, Y10
-	VBROADCASTI128 160(DI), Y11
+	VPMADDUBSW     192(R11), Y10, Y10
+	VBROADCASTI128 160(R9), Y11
 	VPSRLVD        Y2, Y11, Y11
 	VPAND          Y3, Y11, Y11
-	VPBROADCASTD   156(DI), Y12
+	VPBROADCASTD   156(R9), Y12
 	VPSHUFB        Y4, Y12, Y12
 	VPAND          Y5, Y12, Y12
 	VPCMPEQB       Y5, Y12, Y12
 	VPAND          Y6, Y12, Y12
 	VPOR           Y12, Y11, Y11
-	VPMADDUBSW     224(R9), Y11, Y11
+	VPMADDUBSW     224(R11), Y11, Y11
 	VPUNPCKLDQ     Y11, Y10, Y12
 	VPUNPCKHDQ     Y11, Y10, Y10
 	VPADDW         Y12, Y10, Y10
@@ -849,147 +853,147 @@ group:
 	VPERM2I128     $0x20, Y9, Y8, Y10
 	VPERM2I128     $0x31, Y9, Y8, Y8
 	VPADDD         Y8, Y10, Y10
-	VMOVDQU        (BX)(SI*1), Y8
+	VMOVDQU        (DI)(R8*1), Y8
 	VPSLLD         $0x04, Y8, Y8
 	VPSUBD         Y8, Y10, Y10
 	VPXOR          X8, X8, X8
-	VPINSRW        $0x00, (DI), X8, X8
-	VPINSRW        $0x01, 22(DI), X8, X8
-	VPINSRW        $0x02, 44(DI), X8, X8
-	VPINSRW        $0x03, 66(DI), X8, X8
-	VPINSRW        $0x04, 88(DI), X8, X8
-	VPINSRW        $0x05, 110(DI), X8, X8
-	VPINSRW        $0x06, 132(DI), X8, X8
-	VPINSRW        $0x07, 154(DI), X8, X8
+	VPINSRW        $0x00, (R9), X8, X8
+	VPINSRW        $0x01, 22(R9), X8, X8
+	VPINSRW        $0x02, 44(R9), X8, X8
+	VPINSRW        $0x03, 66(R9), X8, X8
+	VPINSRW        $0x04, 88(R9), X8, X8
+	VPINSRW        $0x05, 110(R9), X8, X8
+	VPINSRW        $0x06, 132(R9), X8, X8
+	VPINSRW        $0x07, 154(R9), X8, X8
 	VCVTPH2PS      X8, Y8
-	VMOVDQU        (DX)(SI*1), Y9
+	VMOVDQU        (SI)(R8*1), Y9
 	VCVTDQ2PS      Y10, Y10
 	VMULPS         Y9, Y8, Y8
 	VFMADD231PS    Y8, Y10, Y1
-	ADDQ           $+176, DI
-	ADDQ           $+32, SI
-	CMPQ           SI, AX
+	ADDQ           $+176, R9
+	ADDQ           $+32, R8
+	CMPQ           R8, AX
 	JL             group
 
 rest:
-	CMPQ R8, $0x00
+	CMPQ R10, $0x00
 	JE   done
-	CMPQ DI, (SP)
+	CMPQ R9, (SP)
 	JLS  inPlace
-	MOVQ R8, R9
-	LEAQ 8(SP), R10
+	MOVQ R10, R11
+	LEAQ 8(SP), R12
 
 copy:
-	MOVWLZX (DI), R11
-	MOVW    R11, (R10)
-	ADDQ    $+2, DI
-	ADDQ    $+2, R10
-	MOVL    (DI), R11
-	MOVL    R11, (R10)
-	ADDQ    $+4, DI
-	ADDQ    $+4, R10
-	VMOVDQU (DI), X8
-	VMOVDQU X8, (R10)
-	ADDQ    $+16, DI
-	ADDQ    $+16, R10
-	SUBQ    $+1, R9
+	MOVWLZX (R9), R13
+	MOVW    R13, (R12)
+	ADDQ    $+2, R9
+	ADDQ    $+2, R12
+	MOVL    (R9), R13
+	MOVL    R13, (R12)
+	ADDQ    $+4, R9
+	ADDQ    $+4, R12
+	VMOVDQU (R9), X8
+	VMOVDQU X8, (R12)
+	ADDQ    $+16, R9
+	ADDQ    $+16, R12
+	SUBQ    $+1, R11
 	JG      copy
-	LEAQ    8(SP), DI
+	LEAQ    8(SP), R9
 
 inPlace:
-	LEAQ           (CX)(SI*8), R9
-	VBROADCASTI128 6(DI), Y8
+	LEAQ           (BX)(R8*8), R11
+	VBROADCASTI128 6(R9), Y8
 	VPSRLVD        Y2, Y8, Y8
 	VPAND          Y3, Y8, Y8
-	VPBROADCASTD   2(DI), Y9
+	VPBROADCASTD   2(R9), Y9
 	VPSHUFB        Y4, Y9, Y9
 	VPAND          Y5, Y9, Y9
 	VPCMPEQB       Y5, Y9, Y9
 	VPAND          Y6, Y9, Y9
 	VPOR           Y9, Y8, Y8
-	VPMADDUBSW     (R9), Y8, Y8
-	VBROADCASTI128 28(DI), Y9
+	VPMADDUBSW     (R11), Y8, Y8
+	VBROADCASTI128 28(R9), Y9
 	VPSRLVD        Y2, Y9, Y9
 	VPAND          Y3, Y9, Y9
-	VPBROADCASTD   24(DI), Y10
+	VPBROADCASTD   24(R9), Y10
 	VPSHUFB        Y4, Y10, Y10
 	VPAND          Y5, Y10, Y10
 	VPCMPEQB       Y5, Y10, Y10
 	VPAND          Y6, Y10, Y10
 	VPOR           Y10, Y9, Y9
-	VPMADDUBSW     32(R9), Y9, Y9
+	VPMADDUBSW     32(R11), Y9, Y9
 	VPUNPCKLDQ     Y9, Y8, Y10
 	VPUNPCKHDQ     Y9, Y8, Y8
 	VPADDW         Y10, Y8, Y8
-	VBROADCASTI128 50(DI), Y9
+	VBROADCASTI128 50(R9), Y9
 	VPSRLVD        Y2, Y9, Y9
 	VPAND          Y3, Y9, Y9
-	VPBROADCASTD   46(DI), Y10
+	VPBROADCASTD   46(R9), Y10
 	VPSHUFB        Y4, Y10, Y10
 	VPAND          Y5, Y10, Y10
 	VPCMPEQB       Y5, Y10, Y10
 	VPAND          Y6, Y10, Y10
 	VPOR           Y10, Y9, Y9
-	VPMADDUBSW     64(R9), Y9, Y9
-	VBROADCASTI128 72(DI), Y10
+	VPMADDUBSW     64(R11), Y9, Y9
+	VBROADCASTI128 72(R9), Y10
 	VPSRLVD        Y2, Y10, Y10
 	VPAND          Y3, Y10, Y10
-	VPBROADCASTD   68(DI), Y11
+	VPBROADCASTD   68(R9), Y11
 	VPSHUFB        Y4, Y11, Y11
 	VPAND          Y5, Y11, Y11
 	VPCMPEQB       Y5, Y11, Y11
 	VPAND          Y6, Y11, Y11
 	VPOR           Y11, Y10, Y10
-	VPMADDUBSW     96(R9), Y10, Y10
+	VPMADDUBSW     96(R11), Y10, Y10
 	VPUNPCKLDQ     Y10, Y9, Y11
 	VPUNPCKHDQ     Y10, Y9, Y9
 	VPADDW         Y11, Y9, Y9
 	VPUNPCKLQDQ    Y9, Y8, Y10
 	VPUNPCKHQDQ    Y9, Y8, Y8
 	VPADDW         Y10, Y8, Y8
-	VBROADCASTI128 94(DI), Y9
+	VBROADCASTI128 94(R9), Y9
 	VPSRLVD        Y2, Y9, Y9
 	VPAND          Y3, Y9, Y9
-	VPBROADCASTD   90(DI), Y10
+	VPBROADCASTD   90(R9), Y10
 	VPSHUFB        Y4, Y10, Y10
 	VPAND          Y5, Y10, Y10
 	VPCMPEQB       Y5, Y10, Y10
 	VPAND          Y6, Y10, Y10
 	VPOR           Y10, Y9, Y9
-	VPMADDUBSW     128(R9), Y9, Y9
-	VBROADCASTI128 116(DI), Y10
+	VPMADDUBSW     128(R11), Y9, Y9
+	VBROADCASTI128 116(R9), Y10
 	VPSRLVD        Y2, Y10, Y10
 	VPAND          Y3, Y10, Y10
-	VPBROADCASTD   112(DI), Y11
+	VPBROADCASTD   112(R9), Y11
 	VPSHUFB        Y4, Y11, Y11
 	VPAND          Y5, Y11, Y11
 	VPCMPEQB       Y5, Y11, Y11
 	VPAND          Y6, Y11, Y11
 	VPOR           Y11, Y10, Y10
-	VPMADDUBSW     160(R9), Y10, Y10
+	VPMADDUBSW     160(R11), Y10, Y10
 	VPUNPCKLDQ     Y10, Y9, Y11
 	VPUNPCKHDQ     Y10, Y9, Y9
 	VPADDW         Y11, Y9, Y9
-	VBROADCASTI128 138(DI), Y10
+	VBROADCASTI128 138(R9), Y10
 	VPSRLVD        Y2, Y10, Y10
 	VPAND          Y3, Y10, Y10
-	VPBROADCASTD   134(DI), Y11
+	VPBROADCASTD   134(R9), Y11
 	VPSHUFB        Y4, Y11, Y11
 	VPAND          Y5, Y11, Y11
 	VPCMPEQB       Y5, Y11, Y11
 	VPAND          Y6, Y11, Y11
 	VPOR           Y11, Y10, Y10
-	VPMADDUBSW     192(R9), Y10, Y10
-	VBROADCASTI128 160(DI), Y11
+	VPMADDUBSW     192(R11), Y10, Y10
+	VBROADCASTI128 160(R9), Y11
 	VPSRLVD        Y2, Y11, Y11
 	VPAND          Y3, Y11, Y11
-	VPBROADCASTD   156(DI), Y12
+	VPBROADCASTD   156(R9), Y12
 	VPSHUFB        Y4, Y12, Y12
 	VPAND          Y5, Y12, Y12
 	VPCMPEQB       Y5, Y12, Y12
 	VPAND          Y6, Y12, Y12
 	VPOR           Y12, Y11, Y11
-	VPMADDUBSW     224(R9), Y11, Y11
+	VPMADDUBSW     224(R11), Y11, Y11
 	VPUNPCKLDQ     Y11, Y10, Y12
 	VPUNPCKHDQ     Y11, Y10, Y10
 	VPADDW         Y12, Y10, Y10
@@ -1001,37 +1005,37 @@ inPlace:
 	VPERM2I128     $0x20, Y9, Y8, Y10
 	VPERM2I128     $0x31, Y9, Y8, Y8
 	VPADDD         Y8, Y10, Y10
-	VMOVDQU        (BX)(SI*1), Y8
+	VMOVDQU        (DI)(R8*1), Y8
 	VPSLLD         $0x04, Y8, Y8
 	VPSUBD         Y8, Y10, Y10
 	VPXOR          X8, X8, X8
-	VPINSRW        $0x00, (DI), X8, X8
-	VPINSRW        $0x01, 22(DI), X8, X8
-	VPINSRW        $0x02, 44(DI), X8, X8
-	VPINSRW        $0x03, 66(DI), X8, X8
-	VPINSRW        $0x04, 88(DI), X8, X8
-	VPINSRW        $0x05, 110(DI), X8, X8
-	VPINSRW        $0x06, 132(DI), X8, X8
-	VPINSRW        $0x07, 154(DI), X8, X8
+	VPINSRW        $0x00, (R9), X8, X8
+	VPINSRW        $0x01, 22(R9), X8, X8
+	VPINSRW        $0x02, 44(R9), X8, X8
+	VPINSRW        $0x03, 66(R9), X8, X8
+	VPINSRW        $0x04, 88(R9), X8, X8
+	VPINSRW        $0x05, 110(R9), X8, X8
+	VPINSRW        $0x06, 132(R9), X8, X8
+	VPINSRW        $0x07, 154(R9), X8, X8
 	VCVTPH2PS      X8, Y8
 	VPAND          Y0, Y8, Y8
-	VMOVDQU        (DX)(SI*1), Y9
+	VMOVDQU        (SI)(R8*1), Y9
 	VCVTDQ2PS      Y10, Y10
 	VMULPS         Y9, Y8, Y8
 	VFMADD231PS    Y8, Y10, Y1
 
 done:
-	MOVQ         dst+0(FP), SI
+	MOVQ         CX, R8
 	VPERMILPS    $0x4e, Y1, Y8
 	VADDPS       Y1, Y8, Y8
 	VPERMILPS    $0xb1, Y8, Y1
 	VADDPS       Y1, Y8, Y8
 	VEXTRACTI128 $0x01, Y8, X1
 	VADDPS       X8, X1, X1
-	VMOVSS       X1, (SI)
-	ADDQ         $0x04, dst+0(FP)
-	MOVQ         stride+16(FP), SI
-	ADDQ         SI, w+8(FP)
+	VMOVSS       X1, (R8)
+	ADDQ         $0x04, CX
+	MOVQ         stride+16(FP), R8
+	ADDQ         R8, DX
 	DECQ         n+24(FP)
 	JG           row
 	VZEROUPPER

@@ -8,26 +8,28 @@
 // Requires: AVX, AVX512BW, AVX512F, AVX512VL, AVX512VNNI, MMX+
 TEXT ·q5_1RowAVX512(SB), NOSPLIT, $392-72
 	MOVQ blocks+64(FP), AX
-	MOVQ q+32(FP), CX
-	MOVQ d+40(FP), DX
-	MOVQ s+48(FP), BX
-	MOVQ half+56(FP), SI
+	MOVQ dst+0(FP), CX
+	MOVQ w+8(FP), DX
+	MOVQ q+32(FP), BX
+	MOVQ d+40(FP), SI
+	MOVQ s+48(FP), DI
+	MOVQ half+56(FP), R8
 	JMP  constants
 
 begin:
-	MOVQ      w+8(FP), SI
-	MOVQ      stride+16(FP), DI
-	IMULQ     n+24(FP), DI
-	ADDQ      DI, SI
-	SUBQ      $+384, SI
-	MOVQ      SI, (SP)
-	MOVQ      AX, R8
-	ANDQ      $+15, R8
-	LEAQ      constant0<>+0(SB), SI
-	SHLQ      $0x02, R8
-	SUBQ      R8, SI
-	VMOVDQU32 64(SI), Z0
-	SHRQ      $0x02, R8
+	MOVQ      w+8(FP), R8
+	MOVQ      stride+16(FP), R9
+	IMULQ     n+24(FP), R9
+	ADDQ      R9, R8
+	SUBQ      $+384, R8
+	MOVQ      R8, (SP)
+	MOVQ      AX, R10
+	ANDQ      $+15, R10
+	LEAQ      constant0<>+0(SB), R8
+	SHLQ      $0x02, R10
+	SUBQ      R10, R8
+	VMOVDQU32 64(R8), Z0
+	SHRQ      $0x02, R10
 	VMOVDQU32 constant1<>+0(SB), Y1
 	VMOVDQU32 Y1, 8(SP)
 	VMOVDQU32 Y1, 40(SP)
@@ -46,129 +48,129 @@ begin:
 
 row:
 	VPXORD Z1, Z1, Z1
-	MOVQ   w+8(FP), DI
-	XORQ   SI, SI
-	CMPQ   SI, AX
+	MOVQ   DX, R9
+	XORQ   R8, R8
+	CMPQ   R8, AX
 	JGE    rest
 
 group:
-	PREFETCHT1      8192(DI)
-	PREFETCHT0      3072(DI)
-	PREFETCHT1      8256(DI)
-	PREFETCHT0      3136(DI)
-	PREFETCHT1      8320(DI)
-	PREFETCHT0      3200(DI)
-	PREFETCHT1      8384(DI)
-	PREFETCHT0      3264(DI)
-	PREFETCHT1      8448(DI)
-	PREFETCHT0      3328(DI)
-	PREFETCHT1      8512(DI)
-	PREFETCHT0      3392(DI)
-	LEAQ            (CX)(SI*8), R9
-	VBROADCASTI32X4 8(DI), Z10
-	VBROADCASTI32X4 32(DI), K1, Z10
+	PREFETCHT1      8192(R9)
+	PREFETCHT0      3072(R9)
+	PREFETCHT1      8256(R9)
+	PREFETCHT0      3136(R9)
+	PREFETCHT1      8320(R9)
+	PREFETCHT0      3200(R9)
+	PREFETCHT1      8384(R9)
+	PREFETCHT0      3264(R9)
+	PREFETCHT1      8448(R9)
+	PREFETCHT0      3328(R9)
+	PREFETCHT1      8512(R9)
+	PREFETCHT0      3392(R9)
+	LEAQ            (BX)(R8*8), R11
+	VBROADCASTI32X4 8(R9), Z10
+	VBROADCASTI32X4 32(R9), K1, Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
-	MOVL            4(DI), R10
-	MOVL            28(DI), R11
-	SHLQ            $0x20, R11
-	ORQ             R10, R11
-	KMOVQ           R11, K2
+	MOVL            4(R9), R12
+	MOVL            28(R9), R13
+	SHLQ            $0x20, R13
+	ORQ             R12, R13
+	KMOVQ           R13, K2
 	VPADDB          Z4, Z10, K2, Z10
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        (R9), Z10, Z11
-	VBROADCASTI32X4 56(DI), Z10
-	VBROADCASTI32X4 80(DI), K1, Z10
+	VPDPBUSD        (R11), Z10, Z11
+	VBROADCASTI32X4 56(R9), Z10
+	VBROADCASTI32X4 80(R9), K1, Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
-	MOVL            52(DI), R10
-	MOVL            76(DI), R11
-	SHLQ            $0x20, R11
-	ORQ             R10, R11
-	KMOVQ           R11, K2
+	MOVL            52(R9), R12
+	MOVL            76(R9), R13
+	SHLQ            $0x20, R13
+	ORQ             R12, R13
+	KMOVQ           R13, K2
 	VPADDB          Z4, Z10, K2, Z10
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        64(R9), Z10, Z12
+	VPDPBUSD        64(R11), Z10, Z12
 	VPACKSSDW       Z12, Z11, Z10
 	VPMADDWD        Z5, Z10, Z10
-	VBROADCASTI32X4 104(DI), Z11
-	VBROADCASTI32X4 128(DI), K1, Z11
+	VBROADCASTI32X4 104(R9), Z11
+	VBROADCASTI32X4 128(R9), K1, Z11
 	VPSRLVD         Z2, Z11, Z11
 	VPANDD          Z3, Z11, Z11
-	MOVL            100(DI), R10
-	MOVL            124(DI), R11
-	SHLQ            $0x20, R11
-	ORQ             R10, R11
-	KMOVQ           R11, K2
+	MOVL            100(R9), R12
+	MOVL            124(R9), R13
+	SHLQ            $0x20, R13
+	ORQ             R12, R13
+	KMOVQ           R13, K2
 	VPADDB          Z4, Z11, K2, Z11
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        128(R9), Z11, Z12
-	VBROADCASTI32X4 152(DI), Z11
-	VBROADCASTI32X4 176(DI), K1, Z11
+	VPDPBUSD        128(R11), Z11, Z12
+	VBROADCASTI32X4 152(R9), Z11
+	VBROADCASTI32X4 176(R9), K1, Z11
 	VPSRLVD         Z2, Z11, Z11
 	VPANDD          Z3, Z11, Z11
-	MOVL            148(DI), R10
-	MOVL            172(DI), R11
-	SHLQ            $0x20, R11
-	ORQ             R10, R11
-	KMOVQ           R11, K2
+	MOVL            148(R9), R12
+	MOVL            172(R9), R13
+	SHLQ            $0x20, R13
+	ORQ             R12, R13
+	KMOVQ           R13, K2
 	VPADDB          Z4, Z11, K2, Z11
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        192(R9), Z11, Z13
+	VPDPBUSD        192(R11), Z11, Z13
 	VPACKSSDW       Z13, Z12, Z11
 	VPMADDWD        Z5, Z11, Z11
 	VPACKSSDW       Z11, Z10, Z10
 	VPMADDWD        Z5, Z10, Z10
-	VBROADCASTI32X4 200(DI), Z11
-	VBROADCASTI32X4 224(DI), K1, Z11
+	VBROADCASTI32X4 200(R9), Z11
+	VBROADCASTI32X4 224(R9), K1, Z11
 	VPSRLVD         Z2, Z11, Z11
 	VPANDD          Z3, Z11, Z11
-	MOVL            196(DI), R10
-	MOVL            220(DI), R11
-	SHLQ            $0x20, R11
-	ORQ             R10, R11
-	KMOVQ           R11, K2
+	MOVL            196(R9), R12
+	MOVL            220(R9), R13
+	SHLQ            $0x20, R13
+	ORQ             R12, R13
+	KMOVQ           R13, K2
 	VPADDB          Z4, Z11, K2, Z11
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        256(R9), Z11, Z12
-	VBROADCASTI32X4 248(DI), Z11
-	VBROADCASTI32X4 272(DI), K1, Z11
+	VPDPBUSD        256(R11), Z11, Z12
+	VBROADCASTI32X4 248(R9), Z11
+	VBROADCASTI32X4 272(R9), K1, Z11
 	VPSRLVD         Z2, Z11, Z11
 	VPANDD          Z3, Z11, Z11
-	MOVL            244(DI), R10
-	MOVL            268(DI), R11
-	SHLQ            $0x20, R11
-	ORQ             R10, R11
-	KMOVQ           R11, K2
+	MOVL            244(R9), R12
+	MOVL            268(R9), R13
+	SHLQ            $0x20, R13
+	ORQ             R12, R13
+	KMOVQ           R13, K2
 	VPADDB          Z4, Z11, K2, Z11
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        320(R9), Z11, Z13
+	VPDPBUSD        320(R11), Z11, Z13
 	VPACKSSDW       Z13, Z12, Z11
 	VPMADDWD        Z5, Z11, Z11
-	VBROADCASTI32X4 296(DI), Z12
-	VBROADCASTI32X4 320(DI), K1, Z12
+	VBROADCASTI32X4 296(R9), Z12
+	VBROADCASTI32X4 320(R9), K1, Z12
 	VPSRLVD         Z2, Z12, Z12
 	VPANDD          Z3, Z12, Z12
-	MOVL            292(DI), R10
-	MOVL            316(DI), R11
-	SHLQ            $0x20, R11
-	ORQ             R10, R11
-	KMOVQ           R11, K2
+	MOVL            292(R9), R12
+	MOVL            316(R9), R13
+	SHLQ            $0x20, R13
+	ORQ             R12, R13
+	KMOVQ           R13, K2
 	VPADDB          Z4, Z12, K2, Z12
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        384(R9), Z12, Z13
-	VBROADCASTI32X4 344(DI), Z12
-	VBROADCASTI32X4 368(DI), K1, Z12
+	VPDPBUSD        384(R11), Z12, Z13
+	VBROADCASTI32X4 344(R9), Z12
+	VBROADCASTI32X4 368(R9), K1, Z12
 	VPSRLVD         Z2, Z12, Z12
 	VPANDD          Z3, Z12, Z12
-	MOVL            340(DI), R10
-	MOVL            364(DI), R11
-	SHLQ            $0x20, R11
-	ORQ             R10, R11
-	KMOVQ           R11, K2
+	MOVL            340(R9), R12
+	MOVL            364(R9), R13
+	SHLQ            $0x20, R13
+	ORQ             R12, R13
+	KMOVQ           R13, K2
 	VPADDB          Z4, Z12, K2, Z12
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        448(R9), Z12, Z14
+	VPDPBUSD        448(R11), Z12, Z14
 	VPACKSSDW       Z14, Z13, Z12
 	VPMADDWD        Z5, Z12, Z12
 	VPACKSSDW       Z12, Z11, Z11
@@ -177,160 +179,160 @@ group:
 	VPERMT2D        Z11, Z6, Z12
 	VPERMT2D        Z11, Z7, Z10
 	VPADDD          Z10, Z12, Z12
-	VPERMW          (DI), Z8, Z10
-	VPERMW          72(DI), Z8, K3, Z10
-	VPERMW          144(DI), Z8, K4, Z10
-	VPERMW          216(DI), Z8, K5, Z10
-	VPERMW          288(DI), Z8, K6, Z10
-	VPERMW          320(DI), Z8, K7, Z10
+	VPERMW          (R9), Z8, Z10
+	VPERMW          72(R9), Z8, K3, Z10
+	VPERMW          144(R9), Z8, K4, Z10
+	VPERMW          216(R9), Z8, K5, Z10
+	VPERMW          288(R9), Z8, K6, Z10
+	VPERMW          320(R9), Z8, K7, Z10
 	VEXTRACTI64X4   $0x01, Z10, Y11
 	VCVTPH2PS       Y10, Z10
 	VCVTPH2PS       Y11, Z11
 	VPXORD          Z9, Z11, Z11
-	VMOVDQU32       (DX)(SI*1), Z13
+	VMOVDQU32       (SI)(R8*1), Z13
 	VCVTDQ2PS       Z12, Z12
 	VMULPS          Z13, Z10, Z10
 	VFMADD231PS     Z10, Z12, Z1
-	VMOVDQU32       (BX)(SI*1), Z10
+	VMOVDQU32       (DI)(R8*1), Z10
 	VCVTDQ2PS       Z10, Z10
 	VMULPS          Z13, Z10, Z10
 	VFNMADD231PS    Z10, Z11, Z1
-	ADDQ            $+384, DI
-	ADDQ            $+64, SI
-	CMPQ            SI, AX
+	ADDQ            $+384, R9
+	ADDQ            $+64, R8
+	CMPQ            R8, AX
 	JL              group
 
 rest:
-	CMPQ R8, $0x00
+	CMPQ R10, $0x00
 	JE   done
-	CMPQ DI, (SP)
+	CMPQ R9, (SP)
 	JLS  inPlace
-	MOVQ R8, R9
-	LEAQ 8(SP), R10
+	MOVQ R10, R11
+	LEAQ 8(SP), R12
 
 copy:
-	MOVL      (DI), R11
-	MOVL      R11, (R10)
-	ADDQ      $+4, DI
-	ADDQ      $+4, R10
-	MOVL      (DI), R11
-	MOVL      R11, (R10)
-	ADDQ      $+4, DI
-	ADDQ      $+4, R10
-	VMOVDQU32 (DI), X10
-	VMOVDQU32 X10, (R10)
-	ADDQ      $+16, DI
-	ADDQ      $+16, R10
-	SUBQ      $+1, R9
+	MOVL      (R9), R13
+	MOVL      R13, (R12)
+	ADDQ      $+4, R9
+	ADDQ      $+4, R12
+	MOVL      (R9), R13
+	MOVL      R13, (R12)
+	ADDQ      $+4, R9
+	ADDQ      $+4, R12
+	VMOVDQU32 (R9), X10
+	VMOVDQU32 X10, (R12)
+	ADDQ      $+16, R9
+	ADDQ      $+16, R12
+	SUBQ      $+1, R11
 	JG        copy
-	LEAQ      8(SP), DI
+	LEAQ      8(SP), R9
 
 inPlace:
-	LEAQ            (CX)(SI*8), R9
-	VBROADCASTI32X4 8(DI), Z10
-	VBROADCASTI32X4 32(DI), K1, Z10
+	LEAQ            (BX)(R8*8), R11
+	VBROADCASTI32X4 8(R9), Z10
+	VBROADCASTI32X4 32(R9), K1, Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
-	MOVL            4(DI), R10
-	MOVL            28(DI), R11
-	SHLQ            $0x20, R11
-	ORQ             R10, R11
-	KMOVQ           R11, K2
+	MOVL            4(R9), R12
+	MOVL            28(R9), R13
+	SHLQ            $0x20, R13
+	ORQ             R12, R13
+	KMOVQ           R13, K2
 	VPADDB          Z4, Z10, K2, Z10
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        (R9), Z10, Z11
-	VBROADCASTI32X4 56(DI), Z10
-	VBROADCASTI32X4 80(DI), K1, Z10
+	VPDPBUSD        (R11), Z10, Z11
+	VBROADCASTI32X4 56(R9), Z10
+	VBROADCASTI32X4 80(R9), K1, Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
-	MOVL            52(DI), R10
-	MOVL            76(DI), R11
-	SHLQ            $0x20, R11
-	ORQ             R10, R11
-	KMOVQ           R11, K2
+	MOVL            52(R9), R12
+	MOVL            76(R9), R13
+	SHLQ            $0x20, R13
+	ORQ             R12, R13
+	KMOVQ           R13, K2
 	VPADDB          Z4, Z10, K2, Z10
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        64(R9), Z10, Z12
+	VPDPBUSD        64(R11), Z10, Z12
 	VPACKSSDW       Z12, Z11, Z10
 	VPMADDWD        Z5, Z10, Z10
-	VBROADCASTI32X4 104(DI), Z11
-	VBROADCASTI32X4 128(DI), K1, Z11
+	VBROADCASTI32X4 104(R9), Z11
+	VBROADCASTI32X4 128(R9), K1, Z11
 	VPSRLVD         Z2, Z11, Z11
 	VPANDD          Z3, Z11, Z11
-	MOVL            100(DI), R10
-	MOVL            124(DI), R11
-	SHLQ            $0x20, R11
-	ORQ             R10, R11
-	KMOVQ           R11, K2
+	MOVL            100(R9), R12
+	MOVL            124(R9), R13
+	SHLQ            $0x20, R13
+	ORQ             R12, R13
+	KMOVQ           R13, K2
 	VPADDB          Z4, Z11, K2, Z11
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        128(R9), Z11, Z12
-	VBROADCASTI32X4 152(DI), Z11
-	VBROADCASTI32X4 176(DI), K1, Z11
+	VPDPBUSD        128(R11), Z11, Z12
+	VBROADCASTI32X4 152(R9), Z11
+	VBROADCASTI32X4 176(R9), K1, Z11
 	VPSRLVD         Z2, Z11, Z11
 	VPANDD          Z3, Z11, Z11
-	MOVL            148(DI), R10
-	MOVL            172(DI), R11
-	SHLQ            $0x20, R11
-	ORQ             R10, R11
-	KMOVQ           R11, K2
+	MOVL            148(R9), R12
+	MOVL            172(R9), R13
+	SHLQ            $0x20, R13
+	ORQ             R12, R13
+	KMOVQ           R13, K2
 	VPADDB          Z4, Z11, K2, Z11
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        192(R9), Z11, Z13
+	VPDPBUSD        192(R11), Z11, Z13
 	VPACKSSDW       Z13, Z12, Z11
 	VPMADDWD        Z5, Z11, Z11
 	VPACKSSDW       Z11, Z10, Z10
 	VPMADDWD        Z5, Z10, Z10
-	VBROADCASTI32X4 200(DI), Z11
-	VBROADCASTI32X4 224(DI), K1, Z11
+	VBROADCASTI32X4 200(R9), Z11
+	VBROADCASTI32X4 224(R9), K1, Z11
 	VPSRLVD         Z2, Z11, Z11
 	VPANDD          Z3, Z11, Z11
-	MOVL            196(DI), R10
-	MOVL            220(DI), R11
-	SHLQ            $0x20, R11
-	ORQ             R10, R11
-	KMOVQ           R11, K2
+	MOVL            196(R9), R12
+	MOVL            220(R9), R13
+	SHLQ            $0x20, R13
+	ORQ             R12, R13
+	KMOVQ           R13, K2
 	VPADDB          Z4, Z11, K2, Z11
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        256(R9), Z11, Z12
-	VBROADCASTI32X4 248(DI), Z11
-	VBROADCASTI32X4 272(DI), K1, Z11
+	VPDPBUSD        256(R11), Z11, Z12
+	VBROADCASTI32X4 248(R9), Z11
+	VBROADCASTI32X4 272(R9), K1, Z11
 	VPSRLVD         Z2, Z11, Z11
 	VPANDD          Z3, Z11, Z11
-	MOVL            244(DI), R10
-	MOVL            268(DI), R11
-	SHLQ            $0x20, R11
-	ORQ             R10, R11
-	KMOVQ           R11, K2
+	MOVL            244(R9), R12
+	MOVL            268(R9), R13
+	SHLQ            $0x20, R13
+	ORQ             R12, R13
+	KMOVQ           R13, K2
 	VPADDB          Z4, Z11, K2, Z11
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        320(R9), Z11, Z13
+	VPDPBUSD        320(R11), Z11, Z13
 	VPACKSSDW       Z13, Z12, Z11
 	VPMADDWD        Z5, Z11, Z11
-	VBROADCASTI32X4 296(DI), Z12
-	VBROADCASTI32X4 320(DI), K1, Z12
+	VBROADCASTI32X4 296(R9), Z12
+	VBROADCASTI32X4 320(R9), K1, Z12
 	VPSRLVD         Z2, Z12, Z12
 	VPANDD          Z3, Z12, Z12
-	MOVL            292(DI), R10
-	MOVL            316(DI), R11
-	SHLQ            $0x20, R11
-	ORQ             R10, R11
-	KMOVQ           R11, K2
+	MOVL            292(R9), R12
+	MOVL            316(R9), R13
+	SHLQ            $0x20, R13
+	ORQ             R12, R13
+	KMOVQ           R13, K2
 	VPADDB          Z4, Z12, K2, Z12
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        384(R9), Z12, Z13
-	VBROADCASTI32X4 344(DI), Z12
-	VBROADCASTI32X4 368(DI), K1, Z12
+	VPDPBUSD        384(R11), Z12, Z13
+	VBROADCASTI32X4 344(R9), Z12
+	VBROADCASTI32X4 368(R9), K1, Z12
 	VPSRLVD         Z2, Z12, Z12
 	VPANDD          Z3, Z12, Z12
-	MOVL            340(DI), R10
-	MOVL            364(DI), R11
-	SHLQ            $0x20, R11
-	ORQ             R10, R11
-	KMOVQ           R11, K2
+	MOVL            340(R9), R12
+	MOVL            364(R9), R13
+	SHLQ            $0x20, R13
+	ORQ             R12, R13
+	KMOVQ           R13, K2
 	VPADDB          Z4, Z12, K2, Z12
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        448(R9), Z12, Z14
+	VPDPBUSD        448(R11), Z12, Z14
 	VPACKSSDW       Z14, Z13, Z12
 	VPMADDWD        Z5, Z12, Z12
 	VPACKSSDW       Z12, Z11, Z11
@@ -339,29 +341,29 @@ inPlace:
 	VPERMT2D        Z11, Z6, Z12
 	VPERMT2D        Z11, Z7, Z10
 	VPADDD          Z10, Z12, Z12
-	VPERMW          (DI), Z8, Z10
-	VPERMW          72(DI), Z8, K3, Z10
-	VPERMW          144(DI), Z8, K4, Z10
-	VPERMW          216(DI), Z8, K5, Z10
-	VPERMW          288(DI), Z8, K6, Z10
-	VPERMW          320(DI), Z8, K7, Z10
+	VPERMW          (R9), Z8, Z10
+	VPERMW          72(R9), Z8, K3, Z10
+	VPERMW          144(R9), Z8, K4, Z10
+	VPERMW          216(R9), Z8, K5, Z10
+	VPERMW          288(R9), Z8, K6, Z10
+	VPERMW          320(R9), Z8, K7, Z10
 	VEXTRACTI64X4   $0x01, Z10, Y11
 	VCVTPH2PS       Y10, Z10
 	VCVTPH2PS       Y11, Z11
 	VPXORD          Z9, Z11, Z11
 	VPANDD          Z0, Z10, Z10
 	VPANDD          Z0, Z11, Z11
-	VMOVDQU32       (DX)(SI*1), Z13
+	VMOVDQU32       (SI)(R8*1), Z13
 	VCVTDQ2PS       Z12, Z12
 	VMULPS          Z13, Z10, Z10
 	VFMADD231PS     Z10, Z12, Z1
-	VMOVDQU32       (BX)(SI*1), Z10
+	VMOVDQU32       (DI)(R8*1), Z10
 	VCVTDQ2PS       Z10, Z10
 	VMULPS          Z13, Z10, Z10
 	VFNMADD231PS    Z10, Z11, Z1
 
 done:
-	MOVQ          dst+0(FP), SI
+	MOVQ          CX, R8
 	VPERMILPS     $0x4e, Z1, Z10
 	VADDPS        Z1, Z10, Z10
 	VPERMILPS     $0xb1, Z10, Z1
@@ -370,10 +372,10 @@ done:
 	VADDPS        Z10, Z1, Z1
 	VEXTRACTI32X4 $0x02, Z1, X10
 	VADDPS        X1, X10, X10
-	VMOVSS        X10, (SI)
-	ADDQ          $0x04, dst+0(FP)
-	MOVQ          stride+16(FP), SI
-	ADDQ          SI, w+8(FP)
+	VMOVSS        X10, (R8)
+	ADDQ          $0x04, CX
+	MOVQ          stride+16(FP), R8
+	ADDQ          R8, DX
 	DECQ          n+24(FP)
 	JG            row
 	VZEROUPPER
@@ -388,18 +390,18 @@ constants:
 	VMOVDQU32 constant7<>+0(SB), Z7
 	VMOVDQU32 constant8<>+0(SB), Z3
 	VMOVDQU32 constant9<>+0(SB), Z4
-	MOVL      $0x0000ff00, SI
-	KMOVD     SI, K1
-	MOVL      $0x00380038, SI
-	KMOVD     SI, K3
-	MOVL      $0x01c001c0, SI
-	KMOVD     SI, K4
-	MOVL      $0x0e000e00, SI
-	KMOVD     SI, K5
-	MOVL      $0x70007000, SI
-	KMOVD     SI, K6
-	MOVL      $0x80008000, SI
-	KMOVD     SI, K7
+	MOVL      $0x0000ff00, R8
+	KMOVD     R8, K1
+	MOVL      $0x00380038, R8
+	KMOVD     R8, K3
+	MOVL      $0x01c001c0, R8
+	KMOVD     R8, K4
+	MOVL      $0x0e000e00, R8
+	KMOVD     R8, K5
+	MOVL      $0x70007000, R8
+	KMOVD     R8, K6
+	MOVL      $0x80008000, R8
+	KMOVD     R8, K7
 	JMP       begin
 
 DATA constant0<>+0(SB)/8, $0xffffffffffffffff
@@ -727,26 +729,28 @@ GLOBL constant15<>(SB), RODATA|NOPTR, $64
 // Requires: AVX, AVX2, F16C, FMA3, MMX+
 TEXT ·q5_1RowAVX2(SB), NOSPLIT, $200-72
 	MOVQ blocks+64(FP), AX
-	MOVQ q+32(FP), CX
-	MOVQ d+40(FP), DX
-	MOVQ s+48(FP), BX
-	MOVQ half+56(FP), SI
+	MOVQ dst+0(FP), CX
+	MOVQ w+8(FP), DX
+	MOVQ q+32(FP), BX
+	MOVQ d+40(FP), SI
+	MOVQ s+48(FP), DI
+	MOVQ half+56(FP), R8
 	JMP  constants
 
 begin:
-	MOVQ    w+8(FP), SI
-	MOVQ    stride+16(FP), DI
-	IMULQ   n+24(FP), DI
-	ADDQ    DI, SI
-	SUBQ    $+192, SI
-	MOVQ    SI, (SP)
-	MOVQ    AX, R8
-	ANDQ    $+7, R8
-	LEAQ    constant16<>+0(SB), SI
-	SHLQ    $0x02, R8
-	SUBQ    R8, SI
-	VMOVDQU 32(SI), Y0
-	SHRQ    $0x02, R8
+	MOVQ    w+8(FP), R8
+	MOVQ    stride+16(FP), R9
+	IMULQ   n+24(FP), R9
+	ADDQ    R9, R8
+	SUBQ    $+192, R8
+	MOVQ    R8, (SP)
+	MOVQ    AX, R10
+	ANDQ    $+7, R10
+	LEAQ    constant16<>+0(SB), R8
+	SHLQ    $0x02, R10
+	SUBQ    R10, R8
+	VMOVDQU 32(R8), Y0
+	SHRQ    $0x02, R10
 	VMOVDQU constant1<>+0(SB), Y1
 	VMOVDQU Y1, 8(SP)
 	VMOVDQU Y1, 40(SP)
@@ -759,111 +763,111 @@ begin:
 
 row:
 	VPXOR Y1, Y1, Y1
-	MOVQ  w+8(FP), DI
-	XORQ  SI, SI
-	CMPQ  SI, AX
+	MOVQ  DX, R9
+	XORQ  R8, R8
+	CMPQ  R8, AX
 	JGE   rest
 
 group:
-	PREFETCHT1     8192(DI)
-	PREFETCHT0     3072(DI)
-	PREFETCHT1     8256(DI)
-	PREFETCHT0     3136(DI)
-	PREFETCHT1     8320(DI)
-	PREFETCHT0     3200(DI)
-	LEAQ           (CX)(SI*8), R9
-	VBROADCASTI128 8(DI), Y8
+	PREFETCHT1     8192(R9)
+	PREFETCHT0     3072(R9)
+	PREFETCHT1     8256(R9)
+	PREFETCHT0     3136(R9)
+	PREFETCHT1     8320(R9)
+	PREFETCHT0     3200(R9)
+	LEAQ           (BX)(R8*8), R11
+	VBROADCASTI128 8(R9), Y8
 	VPSRLVD        Y2, Y8, Y8
 	VPAND          Y3, Y8, Y8
-	VPBROADCASTD   4(DI), Y9
+	VPBROADCASTD   4(R9), Y9
 	VPSHUFB        Y4, Y9, Y9
 	VPAND          Y5, Y9, Y9
 	VPCMPEQB       Y5, Y9, Y9
 	VPAND          Y6, Y9, Y9
 	VPOR           Y9, Y8, Y8
-	VPMADDUBSW     (R9), Y8, Y8
-	VBROADCASTI128 32(DI), Y9
+	VPMADDUBSW     (R11), Y8, Y8
+	VBROADCASTI128 32(R9), Y9
 	VPSRLVD        Y2, Y9, Y9
 	VPAND          Y3, Y9, Y9
-	VPBROADCASTD   28(DI), Y10
+	VPBROADCASTD   28(R9), Y10
 	VPSHUFB        Y4, Y10, Y10
 	VPAND          Y5, Y10, Y10
 	VPCMPEQB       Y5, Y10, Y10
 	VPAND          Y6, Y10, Y10
 	VPOR           Y10, Y9, Y9
-	VPMADDUBSW     32(R9), Y9, Y9
+	VPMADDUBSW     32(R11), Y9, Y9
 	VPUNPCKLDQ     Y9, Y8, Y10
 	VPUNPCKHDQ     Y9, Y8, Y8
 	VPADDW         Y10, Y8, Y8
-	VBROADCASTI128 56(DI), Y9
+	VBROADCASTI128 56(R9), Y9
 	VPSRLVD        Y2, Y9, Y9
 	VPAND          Y3, Y9, Y9
-	VPBROADCASTD   52(DI), Y10
+	VPBROADCASTD   52(R9), Y10
 	VPSHUFB        Y4, Y10, Y10
 	VPAND          Y5, Y10, Y10
 	VPCMPEQB       Y5, Y10, Y10
 	VPAND          Y6, Y10, Y10
 	VPOR           Y10, Y9, Y9
-	VPMADDUBSW     64(R9), Y9, Y9
-	VBROADCASTI128 80(DI), Y10
+	VPMADDUBSW     64(R11), Y9, Y9
+	VBROADCASTI128 80(R9), Y10
 	VPSRLVD        Y2, Y10, Y10
 	VPAND          Y3, Y10, Y10
-	VPBROADCASTD   76(DI), Y11
+	VPBROADCASTD   76(R9), Y11
 	VPSHUFB        Y4, Y11, Y11
 	VPAND          Y5, Y11, Y11
 	VPCMPEQB       Y5, Y11, Y11
 	VPAND          Y6, Y11, Y11
 	VPOR           Y11, Y10, Y10
-	VPMADDUBSW     96(R9), Y10, Y10
+	VPMADDUBSW     96(R11), Y10, Y10
 	VPUNPCKLDQ     Y10, Y9, Y11
 	VPUNPCKHDQ     Y10, Y9, Y9
 	VPADDW         Y11, Y9, Y9
 	VPUNPCKLQDQ    Y9, Y8, Y10
 	VPUNPCKHQDQ    Y9, Y8, Y8
 	VPADDW         Y10, Y8, Y8
-	VBROADCASTI128 104(DI), Y9
+	VBROADCASTI128 104(R9), Y9
 	VPSRLVD        Y2, Y9, Y9
 	VPAND          Y3, Y9, Y9
-	VPBROADCASTD   100(DI), Y10
+	VPBROADCASTD   100(R9), Y10
 	VPSHUFB        Y4, Y10, Y10
 	VPAND          Y5, Y10, Y10
 	VPCMPEQB       Y5, Y10, Y10
 	VPAND          Y6, Y10, Y10
 	VPOR           Y10, Y9, Y9
-	VPMADDUBSW     128(R9), Y9, Y9
-	VBROADCASTI128 128(DI), Y10
+	VPMADDUBSW     128(R11), Y9, Y9
+	VBROADCASTI128 128(R9), Y10
 	VPSRLVD        Y2, Y10, Y10
 	VPAND          Y3, Y10, Y10
-	VPBROADCASTD   124(DI), Y11
+	VPBROADCASTD   124(R9), Y11
 	VPSHUFB        Y4, Y11, Y11
 	VPAND          Y5, Y11, Y11
 	VPCMPEQB       Y5, Y11, Y11
 	VPAND          Y6, Y11, Y11
 	VPOR           Y11, Y10, Y10
-	VPMADDUBSW     160(R9), Y10, Y10
+	VPMADDUBSW     160(R11), Y10, Y10
 	VPUNPCKLDQ     Y10, Y9, Y11
 	VPUNPCKHDQ     Y10, Y9, Y9
 	VPADDW         Y11, Y9, Y9
-	VBROADCASTI128 152(DI), Y10
+	VBROADCASTI128 152(R9), Y10
 	VPSRLVD        Y2, Y10, Y10
 	VPAND          Y3, Y10, Y10
-	VPBROADCASTD   148(DI), Y11
+	VPBROADCASTD   148(R9), Y11
 	VPSHUFB        Y4, Y11, Y11
 	VPAND          Y5, Y11, Y11
 	VPCMPEQB       Y5, Y11, Y11
 	VPAND          Y6, Y11, Y11
 	VPOR           Y11, Y10, Y10
-	VPMADDUBSW     192(R9), Y10, Y10
-	VBROADCASTI128 176(DI), Y11
+	VPMADDUBSW     192(R11), Y10, Y10
+	VBROADCASTI128 176(R9), Y11
 	VPSRLVD        Y2, Y11, Y11
 	VPAND          Y3, Y11, Y11
-	VPBROADCASTD   172(DI), Y12
+	VPBROADCASTD   172(R9), Y12
 	VPSHUFB        Y4, Y12, Y12
 	VPAND          Y5, Y12, Y12
 	VPCMPEQB       Y5, Y12, Y12
 	VPAND          Y6, Y12, Y12
 	VPOR           Y12, Y11, Y11
-	VPMADDUBSW     224(R9), Y11, Y11
+	VPMADDUBSW     224(R11), Y11, Y11
 	VPUNPCKLDQ     Y11, Y10, Y12
 	VPUNPCKHDQ     Y11, Y10, Y10
 	VPADDW         Y12, Y10, Y10
@@ -875,151 +879,151 @@ group:
 	VPERM2I128     $0x20, Y9, Y8, Y10
 	VPERM2I128     $0x31, Y9, Y8, Y8
 	VPADDD         Y8, Y10, Y10
-	VMOVD          (DI), X8
-	VPINSRD        $0x01, 24(DI), X8, X8
-	VPINSRD        $0x02, 96(DI), X8, X8
-	VPINSRD        $0x03, 120(DI), X8, X8
+	VMOVD          (R9), X8
+	VPINSRD        $0x01, 24(R9), X8, X8
+	VPINSRD        $0x02, 96(R9), X8, X8
+	VPINSRD        $0x03, 120(R9), X8, X8
 	VCVTPH2PS      X8, Y9
-	VMOVD          48(DI), X8
-	VPINSRD        $0x01, 72(DI), X8, X8
-	VPINSRD        $0x02, 144(DI), X8, X8
-	VPINSRD        $0x03, 168(DI), X8, X8
+	VMOVD          48(R9), X8
+	VPINSRD        $0x01, 72(R9), X8, X8
+	VPINSRD        $0x02, 144(R9), X8, X8
+	VPINSRD        $0x03, 168(R9), X8, X8
 	VCVTPH2PS      X8, Y11
 	VSHUFPS        $0x88, Y11, Y9, Y8
 	VSHUFPS        $0xdd, Y11, Y9, Y9
 	VPXOR          constant18<>+0(SB), Y9, Y9
-	VMOVDQU        (DX)(SI*1), Y11
+	VMOVDQU        (SI)(R8*1), Y11
 	VCVTDQ2PS      Y10, Y10
 	VMULPS         Y11, Y8, Y8
 	VFMADD231PS    Y8, Y10, Y1
-	VMOVDQU        (BX)(SI*1), Y8
+	VMOVDQU        (DI)(R8*1), Y8
 	VCVTDQ2PS      Y8, Y8
 	VMULPS         Y11, Y8, Y8
 	VFNMADD231PS   Y8, Y9, Y1
-	ADDQ           $+192, DI
-	ADDQ           $+32, SI
-	CMPQ           SI, AX
+	ADDQ           $+192, R9
+	ADDQ           $+32, R8
+	CMPQ           R8, AX
 	JL             group
 
 rest:
-	CMPQ R8, $0x00
+	CMPQ R10, $0x00
 	JE   done
-	CMPQ DI, (SP)
+	CMPQ R9, (SP)
 	JLS  inPlace
-	MOVQ R8, R9
-	LEAQ 8(SP), R10
+	MOVQ R10, R11
+	LEAQ 8(SP), R12
 
 copy:
-	MOVL    (DI), R11
-	MOVL    R11, (R10)
-	ADDQ    $+4, DI
-	ADDQ    $+4, R10
-	MOVL    (DI), R11
-	MOVL    R11, (R10)
-	ADDQ    $+4, DI
-	ADDQ    $+4, R10
-	VMOVDQU (DI), X8
-	VMOVDQU X8, (R10)
-	ADDQ    $+16, DI
-	ADDQ    $+16, R10
-	SUBQ    $+1, R9
+	MOVL    (R9), R13
+	MOVL    R13, (R12)
+	ADDQ    $+4, R9
+	ADDQ    $+4, R12
+	MOVL    (R9), R13
+	MOVL    R13, (R12)
+	ADDQ    $+4, R9
+	ADDQ    $+4, R12
+	VMOVDQU (R9), X8
+	VMOVDQU X8, (R12)
+	ADDQ    $+16, R9
+	ADDQ    $+16, R12
+	SUBQ    $+1, R11
 	JG      copy
-	LEAQ    8(SP), DI
+	LEAQ    8(SP), R9
 
 inPlace:
-	LEAQ           (CX)(SI*8), R9
-	VBROADCASTI128 8(DI), Y8
+	LEAQ           (BX)(R8*8), R11
+	VBROADCASTI128 8(R9), Y8
 	VPSRLVD        Y2, Y8, Y8
 	VPAND          Y3, Y8, Y8
-	VPBROADCASTD   4(DI), Y9
+	VPBROADCASTD   4(R9), Y9
 	VPSHUFB        Y4, Y9, Y9
 	VPAND          Y5, Y9, Y9
 	VPCMPEQB       Y5, Y9, Y9
 	VPAND          Y6, Y9, Y9
 	VPOR           Y9, Y8, Y8
-	VPMADDUBSW     (R9), Y8, Y8
-	VBROADCASTI128 32(DI), Y9
+	VPMADDUBSW     (R11), Y8, Y8
+	VBROADCASTI128 32(R9), Y9
 	VPSRLVD        Y2, Y9, Y9
 	VPAND          Y3, Y9, Y9
-	VPBROADCASTD   28(DI), Y10
+	VPBROADCASTD   28(R9), Y10
 	VPSHUFB        Y4, Y10, Y10
 	VPAND          Y5, Y10, Y10
 	VPCMPEQB       Y5, Y10, Y10
 	VPAND          Y6, Y10, Y10
 	VPOR           Y10, Y9, Y9
-	VPMADDUBSW     32(R9), Y9, Y9
+	VPMADDUBSW     32(R11), Y9, Y9
 	VPUNPCKLDQ     Y9, Y8, Y10
 	VPUNPCKHDQ     Y9, Y8, Y8
 	VPADDW         Y10, Y8, Y8
-	VBROADCASTI128 56(DI), Y9
+	VBROADCASTI128 56(R9), Y9
 	VPSRLVD        Y2, Y9, Y9
 	VPAND          Y3, Y9, Y9
-	VPBROADCASTD   52(DI), Y10
+	VPBROADCASTD   52(R9), Y10
 	VPSHUFB        Y4, Y10, Y10
 	VPAND          Y5, Y10, Y10
 	VPCMPEQB       Y5, Y10, Y10
 	VPAND          Y6, Y10, Y10
 	VPOR           Y10, Y9, Y9
-	VPMADDUBSW     64(R9), Y9, Y9
-	VBROADCASTI128 80(DI), Y10
+	VPMADDUBSW     64(R11), Y9, Y9
+	VBROADCASTI128 80(R9), Y10
 	VPSRLVD        Y2, Y10, Y10
 	VPAND          Y3, Y10, Y10
-	VPBROADCASTD   76(DI), Y11
+	VPBROADCASTD   76(R9), Y11
 	VPSHUFB        Y4, Y11, Y11
 	VPAND          Y5, Y11, Y11
 	VPCMPEQB       Y5, Y11, Y11
 	VPAND          Y6, Y11, Y11
 	VPOR           Y11, Y10, Y10
-	VPMADDUBSW     96(R9), Y10, Y10
+	VPMADDUBSW     96(R11), Y10, Y10
 	VPUNPCKLDQ     Y10, Y9, Y11
 	VPUNPCKHDQ     Y10, Y9, Y9
 	VPADDW         Y11, Y9, Y9
 	VPUNPCKLQDQ    Y9, Y8, Y10
 	VPUNPCKHQDQ    Y9, Y8, Y8
 	VPADDW         Y10, Y8, Y8
-	VBROADCASTI128 104(DI), Y9
+	VBROADCASTI128 104(R9), Y9
 	VPSRLVD        Y2, Y9, Y9
 	VPAND          Y3, Y9, Y9
-	VPBROADCASTD   100(DI), Y10
+	VPBROADCASTD   100(R9), Y10
 	VPSHUFB        Y4, Y10, Y10
 	VPAND          Y5, Y10, Y10
 	VPCMPEQB       Y5, Y10, Y10
 	VPAND          Y6, Y10, Y10
 	VPOR           Y10, Y9, Y9
-	VPMADDUBSW     128(R9), Y9, Y9
-	VBROADCASTI128 128(DI), Y10
+	VPMADDUBSW     128(R11), Y9, Y9
+	VBROADCASTI128 128(R9), Y10
 	VPSRLVD        Y2, Y10, Y10
 	VPAND          Y3, Y10, Y10
-	VPBROADCASTD   124(DI), Y11
+	VPBROADCASTD   124(R9), Y11
 	VPSHUFB        Y4, Y11, Y11
 	VPAND          Y5, Y11, Y11
 	VPCMPEQB       Y5, Y11, Y11
 	VPAND          Y6, Y11, Y11
 	VPOR           Y11, Y10, Y10
-	VPMADDUBSW     160(R9), Y10, Y10
+	VPMADDUBSW     160(R11), Y10, Y10
 	VPUNPCKLDQ     Y10, Y9, Y11
 	VPUNPCKHDQ     Y10, Y9, Y9
 	VPADDW         Y11, Y9, Y9
-	VBROADCASTI128 152(DI), Y10
+	VBROADCASTI128 152(R9), Y10
 	VPSRLVD        Y2, Y10, Y10
 	VPAND          Y3, Y10, Y10
-	VPBROADCASTD   148(DI), Y11
+	VPBROADCASTD   148(R9), Y11
 	VPSHUFB        Y4, Y11, Y11
 	VPAND          Y5, Y11, Y11
 	VPCMPEQB       Y5, Y11, Y11
 	VPAND          Y6, Y11, Y11
 	VPOR           Y11, Y10, Y10
-	VPMADDUBSW     192(R9), Y10, Y10
-	VBROADCASTI128 176(DI), Y11
+	VPMADDUBSW     192(R11), Y10, Y10
+	VBROADCASTI128 176(R9), Y11
 	VPSRLVD        Y2, Y11, Y11
 	VPAND          Y3, Y11, Y11
-	VPBROADCASTD   172(DI), Y12
+	VPBROADCASTD   172(R9), Y12
 	VPSHUFB        Y4, Y12, Y12
 	VPAND          Y5, Y12, Y12
 	VPCMPEQB       Y5, Y12, Y12
 	VPAND          Y6, Y12, Y12
 	VPOR           Y12, Y11, Y11
-	VPMADDUBSW     224(R9), Y11, Y11
+	VPMADDUBSW     224(R11), Y11, Y11
 	VPUNPCKLDQ     Y11, Y10, Y12
 	VPUNPCKHDQ     Y11, Y10, Y10
 	VPADDW         Y12, Y10, Y10
@@ -1031,42 +1035,42 @@ inPlace:
 	VPERM2I128     $0x20, Y9, Y8, Y10
 	VPERM2I128     $0x31, Y9, Y8, Y8
 	VPADDD         Y8, Y10, Y10
-	VMOVD          (DI), X8
-	VPINSRD        $0x01, 24(DI), X8, X8
-	VPINSRD        $0x02, 96(DI), X8, X8
-	VPINSRD        $0x03, 120(DI), X8, X8
+	VMOVD          (R9), X8
+	VPINSRD        $0x01, 24(R9), X8, X8
+	VPINSRD        $0x02, 96(R9), X8, X8
+	VPINSRD        $0x03, 120(R9), X8, X8
 	VCVTPH2PS      X8, Y9
-	VMOVD          48(DI), X8
-	VPINSRD        $0x01, 72(DI), X8, X8
-	VPINSRD        $0x02, 144(DI), X8, X8
-	VPINSRD        $0x03, 168(DI), X8, X8
+	VMOVD          48(R9), X8
+	VPINSRD        $0x01, 72(R9), X8, X8
+	VPINSRD        $0x02, 144(R9), X8, X8
+	VPINSRD        $0x03, 168(R9), X8, X8
 	VCVTPH2PS      X8, Y11
 	VSHUFPS        $0x88, Y11, Y9, Y8
 	VSHUFPS        $0xdd, Y11, Y9, Y9
 	VPXOR          constant18<>+0(SB), Y9, Y9
 	VPAND          Y0, Y8, Y8
 	VPAND          Y0, Y9, Y9
-	VMOVDQU        (DX)(SI*1), Y11
+	VMOVDQU        (SI)(R8*1), Y11
 	VCVTDQ2PS      Y10, Y10
 	VMULPS         Y11, Y8, Y8
 	VFMADD231PS    Y8, Y10, Y1
-	VMOVDQU        (BX)(SI*1), Y8
+	VMOVDQU        (DI)(R8*1), Y8
 	VCVTDQ2PS      Y8, Y8
 	VMULPS         Y11, Y8, Y8
 	VFNMADD231PS   Y8, Y9, Y1
 
 done:
-	MOVQ         dst+0(FP), SI
+	MOVQ         CX, R8
 	VPERMILPS    $0x4e, Y1, Y8
 	VADDPS       Y1, Y8, Y8
 	VPERMILPS    $0xb1, Y8, Y1
 	VADDPS       Y1, Y8, Y8
 	VEXTRACTI128 $0x01, Y8, X1
 	VADDPS       X8, X1, X1
-	VMOVSS       X1, (SI)
-	ADDQ         $0x04, dst+0(FP)
-	MOVQ         stride+16(FP), SI
-	ADDQ         SI, w+8(FP)
+	VMOVSS       X1, (R8)
+	ADDQ         $0x04, CX
+	MOVQ         stride+16(FP), R8
+	ADDQ         R8, DX
 	DECQ         n+24(FP)
 	JG           row
 	VZEROUPPER

@@ -8,26 +8,28 @@
 // Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VL, AVX512VNNI, MMX+
 TEXT ·q6_kRowAVX512(SB), NOSPLIT, $456-72
 	MOVQ blocks+64(FP), AX
-	MOVQ q+32(FP), CX
-	MOVQ d+40(FP), DX
-	MOVQ s+48(FP), BX
-	MOVQ half+56(FP), SI
+	MOVQ dst+0(FP), CX
+	MOVQ w+8(FP), DX
+	MOVQ q+32(FP), BX
+	MOVQ d+40(FP), SI
+	MOVQ s+48(FP), DI
+	MOVQ half+56(FP), R8
 	JMP  constants
 
 begin:
-	MOVQ      w+8(FP), DI
-	MOVQ      stride+16(FP), R8
-	IMULQ     n+24(FP), R8
-	ADDQ      R8, DI
-	SUBQ      $+420, DI
-	MOVQ      DI, (SP)
-	MOVQ      AX, R9
-	ANDQ      $+15, R9
-	LEAQ      constant0<>+0(SB), DI
-	SHLQ      $0x02, R9
-	SUBQ      R9, DI
-	VMOVDQU32 64(DI), Z0
-	SHRQ      $0x02, R9
+	MOVQ      w+8(FP), R9
+	MOVQ      stride+16(FP), R10
+	IMULQ     n+24(FP), R10
+	ADDQ      R10, R9
+	SUBQ      $+420, R9
+	MOVQ      R9, (SP)
+	MOVQ      AX, R11
+	ANDQ      $+15, R11
+	LEAQ      constant0<>+0(SB), R9
+	SHLQ      $0x02, R11
+	SUBQ      R11, R9
+	VMOVDQU32 64(R9), Z0
+	SHRQ      $0x02, R11
 	VMOVDQU32 constant1<>+0(SB), Y1
 	VMOVDQU32 Y1, 8(SP)
 	VMOVDQU32 Y1, 40(SP)
@@ -48,88 +50,88 @@ begin:
 
 row:
 	VPXORD Z1, Z1, Z1
-	MOVQ   w+8(FP), R8
-	XORQ   DI, DI
-	CMPQ   DI, AX
+	MOVQ   DX, R10
+	XORQ   R9, R9
+	CMPQ   R9, AX
 	JGE    rest
 
 group:
-	PREFETCHT1      8192(R8)
-	PREFETCHT0      3072(R8)
-	PREFETCHT1      8256(R8)
-	PREFETCHT0      3136(R8)
-	PREFETCHT1      8320(R8)
-	PREFETCHT0      3200(R8)
-	PREFETCHT1      8384(R8)
-	PREFETCHT0      3264(R8)
-	PREFETCHT1      8448(R8)
-	PREFETCHT0      3328(R8)
-	PREFETCHT1      8512(R8)
-	PREFETCHT0      3392(R8)
-	PREFETCHT1      8576(R8)
-	PREFETCHT0      3456(R8)
-	LEAQ            (CX)(DI*8), R10
-	VMOVDQU32       (R8), Z9
-	VBROADCASTI64X4 128(R8), Z10
+	PREFETCHT1      8192(R10)
+	PREFETCHT0      3072(R10)
+	PREFETCHT1      8256(R10)
+	PREFETCHT0      3136(R10)
+	PREFETCHT1      8320(R10)
+	PREFETCHT0      3200(R10)
+	PREFETCHT1      8384(R10)
+	PREFETCHT0      3264(R10)
+	PREFETCHT1      8448(R10)
+	PREFETCHT0      3328(R10)
+	PREFETCHT1      8512(R10)
+	PREFETCHT0      3392(R10)
+	PREFETCHT1      8576(R10)
+	PREFETCHT0      3456(R10)
+	LEAQ            (BX)(R9*8), R12
+	VMOVDQU32       (R10), Z9
+	VBROADCASTI64X4 128(R10), Z10
 	VPSLLVD         Z2, Z10, Z11
 	VPSRLVD         Z3, Z10, Z12
 	VPSRLD          $0x04, Z9, Z10
 	VPTERNLOGD      $0xd8, Z4, Z9, Z11
 	VPANDD          Z5, Z11, Z9
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        (R10), Z9, Z11
+	VPDPBUSD        (R12), Z9, Z11
 	VPTERNLOGD      $0xd8, Z4, Z10, Z12
 	VPANDD          Z5, Z12, Z9
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        64(R10), Z9, Z10
+	VPDPBUSD        64(R12), Z9, Z10
 	VPACKSSDW       Z10, Z11, Z9
 	VPMADDWD        Z6, Z9, Z9
-	VMOVDQU32       64(R8), Z10
-	VBROADCASTI64X4 160(R8), Z11
+	VMOVDQU32       64(R10), Z10
+	VBROADCASTI64X4 160(R10), Z11
 	VPSLLVD         Z2, Z11, Z12
 	VPSRLVD         Z3, Z11, Z13
 	VPSRLD          $0x04, Z10, Z11
 	VPTERNLOGD      $0xd8, Z4, Z10, Z12
 	VPANDD          Z5, Z12, Z10
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        128(R10), Z10, Z12
+	VPDPBUSD        128(R12), Z10, Z12
 	VPTERNLOGD      $0xd8, Z4, Z11, Z13
 	VPANDD          Z5, Z13, Z10
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        192(R10), Z10, Z11
+	VPDPBUSD        192(R12), Z10, Z11
 	VPACKSSDW       Z11, Z12, Z10
 	VPMADDWD        Z6, Z10, Z10
 	VSHUFPS         $0x88, Z10, Z9, Z11
 	VSHUFPS         $0xdd, Z10, Z9, Z9
 	VPADDD          Z11, Z9, Z9
-	VMOVDQU32       210(R8), Z10
-	VBROADCASTI64X4 338(R8), Z11
+	VMOVDQU32       210(R10), Z10
+	VBROADCASTI64X4 338(R10), Z11
 	VPSLLVD         Z2, Z11, Z12
 	VPSRLVD         Z3, Z11, Z13
 	VPSRLD          $0x04, Z10, Z11
 	VPTERNLOGD      $0xd8, Z4, Z10, Z12
 	VPANDD          Z5, Z12, Z10
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        256(R10), Z10, Z12
+	VPDPBUSD        256(R12), Z10, Z12
 	VPTERNLOGD      $0xd8, Z4, Z11, Z13
 	VPANDD          Z5, Z13, Z10
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        320(R10), Z10, Z11
+	VPDPBUSD        320(R12), Z10, Z11
 	VPACKSSDW       Z11, Z12, Z10
 	VPMADDWD        Z6, Z10, Z10
-	VMOVDQU32       274(R8), Z11
-	VBROADCASTI64X4 370(R8), Z12
+	VMOVDQU32       274(R10), Z11
+	VBROADCASTI64X4 370(R10), Z12
 	VPSLLVD         Z2, Z12, Z13
 	VPSRLVD         Z3, Z12, Z14
 	VPSRLD          $0x04, Z11, Z12
 	VPTERNLOGD      $0xd8, Z4, Z11, Z13
 	VPANDD          Z5, Z13, Z11
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        384(R10), Z11, Z13
+	VPDPBUSD        384(R12), Z11, Z13
 	VPTERNLOGD      $0xd8, Z4, Z12, Z14
 	VPANDD          Z5, Z14, Z11
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        448(R10), Z11, Z12
+	VPDPBUSD        448(R12), Z11, Z12
 	VPACKSSDW       Z12, Z13, Z11
 	VPMADDWD        Z6, Z11, Z11
 	VSHUFPS         $0x88, Z11, Z10, Z12
@@ -138,17 +140,17 @@ group:
 	VMOVDQU32       Z9, Z11
 	VPERMT2D        Z10, Z7, Z11
 	VPERMT2D        Z10, Z8, Z9
-	VMOVDQU32       (BX)(DI*1), Z10
-	VMOVDQU32       (SI)(DI*1), Z12
+	VMOVDQU32       (DI)(R9*1), Z10
+	VMOVDQU32       (R8)(R9*1), Z12
 	VPSUBD          Z12, Z10, Z10
 	VPSLLD          $0x05, Z12, Z12
 	VPSUBD          Z12, Z11, Z11
 	VPSLLD          $0x05, Z10, Z10
 	VPSUBD          Z10, Z9, Z9
-	VBROADCASTI32X4 192(R8), Y10
-	VINSERTI32X4    $0x01, 402(R8), Y10, Y10
-	VPBROADCASTW    208(R8), Y12
-	VPBROADCASTW    418(R8), X13
+	VBROADCASTI32X4 192(R10), Y10
+	VINSERTI32X4    $0x01, 402(R10), Y10, Y10
+	VPBROADCASTW    208(R10), Y12
+	VPBROADCASTW    418(R10), X13
 	VINSERTI32X4    $0x01, X13, Y12, Y12
 	VCVTPH2PS       Y12, Z12
 	VPMOVZXWD       Y10, Z10
@@ -160,126 +162,126 @@ group:
 	VPSRAD          $0x18, Z10, Z10
 	VCVTDQ2PS       Z10, Z10
 	VMULPS          Z12, Z10, Z10
-	VMOVDQU32       (DX)(DI*1), Z12
+	VMOVDQU32       (SI)(R9*1), Z12
 	VCVTDQ2PS       Z11, Z11
 	VMULPS          Z12, Z13, Z13
 	VFMADD231PS     Z13, Z11, Z1
 	VCVTDQ2PS       Z9, Z9
 	VMULPS          Z12, Z10, Z10
 	VFMADD231PS     Z10, Z9, Z1
-	ADDQ            $+420, R8
-	ADDQ            $+64, DI
-	CMPQ            DI, AX
+	ADDQ            $+420, R10
+	ADDQ            $+64, R9
+	CMPQ            R9, AX
 	JL              group
 
 rest:
-	CMPQ R9, $0x00
+	CMPQ R11, $0x00
 	JE   done
-	CMPQ R8, (SP)
+	CMPQ R10, (SP)
 	JLS  inPlace
-	MOVQ R9, R10
-	LEAQ 8(SP), R11
+	MOVQ R11, R12
+	LEAQ 8(SP), R13
 
 copy:
-	VMOVDQU32 (R8), Y9
-	VMOVDQU32 Y9, (R11)
-	ADDQ      $+32, R8
-	ADDQ      $+32, R11
-	VMOVDQU32 (R8), Y9
-	VMOVDQU32 Y9, (R11)
-	ADDQ      $+32, R8
-	ADDQ      $+32, R11
-	VMOVDQU32 (R8), Y9
-	VMOVDQU32 Y9, (R11)
-	ADDQ      $+32, R8
-	ADDQ      $+32, R11
-	VMOVDQU32 (R8), Y9
-	VMOVDQU32 Y9, (R11)
-	ADDQ      $+32, R8
-	ADDQ      $+32, R11
-	VMOVDQU32 (R8), Y9
-	VMOVDQU32 Y9, (R11)
-	ADDQ      $+32, R8
-	ADDQ      $+32, R11
-	VMOVDQU32 (R8), Y9
-	VMOVDQU32 Y9, (R11)
-	ADDQ      $+32, R8
-	ADDQ      $+32, R11
-	VMOVDQU32 (R8), X9
-	VMOVDQU32 X9, (R11)
-	ADDQ      $+16, R8
-	ADDQ      $+16, R11
-	MOVWLZX   (R8), R12
-	MOVW      R12, (R11)
-	ADDQ      $+2, R8
-	ADDQ      $+2, R11
-	SUBQ      $+8, R10
+	VMOVDQU32 (R10), Y9
+	VMOVDQU32 Y9, (R13)
+	ADDQ      $+32, R10
+	ADDQ      $+32, R13
+	VMOVDQU32 (R10), Y9
+	VMOVDQU32 Y9, (R13)
+	ADDQ      $+32, R10
+	ADDQ      $+32, R13
+	VMOVDQU32 (R10), Y9
+	VMOVDQU32 Y9, (R13)
+	ADDQ      $+32, R10
+	ADDQ      $+32, R13
+	VMOVDQU32 (R10), Y9
+	VMOVDQU32 Y9, (R13)
+	ADDQ      $+32, R10
+	ADDQ      $+32, R13
+	VMOVDQU32 (R10), Y9
+	VMOVDQU32 Y9, (R13)
+	ADDQ      $+32, R10
+	ADDQ      $+32, R13
+	VMOVDQU32 (R10), Y9
+	VMOVDQU32 Y9, (R13)
+	ADDQ      $+32, R10
+	ADDQ      $+32, R13
+	VMOVDQU32 (R10), X9
+	VMOVDQU32 X9, (R13)
+	ADDQ      $+16, R10
+	ADDQ      $+16, R13
+	MOVWLZX   (R10), R14
+	MOVW      R14, (R13)
+	ADDQ      $+2, R10
+	ADDQ      $+2, R13
+	SUBQ      $+8, R12
 	JG        copy
-	LEAQ      8(SP), R8
+	LEAQ      8(SP), R10
 
 inPlace:
-	LEAQ            (CX)(DI*8), R10
-	VMOVDQU32       (R8), Z9
-	VBROADCASTI64X4 128(R8), Z10
+	LEAQ            (BX)(R9*8), R12
+	VMOVDQU32       (R10), Z9
+	VBROADCASTI64X4 128(R10), Z10
 	VPSLLVD         Z2, Z10, Z11
 	VPSRLVD         Z3, Z10, Z12
 	VPSRLD          $0x04, Z9, Z10
 	VPTERNLOGD      $0xd8, Z4, Z9, Z11
 	VPANDD          Z5, Z11, Z9
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        (R10), Z9, Z11
+	VPDPBUSD        (R12), Z9, Z11
 	VPTERNLOGD      $0xd8, Z4, Z10, Z12
 	VPANDD          Z5, Z12, Z9
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        64(R10), Z9, Z10
+	VPDPBUSD        64(R12), Z9, Z10
 	VPACKSSDW       Z10, Z11, Z9
 	VPMADDWD        Z6, Z9, Z9
-	VMOVDQU32       64(R8), Z10
-	VBROADCASTI64X4 160(R8), Z11
+	VMOVDQU32       64(R10), Z10
+	VBROADCASTI64X4 160(R10), Z11
 	VPSLLVD         Z2, Z11, Z12
 	VPSRLVD         Z3, Z11, Z13
 	VPSRLD          $0x04, Z10, Z11
 	VPTERNLOGD      $0xd8, Z4, Z10, Z12
 	VPANDD          Z5, Z12, Z10
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        128(R10), Z10, Z12
+	VPDPBUSD        128(R12), Z10, Z12
 	VPTERNLOGD      $0xd8, Z4, Z11, Z13
 	VPANDD          Z5, Z13, Z10
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        192(R10), Z10, Z11
+	VPDPBUSD        192(R12), Z10, Z11
 	VPACKSSDW       Z11, Z12, Z10
 	VPMADDWD        Z6, Z10, Z10
 	VSHUFPS         $0x88, Z10, Z9, Z11
 	VSHUFPS         $0xdd, Z10, Z9, Z9
 	VPADDD          Z11, Z9, Z9
-	VMOVDQU32       210(R8), Z10
-	VBROADCASTI64X4 338(R8), Z11
+	VMOVDQU32       210(R10), Z10
+	VBROADCASTI64X4 338(R10), Z11
 	VPSLLVD         Z2, Z11, Z12
 	VPSRLVD         Z3, Z11, Z13
 	VPSRLD          $0x04, Z10, Z11
 	VPTERNLOGD      $0xd8, Z4, Z10, Z12
 	VPANDD          Z5, Z12, Z10
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        256(R10), Z10, Z12
+	VPDPBUSD        256(R12), Z10, Z12
 	VPTERNLOGD      $0xd8, Z4, Z11, Z13
 	VPANDD          Z5, Z13, Z10
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        320(R10), Z10, Z11
+	VPDPBUSD        320(R12), Z10, Z11
 	VPACKSSDW       Z11, Z12, Z10
 	VPMADDWD        Z6, Z10, Z10
-	VMOVDQU32       274(R8), Z11
-	VBROADCASTI64X4 370(R8), Z12
+	VMOVDQU32       274(R10), Z11
+	VBROADCASTI64X4 370(R10), Z12
 	VPSLLVD         Z2, Z12, Z13
 	VPSRLVD         Z3, Z12, Z14
 	VPSRLD          $0x04, Z11, Z12
 	VPTERNLOGD      $0xd8, Z4, Z11, Z13
 	VPANDD          Z5, Z13, Z11
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        384(R10), Z11, Z13
+	VPDPBUSD        384(R12), Z11, Z13
 	VPTERNLOGD      $0xd8, Z4, Z12, Z14
 	VPANDD          Z5, Z14, Z11
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        448(R10), Z11, Z12
+	VPDPBUSD        448(R12), Z11, Z12
 	VPACKSSDW       Z12, Z13, Z11
 	VPMADDWD        Z6, Z11, Z11
 	VSHUFPS         $0x88, Z11, Z10, Z12
@@ -288,17 +290,17 @@ inPlace:
 	VMOVDQU32       Z9, Z11
 	VPERMT2D        Z10, Z7, Z11
 	VPERMT2D        Z10, Z8, Z9
-	VMOVDQU32       (BX)(DI*1), Z10
-	VMOVDQU32       (SI)(DI*1), Z12
+	VMOVDQU32       (DI)(R9*1), Z10
+	VMOVDQU32       (R8)(R9*1), Z12
 	VPSUBD          Z12, Z10, Z10
 	VPSLLD          $0x05, Z12, Z12
 	VPSUBD          Z12, Z11, Z11
 	VPSLLD          $0x05, Z10, Z10
 	VPSUBD          Z10, Z9, Z9
-	VBROADCASTI32X4 192(R8), Y10
-	VINSERTI32X4    $0x01, 402(R8), Y10, Y10
-	VPBROADCASTW    208(R8), Y12
-	VPBROADCASTW    418(R8), X13
+	VBROADCASTI32X4 192(R10), Y10
+	VINSERTI32X4    $0x01, 402(R10), Y10, Y10
+	VPBROADCASTW    208(R10), Y12
+	VPBROADCASTW    418(R10), X13
 	VINSERTI32X4    $0x01, X13, Y12, Y12
 	VCVTPH2PS       Y12, Z12
 	VPMOVZXWD       Y10, Z10
@@ -312,7 +314,7 @@ inPlace:
 	VMULPS          Z12, Z10, Z10
 	VPANDD          Z0, Z13, Z13
 	VPANDD          Z0, Z10, Z10
-	VMOVDQU32       (DX)(DI*1), Z12
+	VMOVDQU32       (SI)(R9*1), Z12
 	VCVTDQ2PS       Z11, Z11
 	VMULPS          Z12, Z13, Z13
 	VFMADD231PS     Z13, Z11, Z1
@@ -321,7 +323,7 @@ inPlace:
 	VFMADD231PS     Z10, Z9, Z1
 
 done:
-	MOVQ          dst+0(FP), DI
+	MOVQ          CX, R9
 	VPERMILPS     $0x4e, Z1, Z9
 	VADDPS        Z1, Z9, Z9
 	VPERMILPS     $0xb1, Z9, Z1
@@ -330,10 +332,10 @@ done:
 	VADDPS        Z9, Z1, Z1
 	VEXTRACTI32X4 $0x02, Z1, X9
 	VADDPS        X1, X9, X9
-	VMOVSS        X9, (DI)
-	ADDQ          $0x04, dst+0(FP)
-	MOVQ          stride+16(FP), DI
-	ADDQ          DI, w+8(FP)
+	VMOVSS        X9, (R9)
+	ADDQ          $0x04, CX
+	MOVQ          stride+16(FP), R9
+	ADDQ          R9, DX
 	DECQ          n+24(FP)
 	JG            row
 	VZEROUPPER
@@ -631,10 +633,12 @@ GLOBL constant11<>(SB), RODATA|NOPTR, $64
 // Requires: AVX, AVX2, F16C, FMA3, MMX+
 TEXT ·q6_kRowAVX2(SB), NOSPLIT, $0-72
 	MOVQ blocks+64(FP), AX
-	MOVQ q+32(FP), CX
-	MOVQ d+40(FP), DX
-	MOVQ s+48(FP), BX
-	MOVQ half+56(FP), SI
+	MOVQ dst+0(FP), CX
+	MOVQ w+8(FP), DX
+	MOVQ q+32(FP), BX
+	MOVQ d+40(FP), SI
+	MOVQ s+48(FP), DI
+	MOVQ half+56(FP), R8
 	JMP  constants
 
 begin:
@@ -643,54 +647,54 @@ begin:
 
 row:
 	VPXOR Y0, Y0, Y0
-	MOVQ  w+8(FP), R8
-	XORQ  DI, DI
-	CMPQ  DI, AX
+	MOVQ  DX, R10
+	XORQ  R9, R9
+	CMPQ  R9, AX
 	JGE   rest
 
 group:
-	PREFETCHT1     8192(R8)
-	PREFETCHT0     3072(R8)
-	PREFETCHT1     8256(R8)
-	PREFETCHT0     3136(R8)
-	PREFETCHT1     8320(R8)
-	PREFETCHT0     3200(R8)
-	PREFETCHT1     8384(R8)
-	PREFETCHT0     3264(R8)
-	LEAQ           (CX)(DI*8), R9
-	VMOVDQU        (R8), Y1
-	VMOVDQU        128(R8), Y2
+	PREFETCHT1     8192(R10)
+	PREFETCHT0     3072(R10)
+	PREFETCHT1     8256(R10)
+	PREFETCHT0     3136(R10)
+	PREFETCHT1     8320(R10)
+	PREFETCHT0     3200(R10)
+	PREFETCHT1     8384(R10)
+	PREFETCHT0     3264(R10)
+	LEAQ           (BX)(R9*8), R11
+	VMOVDQU        (R10), Y1
+	VMOVDQU        128(R10), Y2
 	VPSLLD         $0x04, Y2, Y2
 	VPAND          Y3, Y1, Y1
 	VPAND          Y4, Y2, Y2
 	VPOR           Y1, Y2, Y1
-	VPMADDUBSW     (R9), Y1, Y1
-	VMOVDQU        32(R8), Y2
-	VMOVDQU        128(R8), Y6
+	VPMADDUBSW     (R11), Y1, Y1
+	VMOVDQU        32(R10), Y2
+	VMOVDQU        128(R10), Y6
 	VPSLLD         $0x02, Y6, Y6
 	VPAND          Y3, Y2, Y2
 	VPAND          Y4, Y6, Y6
 	VPOR           Y2, Y6, Y2
-	VPMADDUBSW     32(R9), Y2, Y2
+	VPMADDUBSW     32(R11), Y2, Y2
 	VPUNPCKLDQ     Y2, Y1, Y6
 	VPUNPCKHDQ     Y2, Y1, Y1
 	VPADDW         Y6, Y1, Y1
 	VPMADDWD       Y5, Y1, Y1
-	VMOVDQU        (R8), Y2
-	VMOVDQU        128(R8), Y6
+	VMOVDQU        (R10), Y2
+	VMOVDQU        128(R10), Y6
 	VPSRLD         $0x04, Y2, Y2
 	VPAND          Y3, Y2, Y2
 	VPAND          Y4, Y6, Y6
 	VPOR           Y2, Y6, Y2
-	VPMADDUBSW     64(R9), Y2, Y2
-	VMOVDQU        32(R8), Y6
-	VMOVDQU        128(R8), Y7
+	VPMADDUBSW     64(R11), Y2, Y2
+	VMOVDQU        32(R10), Y6
+	VMOVDQU        128(R10), Y7
 	VPSRLD         $0x02, Y7, Y7
 	VPSRLD         $0x04, Y6, Y6
 	VPAND          Y3, Y6, Y6
 	VPAND          Y4, Y7, Y7
 	VPOR           Y6, Y7, Y6
-	VPMADDUBSW     96(R9), Y6, Y6
+	VPMADDUBSW     96(R11), Y6, Y6
 	VPUNPCKLDQ     Y6, Y2, Y7
 	VPUNPCKHDQ     Y6, Y2, Y2
 	VPADDW         Y7, Y2, Y2
@@ -698,39 +702,39 @@ group:
 	VPUNPCKLQDQ    Y2, Y1, Y6
 	VPUNPCKHQDQ    Y2, Y1, Y1
 	VPADDD         Y6, Y1, Y1
-	VMOVDQU        64(R8), Y2
-	VMOVDQU        160(R8), Y6
+	VMOVDQU        64(R10), Y2
+	VMOVDQU        160(R10), Y6
 	VPSLLD         $0x04, Y6, Y6
 	VPAND          Y3, Y2, Y2
 	VPAND          Y4, Y6, Y6
 	VPOR           Y2, Y6, Y2
-	VPMADDUBSW     128(R9), Y2, Y2
-	VMOVDQU        96(R8), Y6
-	VMOVDQU        160(R8), Y7
+	VPMADDUBSW     128(R11), Y2, Y2
+	VMOVDQU        96(R10), Y6
+	VMOVDQU        160(R10), Y7
 	VPSLLD         $0x02, Y7, Y7
 	VPAND          Y3, Y6, Y6
 	VPAND          Y4, Y7, Y7
 	VPOR           Y6, Y7, Y6
-	VPMADDUBSW     160(R9), Y6, Y6
+	VPMADDUBSW     160(R11), Y6, Y6
 	VPUNPCKLDQ     Y6, Y2, Y7
 	VPUNPCKHDQ     Y6, Y2, Y2
 	VPADDW         Y7, Y2, Y2
 	VPMADDWD       Y5, Y2, Y2
-	VMOVDQU        64(R8), Y6
-	VMOVDQU        160(R8), Y7
+	VMOVDQU        64(R10), Y6
+	VMOVDQU        160(R10), Y7
 	VPSRLD         $0x04, Y6, Y6
 	VPAND          Y3, Y6, Y6
 	VPAND          Y4, Y7, Y7
 	VPOR           Y6, Y7, Y6
-	VPMADDUBSW     192(R9), Y6, Y6
-	VMOVDQU        96(R8), Y7
-	VMOVDQU        160(R8), Y8
+	VPMADDUBSW     192(R11), Y6, Y6
+	VMOVDQU        96(R10), Y7
+	VMOVDQU        160(R10), Y8
 	VPSRLD         $0x02, Y8, Y8
 	VPSRLD         $0x04, Y7, Y7
 	VPAND          Y3, Y7, Y7
 	VPAND          Y4, Y8, Y8
 	VPOR           Y7, Y8, Y7
-	VPMADDUBSW     224(R9), Y7, Y7
+	VPMADDUBSW     224(R11), Y7, Y7
 	VPUNPCKLDQ     Y7, Y6, Y8
 	VPUNPCKHDQ     Y7, Y6, Y6
 	VPADDW         Y8, Y6, Y6
@@ -740,15 +744,15 @@ group:
 	VPADDD         Y7, Y2, Y2
 	VPERM2I128     $0x20, Y2, Y1, Y6
 	VPERM2I128     $0x31, Y2, Y1, Y1
-	VMOVDQU        (BX)(DI*1), Y2
-	VMOVDQU        (SI)(DI*1), Y7
+	VMOVDQU        (DI)(R9*1), Y2
+	VMOVDQU        (R8)(R9*1), Y7
 	VPSUBD         Y7, Y2, Y2
 	VPSLLD         $0x05, Y7, Y7
 	VPSUBD         Y7, Y6, Y6
 	VPSLLD         $0x05, Y2, Y2
 	VPSUBD         Y2, Y1, Y1
-	VBROADCASTI128 192(R8), Y2
-	VPBROADCASTW   208(R8), Y7
+	VBROADCASTI128 192(R10), Y2
+	VPBROADCASTW   208(R10), Y7
 	VCVTPH2PS      X7, Y7
 	VPMOVZXWD      X2, Y2
 	VPSLLD         $0x18, Y2, Y8
@@ -759,30 +763,30 @@ group:
 	VPSRAD         $0x18, Y2, Y2
 	VCVTDQ2PS      Y2, Y2
 	VMULPS         Y7, Y2, Y2
-	VMOVDQU        (DX)(DI*1), Y7
+	VMOVDQU        (SI)(R9*1), Y7
 	VCVTDQ2PS      Y6, Y6
 	VMULPS         Y7, Y8, Y8
 	VFMADD231PS    Y8, Y6, Y0
 	VCVTDQ2PS      Y1, Y1
 	VMULPS         Y7, Y2, Y2
 	VFMADD231PS    Y2, Y1, Y0
-	ADDQ           $+210, R8
-	ADDQ           $+32, DI
-	CMPQ           DI, AX
+	ADDQ           $+210, R10
+	ADDQ           $+32, R9
+	CMPQ           R9, AX
 	JL             group
 
 rest:
-	MOVQ         dst+0(FP), DI
+	MOVQ         CX, R9
 	VPERMILPS    $0x4e, Y0, Y1
 	VADDPS       Y0, Y1, Y1
 	VPERMILPS    $0xb1, Y1, Y0
 	VADDPS       Y0, Y1, Y1
 	VEXTRACTI128 $0x01, Y1, X0
 	VADDPS       X1, X0, X0
-	VMOVSS       X0, (DI)
-	ADDQ         $0x04, dst+0(FP)
-	MOVQ         stride+16(FP), DI
-	ADDQ         DI, w+8(FP)
+	VMOVSS       X0, (R9)
+	ADDQ         $0x04, CX
+	MOVQ         stride+16(FP), R9
+	ADDQ         R9, DX
 	DECQ         n+24(FP)
 	JG           row
 	VZEROUPPER

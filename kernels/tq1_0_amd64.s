@@ -8,26 +8,28 @@
 // Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VL, AVX512VNNI, MMX+
 TEXT ·tq1_0RowAVX512(SB), NOSPLIT, $136-72
 	MOVQ blocks+64(FP), AX
-	MOVQ q+32(FP), CX
-	MOVQ d+40(FP), DX
-	MOVQ s+48(FP), BX
-	MOVQ half+56(FP), SI
+	MOVQ dst+0(FP), CX
+	MOVQ w+8(FP), DX
+	MOVQ q+32(FP), BX
+	MOVQ d+40(FP), SI
+	MOVQ s+48(FP), DI
+	MOVQ half+56(FP), R8
 	JMP  constants
 
 begin:
-	MOVQ      w+8(FP), SI
-	MOVQ      stride+16(FP), DI
-	IMULQ     n+24(FP), DI
-	ADDQ      DI, SI
-	SUBQ      $+108, SI
-	MOVQ      SI, (SP)
-	MOVQ      AX, R8
-	ANDQ      $+15, R8
-	LEAQ      constant0<>+0(SB), SI
-	SHLQ      $0x02, R8
-	SUBQ      R8, SI
-	VMOVDQU32 64(SI), Z0
-	SHRQ      $0x02, R8
+	MOVQ      w+8(FP), R8
+	MOVQ      stride+16(FP), R9
+	IMULQ     n+24(FP), R9
+	ADDQ      R9, R8
+	SUBQ      $+108, R8
+	MOVQ      R8, (SP)
+	MOVQ      AX, R10
+	ANDQ      $+15, R10
+	LEAQ      constant0<>+0(SB), R8
+	SHLQ      $0x02, R10
+	SUBQ      R10, R8
+	VMOVDQU32 64(R8), Z0
+	SHRQ      $0x02, R10
 	VMOVDQU32 constant1<>+0(SB), Y1
 	VMOVDQU32 Y1, 8(SP)
 	VMOVDQU32 Y1, 40(SP)
@@ -38,18 +40,18 @@ begin:
 
 row:
 	VPXORD Z1, Z1, Z1
-	MOVQ   w+8(FP), DI
-	XORQ   SI, SI
-	CMPQ   SI, AX
+	MOVQ   DX, R9
+	XORQ   R8, R8
+	CMPQ   R8, AX
 	JGE    rest
 
 group:
-	PREFETCHT1      8192(DI)
-	PREFETCHT0      3072(DI)
-	PREFETCHT1      8256(DI)
-	PREFETCHT0      3136(DI)
-	LEAQ            (CX)(SI*8), R9
-	VBROADCASTI64X4 (DI), Z16
+	PREFETCHT1      8192(R9)
+	PREFETCHT0      3072(R9)
+	PREFETCHT1      8256(R9)
+	PREFETCHT0      3136(R9)
+	LEAQ            (BX)(R8*8), R11
+	VBROADCASTI64X4 (R9), Z16
 	VPANDD          Z2, Z16, Z18
 	VPMULLW         Z3, Z16, Z17
 	VPMULLW         Z4, Z18, Z18
@@ -57,7 +59,7 @@ group:
 	VPMULHUW        Z6, Z18, Z18
 	VPTERNLOGD      $0xf8, Z2, Z18, Z17
 	VPXORD          Z18, Z18, Z18
-	VPDPBUSD        (R9), Z17, Z18
+	VPDPBUSD        (R11), Z17, Z18
 	VPANDD          Z2, Z16, Z17
 	VPMULLW         Z7, Z16, Z16
 	VPMULLW         Z8, Z17, Z17
@@ -65,11 +67,11 @@ group:
 	VPMULHUW        Z6, Z17, Z17
 	VPTERNLOGD      $0xf8, Z2, Z17, Z16
 	VPXORD          Z17, Z17, Z17
-	VPDPBUSD        64(R9), Z16, Z17
+	VPDPBUSD        64(R11), Z16, Z17
 	VPACKSSDW       Z17, Z18, Z17
 	VPMADDWD        Z9, Z17, Z17
-	VBROADCASTI32X4 32(DI), Z18
-	VINSERTI64X4    $0x00, (DI), Z18, Z16
+	VBROADCASTI32X4 32(R9), Z18
+	VINSERTI64X4    $0x00, (R9), Z18, Z16
 	VPANDD          Z2, Z16, Z19
 	VPMULLW         Z10, Z16, Z16
 	VPMULLW         Z11, Z19, Z19
@@ -77,8 +79,8 @@ group:
 	VPMULHUW        Z6, Z19, Z19
 	VPTERNLOGD      $0xf8, Z2, Z19, Z16
 	VPXORD          Z19, Z19, Z19
-	VPDPBUSD        128(R9), Z16, Z19
-	VPBROADCASTD    48(DI), K1, Z18
+	VPDPBUSD        128(R11), Z16, Z19
+	VPBROADCASTD    48(R9), K1, Z18
 	VPANDD          Z2, Z18, Z16
 	VPMULLW         Z12, Z18, Z18
 	VPMULLW         Z13, Z16, Z16
@@ -86,12 +88,12 @@ group:
 	VPMULHUW        Z6, Z16, Z16
 	VPTERNLOGD      $0xf8, Z2, Z16, Z18
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        192(R9), Z18, Z16
+	VPDPBUSD        192(R11), Z18, Z16
 	VPACKSSDW       Z16, Z19, Z16
 	VPMADDWD        Z9, Z16, Z16
 	VPACKSSDW       Z16, Z17, Z16
 	VPMADDWD        Z9, Z16, Z16
-	VBROADCASTI64X4 54(DI), Z17
+	VBROADCASTI64X4 54(R9), Z17
 	VPANDD          Z2, Z17, Z19
 	VPMULLW         Z3, Z17, Z18
 	VPMULLW         Z4, Z19, Z19
@@ -99,7 +101,7 @@ group:
 	VPMULHUW        Z6, Z19, Z19
 	VPTERNLOGD      $0xf8, Z2, Z19, Z18
 	VPXORD          Z19, Z19, Z19
-	VPDPBUSD        256(R9), Z18, Z19
+	VPDPBUSD        256(R11), Z18, Z19
 	VPANDD          Z2, Z17, Z18
 	VPMULLW         Z7, Z17, Z17
 	VPMULLW         Z8, Z18, Z18
@@ -107,11 +109,11 @@ group:
 	VPMULHUW        Z6, Z18, Z18
 	VPTERNLOGD      $0xf8, Z2, Z18, Z17
 	VPXORD          Z18, Z18, Z18
-	VPDPBUSD        320(R9), Z17, Z18
+	VPDPBUSD        320(R11), Z17, Z18
 	VPACKSSDW       Z18, Z19, Z18
 	VPMADDWD        Z9, Z18, Z18
-	VBROADCASTI32X4 86(DI), Z19
-	VINSERTI64X4    $0x00, 54(DI), Z19, Z17
+	VBROADCASTI32X4 86(R9), Z19
+	VINSERTI64X4    $0x00, 54(R9), Z19, Z17
 	VPANDD          Z2, Z17, Z20
 	VPMULLW         Z10, Z17, Z17
 	VPMULLW         Z11, Z20, Z20
@@ -119,8 +121,8 @@ group:
 	VPMULHUW        Z6, Z20, Z20
 	VPTERNLOGD      $0xf8, Z2, Z20, Z17
 	VPXORD          Z20, Z20, Z20
-	VPDPBUSD        384(R9), Z17, Z20
-	VPBROADCASTD    102(DI), K1, Z19
+	VPDPBUSD        384(R11), Z17, Z20
+	VPBROADCASTD    102(R9), K1, Z19
 	VPANDD          Z2, Z19, Z17
 	VPMULLW         Z12, Z19, Z19
 	VPMULLW         Z13, Z17, Z17
@@ -128,7 +130,7 @@ group:
 	VPMULHUW        Z6, Z17, Z17
 	VPTERNLOGD      $0xf8, Z2, Z17, Z19
 	VPXORD          Z17, Z17, Z17
-	VPDPBUSD        448(R9), Z19, Z17
+	VPDPBUSD        448(R11), Z19, Z17
 	VPACKSSDW       Z17, Z20, Z17
 	VPMADDWD        Z9, Z17, Z17
 	VPACKSSDW       Z17, Z18, Z17
@@ -137,53 +139,53 @@ group:
 	VPERMT2D        Z17, Z14, Z18
 	VPERMT2D        Z17, Z15, Z16
 	VPADDD          Z16, Z18, Z18
-	VMOVDQU32       (BX)(SI*1), Z16
+	VMOVDQU32       (DI)(R8*1), Z16
 	VPSUBD          Z16, Z18, Z18
-	VPBROADCASTW    52(DI), Y16
-	VPBROADCASTW    106(DI), X17
+	VPBROADCASTW    52(R9), Y16
+	VPBROADCASTW    106(R9), X17
 	VINSERTI32X4    $0x01, X17, Y16, Y16
 	VCVTPH2PS       Y16, Z16
-	VMOVDQU32       (DX)(SI*1), Z17
+	VMOVDQU32       (SI)(R8*1), Z17
 	VCVTDQ2PS       Z18, Z18
 	VMULPS          Z17, Z16, Z16
 	VFMADD231PS     Z16, Z18, Z1
-	ADDQ            $+108, DI
-	ADDQ            $+64, SI
-	CMPQ            SI, AX
+	ADDQ            $+108, R9
+	ADDQ            $+64, R8
+	CMPQ            R8, AX
 	JL              group
 
 rest:
-	CMPQ R8, $0x00
+	CMPQ R10, $0x00
 	JE   done
-	CMPQ DI, (SP)
+	CMPQ R9, (SP)
 	JLS  inPlace
-	MOVQ R8, R9
-	LEAQ 8(SP), R10
+	MOVQ R10, R11
+	LEAQ 8(SP), R12
 
 copy:
-	VMOVDQU32 (DI), Y16
-	VMOVDQU32 Y16, (R10)
-	ADDQ      $+32, DI
-	ADDQ      $+32, R10
-	VMOVDQU32 (DI), X16
-	VMOVDQU32 X16, (R10)
-	ADDQ      $+16, DI
-	ADDQ      $+16, R10
-	MOVL      (DI), R11
-	MOVL      R11, (R10)
-	ADDQ      $+4, DI
-	ADDQ      $+4, R10
-	MOVWLZX   (DI), R11
-	MOVW      R11, (R10)
-	ADDQ      $+2, DI
-	ADDQ      $+2, R10
-	SUBQ      $+8, R9
+	VMOVDQU32 (R9), Y16
+	VMOVDQU32 Y16, (R12)
+	ADDQ      $+32, R9
+	ADDQ      $+32, R12
+	VMOVDQU32 (R9), X16
+	VMOVDQU32 X16, (R12)
+	ADDQ      $+16, R9
+	ADDQ      $+16, R12
+	MOVL      (R9), R13
+	MOVL      R13, (R12)
+	ADDQ      $+4, R9
+	ADDQ      $+4, R12
+	MOVWLZX   (R9), R13
+	MOVW      R13, (R12)
+	ADDQ      $+2, R9
+	ADDQ      $+2, R12
+	SUBQ      $+8, R11
 	JG        copy
-	LEAQ      8(SP), DI
+	LEAQ      8(SP), R9
 
 inPlace:
-	LEAQ            (CX)(SI*8), R9
-	VBROADCASTI64X4 (DI), Z16
+	LEAQ            (BX)(R8*8), R11
+	VBROADCASTI64X4 (R9), Z16
 	VPANDD          Z2, Z16, Z18
 	VPMULLW         Z3, Z16, Z17
 	VPMULLW         Z4, Z18, Z18
@@ -191,7 +193,7 @@ inPlace:
 	VPMULHUW        Z6, Z18, Z18
 	VPTERNLOGD      $0xf8, Z2, Z18, Z17
 	VPXORD          Z18, Z18, Z18
-	VPDPBUSD        (R9), Z17, Z18
+	VPDPBUSD        (R11), Z17, Z18
 	VPANDD          Z2, Z16, Z17
 	VPMULLW         Z7, Z16, Z16
 	VPMULLW         Z8, Z17, Z17
@@ -199,11 +201,11 @@ inPlace:
 	VPMULHUW        Z6, Z17, Z17
 	VPTERNLOGD      $0xf8, Z2, Z17, Z16
 	VPXORD          Z17, Z17, Z17
-	VPDPBUSD        64(R9), Z16, Z17
+	VPDPBUSD        64(R11), Z16, Z17
 	VPACKSSDW       Z17, Z18, Z17
 	VPMADDWD        Z9, Z17, Z17
-	VBROADCASTI32X4 32(DI), Z18
-	VINSERTI64X4    $0x00, (DI), Z18, Z16
+	VBROADCASTI32X4 32(R9), Z18
+	VINSERTI64X4    $0x00, (R9), Z18, Z16
 	VPANDD          Z2, Z16, Z19
 	VPMULLW         Z10, Z16, Z16
 	VPMULLW         Z11, Z19, Z19
@@ -211,8 +213,8 @@ inPlace:
 	VPMULHUW        Z6, Z19, Z19
 	VPTERNLOGD      $0xf8, Z2, Z19, Z16
 	VPXORD          Z19, Z19, Z19
-	VPDPBUSD        128(R9), Z16, Z19
-	VPBROADCASTD    48(DI), K1, Z18
+	VPDPBUSD        128(R11), Z16, Z19
+	VPBROADCASTD    48(R9), K1, Z18
 	VPANDD          Z2, Z18, Z16
 	VPMULLW         Z12, Z18, Z18
 	VPMULLW         Z13, Z16, Z16
@@ -220,12 +222,12 @@ inPlace:
 	VPMULHUW        Z6, Z16, Z16
 	VPTERNLOGD      $0xf8, Z2, Z16, Z18
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        192(R9), Z18, Z16
+	VPDPBUSD        192(R11), Z18, Z16
 	VPACKSSDW       Z16, Z19, Z16
 	VPMADDWD        Z9, Z16, Z16
 	VPACKSSDW       Z16, Z17, Z16
 	VPMADDWD        Z9, Z16, Z16
-	VBROADCASTI64X4 54(DI), Z17
+	VBROADCASTI64X4 54(R9), Z17
 	VPANDD          Z2, Z17, Z19
 	VPMULLW         Z3, Z17, Z18
 	VPMULLW         Z4, Z19, Z19
@@ -233,7 +235,7 @@ inPlace:
 	VPMULHUW        Z6, Z19, Z19
 	VPTERNLOGD      $0xf8, Z2, Z19, Z18
 	VPXORD          Z19, Z19, Z19
-	VPDPBUSD        256(R9), Z18, Z19
+	VPDPBUSD        256(R11), Z18, Z19
 	VPANDD          Z2, Z17, Z18
 	VPMULLW         Z7, Z17, Z17
 	VPMULLW         Z8, Z18, Z18
@@ -241,11 +243,11 @@ inPlace:
 	VPMULHUW        Z6, Z18, Z18
 	VPTERNLOGD      $0xf8, Z2, Z18, Z17
 	VPXORD          Z18, Z18, Z18
-	VPDPBUSD        320(R9), Z17, Z18
+	VPDPBUSD        320(R11), Z17, Z18
 	VPACKSSDW       Z18, Z19, Z18
 	VPMADDWD        Z9, Z18, Z18
-	VBROADCASTI32X4 86(DI), Z19
-	VINSERTI64X4    $0x00, 54(DI), Z19, Z17
+	VBROADCASTI32X4 86(R9), Z19
+	VINSERTI64X4    $0x00, 54(R9), Z19, Z17
 	VPANDD          Z2, Z17, Z20
 	VPMULLW         Z10, Z17, Z17
 	VPMULLW         Z11, Z20, Z20
@@ -253,8 +255,8 @@ inPlace:
 	VPMULHUW        Z6, Z20, Z20
 	VPTERNLOGD      $0xf8, Z2, Z20, Z17
 	VPXORD          Z20, Z20, Z20
-	VPDPBUSD        384(R9), Z17, Z20
-	VPBROADCASTD    102(DI), K1, Z19
+	VPDPBUSD        384(R11), Z17, Z20
+	VPBROADCASTD    102(R9), K1, Z19
 	VPANDD          Z2, Z19, Z17
 	VPMULLW         Z12, Z19, Z19
 	VPMULLW         Z13, Z17, Z17
@@ -262,7 +264,7 @@ inPlace:
 	VPMULHUW        Z6, Z17, Z17
 	VPTERNLOGD      $0xf8, Z2, Z17, Z19
 	VPXORD          Z17, Z17, Z17
-	VPDPBUSD        448(R9), Z19, Z17
+	VPDPBUSD        448(R11), Z19, Z17
 	VPACKSSDW       Z17, Z20, Z17
 	VPMADDWD        Z9, Z17, Z17
 	VPACKSSDW       Z17, Z18, Z17
@@ -271,20 +273,20 @@ inPlace:
 	VPERMT2D        Z17, Z14, Z18
 	VPERMT2D        Z17, Z15, Z16
 	VPADDD          Z16, Z18, Z18
-	VMOVDQU32       (BX)(SI*1), Z16
+	VMOVDQU32       (DI)(R8*1), Z16
 	VPSUBD          Z16, Z18, Z18
-	VPBROADCASTW    52(DI), Y16
-	VPBROADCASTW    106(DI), X17
+	VPBROADCASTW    52(R9), Y16
+	VPBROADCASTW    106(R9), X17
 	VINSERTI32X4    $0x01, X17, Y16, Y16
 	VCVTPH2PS       Y16, Z16
 	VPANDD          Z0, Z16, Z16
-	VMOVDQU32       (DX)(SI*1), Z17
+	VMOVDQU32       (SI)(R8*1), Z17
 	VCVTDQ2PS       Z18, Z18
 	VMULPS          Z17, Z16, Z16
 	VFMADD231PS     Z16, Z18, Z1
 
 done:
-	MOVQ          dst+0(FP), SI
+	MOVQ          CX, R8
 	VPERMILPS     $0x4e, Z1, Z16
 	VADDPS        Z1, Z16, Z16
 	VPERMILPS     $0xb1, Z16, Z1
@@ -293,10 +295,10 @@ done:
 	VADDPS        Z16, Z1, Z1
 	VEXTRACTI32X4 $0x02, Z1, X16
 	VADDPS        X1, X16, X16
-	VMOVSS        X16, (SI)
-	ADDQ          $0x04, dst+0(FP)
-	MOVQ          stride+16(FP), SI
-	ADDQ          SI, w+8(FP)
+	VMOVSS        X16, (R8)
+	ADDQ          $0x04, CX
+	MOVQ          stride+16(FP), R8
+	ADDQ          R8, DX
 	DECQ          n+24(FP)
 	JG            row
 	VZEROUPPER
@@ -317,8 +319,8 @@ constants:
 	VMOVDQU32 constant13<>+0(SB), Z8
 	VMOVDQU32 constant14<>+0(SB), Z13
 	VMOVDQU32 constant15<>+0(SB), Z11
-	MOVL      $0x0000f000, SI
-	KMOVD     SI, K1
+	MOVL      $0x0000f000, R8
+	KMOVD     R8, K1
 	JMP       begin
 
 DATA constant0<>+0(SB)/8, $0xffffffffffffffff
@@ -753,10 +755,12 @@ GLOBL constant25<>(SB), RODATA|NOPTR, $64
 // Requires: AVX, AVX2, F16C, FMA3, MMX+
 TEXT ·tq1_0RowAVX2(SB), NOSPLIT, $0-72
 	MOVQ blocks+64(FP), AX
-	MOVQ q+32(FP), CX
-	MOVQ d+40(FP), DX
-	MOVQ s+48(FP), BX
-	MOVQ half+56(FP), SI
+	MOVQ dst+0(FP), CX
+	MOVQ w+8(FP), DX
+	MOVQ q+32(FP), BX
+	MOVQ d+40(FP), SI
+	MOVQ s+48(FP), DI
+	MOVQ half+56(FP), R8
 	JMP  constants
 
 begin:
@@ -765,16 +769,16 @@ begin:
 
 row:
 	VPXOR Y0, Y0, Y0
-	MOVQ  w+8(FP), DI
-	XORQ  SI, SI
-	CMPQ  SI, AX
+	MOVQ  DX, R9
+	XORQ  R8, R8
+	CMPQ  R8, AX
 	JGE   rest
 
 group:
-	PREFETCHT1     8192(DI)
-	PREFETCHT0     3072(DI)
-	LEAQ           (CX)(SI*8), R8
-	VMOVDQU        (DI), Y1
+	PREFETCHT1     8192(R9)
+	PREFETCHT0     3072(R9)
+	LEAQ           (BX)(R8*8), R10
+	VMOVDQU        (R9), Y1
 	VPAND          Y2, Y1, Y4
 	VPMULLW        constant27<>+0(SB), Y1, Y3
 	VPMULLW        constant28<>+0(SB), Y4, Y4
@@ -782,7 +786,7 @@ group:
 	VPMULHUW       Y6, Y4, Y4
 	VPAND          Y2, Y4, Y4
 	VPOR           Y4, Y3, Y3
-	VPMADDUBSW     (R8), Y3, Y3
+	VPMADDUBSW     (R10), Y3, Y3
 	VPAND          Y2, Y1, Y8
 	VPMULLW        constant30<>+0(SB), Y1, Y4
 	VPMULLW        constant29<>+0(SB), Y8, Y8
@@ -790,7 +794,7 @@ group:
 	VPMULHUW       Y6, Y8, Y8
 	VPAND          Y2, Y8, Y8
 	VPOR           Y8, Y4, Y4
-	VPMADDUBSW     32(R8), Y4, Y4
+	VPMADDUBSW     32(R10), Y4, Y4
 	VPUNPCKLDQ     Y4, Y3, Y8
 	VPUNPCKHDQ     Y4, Y3, Y3
 	VPADDW         Y8, Y3, Y3
@@ -801,7 +805,7 @@ group:
 	VPMULHUW       Y6, Y8, Y8
 	VPAND          Y2, Y8, Y8
 	VPOR           Y8, Y4, Y4
-	VPMADDUBSW     64(R8), Y4, Y4
+	VPMADDUBSW     64(R10), Y4, Y4
 	VPAND          Y2, Y1, Y9
 	VPMULLW        constant33<>+0(SB), Y1, Y8
 	VPMULLW        constant34<>+0(SB), Y9, Y9
@@ -809,7 +813,7 @@ group:
 	VPMULHUW       Y6, Y9, Y9
 	VPAND          Y2, Y9, Y9
 	VPOR           Y9, Y8, Y8
-	VPMADDUBSW     96(R8), Y8, Y8
+	VPMADDUBSW     96(R10), Y8, Y8
 	VPUNPCKLDQ     Y8, Y4, Y9
 	VPUNPCKHDQ     Y8, Y4, Y4
 	VPADDW         Y9, Y4, Y4
@@ -823,8 +827,8 @@ group:
 	VPMULHUW       Y6, Y4, Y4
 	VPAND          Y2, Y4, Y4
 	VPOR           Y4, Y1, Y1
-	VPMADDUBSW     128(R8), Y1, Y1
-	VBROADCASTI128 32(DI), Y4
+	VPMADDUBSW     128(R10), Y1, Y1
+	VBROADCASTI128 32(R9), Y4
 	VPAND          Y2, Y4, Y9
 	VPMULLW        constant37<>+0(SB), Y4, Y8
 	VPMULLW        constant38<>+0(SB), Y9, Y9
@@ -832,7 +836,7 @@ group:
 	VPMULHUW       Y6, Y9, Y9
 	VPAND          Y2, Y9, Y9
 	VPOR           Y9, Y8, Y8
-	VPMADDUBSW     160(R8), Y8, Y8
+	VPMADDUBSW     160(R10), Y8, Y8
 	VPUNPCKLDQ     Y8, Y1, Y9
 	VPUNPCKHDQ     Y8, Y1, Y1
 	VPADDW         Y9, Y1, Y1
@@ -843,8 +847,8 @@ group:
 	VPMULHUW       Y6, Y9, Y9
 	VPAND          Y2, Y9, Y9
 	VPOR           Y9, Y8, Y8
-	VPMADDUBSW     192(R8), Y8, Y9
-	VPBROADCASTD   48(DI), Y8
+	VPMADDUBSW     192(R10), Y8, Y9
+	VPBROADCASTD   48(R9), Y8
 	VPBLENDD       $0xf0, Y8, Y4, Y4
 	VPAND          Y2, Y4, Y8
 	VPMULLW        constant41<>+0(SB), Y4, Y4
@@ -853,7 +857,7 @@ group:
 	VPMULHUW       Y6, Y8, Y8
 	VPAND          Y2, Y8, Y8
 	VPOR           Y8, Y4, Y4
-	VPMADDUBSW     224(R8), Y4, Y4
+	VPMADDUBSW     224(R10), Y4, Y4
 	VPUNPCKLDQ     Y4, Y9, Y8
 	VPUNPCKHDQ     Y4, Y9, Y4
 	VPADDW         Y8, Y4, Y4
@@ -864,31 +868,31 @@ group:
 	VPERM2I128     $0x31, Y1, Y3, Y1
 	VPADDW         Y1, Y4, Y4
 	VPMADDWD       Y7, Y4, Y4
-	VMOVDQU        (BX)(SI*1), Y1
+	VMOVDQU        (DI)(R8*1), Y1
 	VPSUBD         Y1, Y4, Y4
-	VPBROADCASTW   52(DI), Y1
+	VPBROADCASTW   52(R9), Y1
 	VCVTPH2PS      X1, Y1
-	VMOVDQU        (DX)(SI*1), Y3
+	VMOVDQU        (SI)(R8*1), Y3
 	VCVTDQ2PS      Y4, Y4
 	VMULPS         Y3, Y1, Y1
 	VFMADD231PS    Y1, Y4, Y0
-	ADDQ           $+54, DI
-	ADDQ           $+32, SI
-	CMPQ           SI, AX
+	ADDQ           $+54, R9
+	ADDQ           $+32, R8
+	CMPQ           R8, AX
 	JL             group
 
 rest:
-	MOVQ         dst+0(FP), SI
+	MOVQ         CX, R8
 	VPERMILPS    $0x4e, Y0, Y1
 	VADDPS       Y0, Y1, Y1
 	VPERMILPS    $0xb1, Y1, Y0
 	VADDPS       Y0, Y1, Y1
 	VEXTRACTI128 $0x01, Y1, X0
 	VADDPS       X1, X0, X0
-	VMOVSS       X0, (SI)
-	ADDQ         $0x04, dst+0(FP)
-	MOVQ         stride+16(FP), SI
-	ADDQ         SI, w+8(FP)
+	VMOVSS       X0, (R8)
+	ADDQ         $0x04, CX
+	MOVQ         stride+16(FP), R8
+	ADDQ         R8, DX
 	DECQ         n+24(FP)
 	JG           row
 	VZEROUPPER

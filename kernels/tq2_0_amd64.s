@@ -8,26 +8,28 @@
 // Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VL, AVX512VNNI, MMX+
 TEXT ·tq2_0RowAVX512(SB), NOSPLIT, $168-72
 	MOVQ blocks+64(FP), AX
-	MOVQ q+32(FP), CX
-	MOVQ d+40(FP), DX
-	MOVQ s+48(FP), BX
-	MOVQ half+56(FP), SI
+	MOVQ dst+0(FP), CX
+	MOVQ w+8(FP), DX
+	MOVQ q+32(FP), BX
+	MOVQ d+40(FP), SI
+	MOVQ s+48(FP), DI
+	MOVQ half+56(FP), R8
 	JMP  constants
 
 begin:
-	MOVQ      w+8(FP), SI
-	MOVQ      stride+16(FP), DI
-	IMULQ     n+24(FP), DI
-	ADDQ      DI, SI
-	SUBQ      $+132, SI
-	MOVQ      SI, (SP)
-	MOVQ      AX, R8
-	ANDQ      $+15, R8
-	LEAQ      constant0<>+0(SB), SI
-	SHLQ      $0x02, R8
-	SUBQ      R8, SI
-	VMOVDQU32 64(SI), Z0
-	SHRQ      $0x02, R8
+	MOVQ      w+8(FP), R8
+	MOVQ      stride+16(FP), R9
+	IMULQ     n+24(FP), R9
+	ADDQ      R9, R8
+	SUBQ      $+132, R8
+	MOVQ      R8, (SP)
+	MOVQ      AX, R10
+	ANDQ      $+15, R10
+	LEAQ      constant0<>+0(SB), R8
+	SHLQ      $0x02, R10
+	SUBQ      R10, R8
+	VMOVDQU32 64(R8), Z0
+	SHRQ      $0x02, R10
 	VMOVDQU32 constant1<>+0(SB), Y1
 	VMOVDQU32 Y1, 8(SP)
 	VMOVDQU32 Y1, 40(SP)
@@ -39,65 +41,65 @@ begin:
 
 row:
 	VPXORD Z1, Z1, Z1
-	MOVQ   w+8(FP), DI
-	XORQ   SI, SI
-	CMPQ   SI, AX
+	MOVQ   DX, R9
+	XORQ   R8, R8
+	CMPQ   R8, AX
 	JGE    rest
 
 group:
-	PREFETCHT1      8192(DI)
-	PREFETCHT0      3072(DI)
-	PREFETCHT1      8256(DI)
-	PREFETCHT0      3136(DI)
-	LEAQ            (CX)(SI*8), R9
-	VBROADCASTI64X4 (DI), Z8
+	PREFETCHT1      8192(R9)
+	PREFETCHT0      3072(R9)
+	PREFETCHT1      8256(R9)
+	PREFETCHT0      3136(R9)
+	LEAQ            (BX)(R8*8), R11
+	VBROADCASTI64X4 (R9), Z8
 	VPSRLVD         Z2, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPXORD          Z9, Z9, Z9
-	VPDPBUSD        (R9), Z8, Z9
-	VBROADCASTI64X4 (DI), Z8
+	VPDPBUSD        (R11), Z8, Z9
+	VBROADCASTI64X4 (R9), Z8
 	VPSRLVD         Z4, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        64(R9), Z8, Z10
+	VPDPBUSD        64(R11), Z8, Z10
 	VPACKSSDW       Z10, Z9, Z8
 	VPMADDWD        Z5, Z8, Z8
-	VBROADCASTI64X4 32(DI), Z9
+	VBROADCASTI64X4 32(R9), Z9
 	VPSRLVD         Z2, Z9, Z9
 	VPANDD          Z3, Z9, Z9
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        128(R9), Z9, Z10
-	VBROADCASTI64X4 32(DI), Z9
+	VPDPBUSD        128(R11), Z9, Z10
+	VBROADCASTI64X4 32(R9), Z9
 	VPSRLVD         Z4, Z9, Z9
 	VPANDD          Z3, Z9, Z9
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        192(R9), Z9, Z11
+	VPDPBUSD        192(R11), Z9, Z11
 	VPACKSSDW       Z11, Z10, Z9
 	VPMADDWD        Z5, Z9, Z9
 	VPACKSSDW       Z9, Z8, Z8
 	VPMADDWD        Z5, Z8, Z8
-	VBROADCASTI64X4 66(DI), Z9
+	VBROADCASTI64X4 66(R9), Z9
 	VPSRLVD         Z2, Z9, Z9
 	VPANDD          Z3, Z9, Z9
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        256(R9), Z9, Z10
-	VBROADCASTI64X4 66(DI), Z9
+	VPDPBUSD        256(R11), Z9, Z10
+	VBROADCASTI64X4 66(R9), Z9
 	VPSRLVD         Z4, Z9, Z9
 	VPANDD          Z3, Z9, Z9
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        320(R9), Z9, Z11
+	VPDPBUSD        320(R11), Z9, Z11
 	VPACKSSDW       Z11, Z10, Z9
 	VPMADDWD        Z5, Z9, Z9
-	VBROADCASTI64X4 98(DI), Z10
+	VBROADCASTI64X4 98(R9), Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        384(R9), Z10, Z11
-	VBROADCASTI64X4 98(DI), Z10
+	VPDPBUSD        384(R11), Z10, Z11
+	VBROADCASTI64X4 98(R9), Z10
 	VPSRLVD         Z4, Z10, Z10
 	VPANDD          Z3, Z10, Z10
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        448(R9), Z10, Z12
+	VPDPBUSD        448(R11), Z10, Z12
 	VPACKSSDW       Z12, Z11, Z10
 	VPMADDWD        Z5, Z10, Z10
 	VPACKSSDW       Z10, Z9, Z9
@@ -106,96 +108,96 @@ group:
 	VPERMT2D        Z9, Z6, Z10
 	VPERMT2D        Z9, Z7, Z8
 	VPADDD          Z8, Z10, Z10
-	VMOVDQU32       (BX)(SI*1), Z8
+	VMOVDQU32       (DI)(R8*1), Z8
 	VPSUBD          Z8, Z10, Z10
-	VPBROADCASTW    64(DI), Y8
-	VPBROADCASTW    130(DI), X9
+	VPBROADCASTW    64(R9), Y8
+	VPBROADCASTW    130(R9), X9
 	VINSERTI32X4    $0x01, X9, Y8, Y8
 	VCVTPH2PS       Y8, Z8
-	VMOVDQU32       (DX)(SI*1), Z9
+	VMOVDQU32       (SI)(R8*1), Z9
 	VCVTDQ2PS       Z10, Z10
 	VMULPS          Z9, Z8, Z8
 	VFMADD231PS     Z8, Z10, Z1
-	ADDQ            $+132, DI
-	ADDQ            $+64, SI
-	CMPQ            SI, AX
+	ADDQ            $+132, R9
+	ADDQ            $+64, R8
+	CMPQ            R8, AX
 	JL              group
 
 rest:
-	CMPQ R8, $0x00
+	CMPQ R10, $0x00
 	JE   done
-	CMPQ DI, (SP)
+	CMPQ R9, (SP)
 	JLS  inPlace
-	MOVQ R8, R9
-	LEAQ 8(SP), R10
+	MOVQ R10, R11
+	LEAQ 8(SP), R12
 
 copy:
-	VMOVDQU32 (DI), Y8
-	VMOVDQU32 Y8, (R10)
-	ADDQ      $+32, DI
-	ADDQ      $+32, R10
-	VMOVDQU32 (DI), Y8
-	VMOVDQU32 Y8, (R10)
-	ADDQ      $+32, DI
-	ADDQ      $+32, R10
-	MOVWLZX   (DI), R11
-	MOVW      R11, (R10)
-	ADDQ      $+2, DI
-	ADDQ      $+2, R10
-	SUBQ      $+8, R9
+	VMOVDQU32 (R9), Y8
+	VMOVDQU32 Y8, (R12)
+	ADDQ      $+32, R9
+	ADDQ      $+32, R12
+	VMOVDQU32 (R9), Y8
+	VMOVDQU32 Y8, (R12)
+	ADDQ      $+32, R9
+	ADDQ      $+32, R12
+	MOVWLZX   (R9), R13
+	MOVW      R13, (R12)
+	ADDQ      $+2, R9
+	ADDQ      $+2, R12
+	SUBQ      $+8, R11
 	JG        copy
-	LEAQ      8(SP), DI
+	LEAQ      8(SP), R9
 
 inPlace:
-	LEAQ            (CX)(SI*8), R9
-	VBROADCASTI64X4 (DI), Z8
+	LEAQ            (BX)(R8*8), R11
+	VBROADCASTI64X4 (R9), Z8
 	VPSRLVD         Z2, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPXORD          Z9, Z9, Z9
-	VPDPBUSD        (R9), Z8, Z9
-	VBROADCASTI64X4 (DI), Z8
+	VPDPBUSD        (R11), Z8, Z9
+	VBROADCASTI64X4 (R9), Z8
 	VPSRLVD         Z4, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        64(R9), Z8, Z10
+	VPDPBUSD        64(R11), Z8, Z10
 	VPACKSSDW       Z10, Z9, Z8
 	VPMADDWD        Z5, Z8, Z8
-	VBROADCASTI64X4 32(DI), Z9
+	VBROADCASTI64X4 32(R9), Z9
 	VPSRLVD         Z2, Z9, Z9
 	VPANDD          Z3, Z9, Z9
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        128(R9), Z9, Z10
-	VBROADCASTI64X4 32(DI), Z9
+	VPDPBUSD        128(R11), Z9, Z10
+	VBROADCASTI64X4 32(R9), Z9
 	VPSRLVD         Z4, Z9, Z9
 	VPANDD          Z3, Z9, Z9
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        192(R9), Z9, Z11
+	VPDPBUSD        192(R11), Z9, Z11
 	VPACKSSDW       Z11, Z10, Z9
 	VPMADDWD        Z5, Z9, Z9
 	VPACKSSDW       Z9, Z8, Z8
 	VPMADDWD        Z5, Z8, Z8
-	VBROADCASTI64X4 66(DI), Z9
+	VBROADCASTI64X4 66(R9), Z9
 	VPSRLVD         Z2, Z9, Z9
 	VPANDD          Z3, Z9, Z9
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        256(R9), Z9, Z10
-	VBROADCASTI64X4 66(DI), Z9
+	VPDPBUSD        256(R11), Z9, Z10
+	VBROADCASTI64X4 66(R9), Z9
 	VPSRLVD         Z4, Z9, Z9
 	VPANDD          Z3, Z9, Z9
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        320(R9), Z9, Z11
+	VPDPBUSD        320(R11), Z9, Z11
 	VPACKSSDW       Z11, Z10, Z9
 	VPMADDWD        Z5, Z9, Z9
-	VBROADCASTI64X4 98(DI), Z10
+	VBROADCASTI64X4 98(R9), Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        384(R9), Z10, Z11
-	VBROADCASTI64X4 98(DI), Z10
+	VPDPBUSD        384(R11), Z10, Z11
+	VBROADCASTI64X4 98(R9), Z10
 	VPSRLVD         Z4, Z10, Z10
 	VPANDD          Z3, Z10, Z10
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        448(R9), Z10, Z12
+	VPDPBUSD        448(R11), Z10, Z12
 	VPACKSSDW       Z12, Z11, Z10
 	VPMADDWD        Z5, Z10, Z10
 	VPACKSSDW       Z10, Z9, Z9
@@ -204,20 +206,20 @@ inPlace:
 	VPERMT2D        Z9, Z6, Z10
 	VPERMT2D        Z9, Z7, Z8
 	VPADDD          Z8, Z10, Z10
-	VMOVDQU32       (BX)(SI*1), Z8
+	VMOVDQU32       (DI)(R8*1), Z8
 	VPSUBD          Z8, Z10, Z10
-	VPBROADCASTW    64(DI), Y8
-	VPBROADCASTW    130(DI), X9
+	VPBROADCASTW    64(R9), Y8
+	VPBROADCASTW    130(R9), X9
 	VINSERTI32X4    $0x01, X9, Y8, Y8
 	VCVTPH2PS       Y8, Z8
 	VPANDD          Z0, Z8, Z8
-	VMOVDQU32       (DX)(SI*1), Z9
+	VMOVDQU32       (SI)(R8*1), Z9
 	VCVTDQ2PS       Z10, Z10
 	VMULPS          Z9, Z8, Z8
 	VFMADD231PS     Z8, Z10, Z1
 
 done:
-	MOVQ          dst+0(FP), SI
+	MOVQ          CX, R8
 	VPERMILPS     $0x4e, Z1, Z8
 	VADDPS        Z1, Z8, Z8
 	VPERMILPS     $0xb1, Z8, Z1
@@ -226,10 +228,10 @@ done:
 	VADDPS        Z8, Z1, Z1
 	VEXTRACTI32X4 $0x02, Z1, X8
 	VADDPS        X1, X8, X8
-	VMOVSS        X8, (SI)
-	ADDQ          $0x04, dst+0(FP)
-	MOVQ          stride+16(FP), SI
-	ADDQ          SI, w+8(FP)
+	VMOVSS        X8, (R8)
+	ADDQ          $0x04, CX
+	MOVQ          stride+16(FP), R8
+	ADDQ          R8, DX
 	DECQ          n+24(FP)
 	JG            row
 	VZEROUPPER
@@ -425,10 +427,12 @@ GLOBL constant8<>(SB), RODATA|NOPTR, $64
 // Requires: AVX, AVX2, F16C, FMA3, MMX+
 TEXT ·tq2_0RowAVX2(SB), NOSPLIT, $0-72
 	MOVQ blocks+64(FP), AX
-	MOVQ q+32(FP), CX
-	MOVQ d+40(FP), DX
-	MOVQ s+48(FP), BX
-	MOVQ half+56(FP), SI
+	MOVQ dst+0(FP), CX
+	MOVQ w+8(FP), DX
+	MOVQ q+32(FP), BX
+	MOVQ d+40(FP), SI
+	MOVQ s+48(FP), DI
+	MOVQ half+56(FP), R8
 	JMP  constants
 
 begin:
@@ -437,59 +441,59 @@ begin:
 
 row:
 	VPXOR Y0, Y0, Y0
-	MOVQ  w+8(FP), DI
-	XORQ  SI, SI
-	CMPQ  SI, AX
+	MOVQ  DX, R9
+	XORQ  R8, R8
+	CMPQ  R8, AX
 	JGE   rest
 
 group:
-	PREFETCHT1   8192(DI)
-	PREFETCHT0   3072(DI)
-	LEAQ         (CX)(SI*8), R8
-	VMOVDQU      (DI), Y1
+	PREFETCHT1   8192(R9)
+	PREFETCHT0   3072(R9)
+	LEAQ         (BX)(R8*8), R10
+	VMOVDQU      (R9), Y1
 	VPSRLD       $0x00, Y1, Y1
 	VPAND        Y2, Y1, Y1
-	VPMADDUBSW   (R8), Y1, Y1
-	VMOVDQU      (DI), Y4
+	VPMADDUBSW   (R10), Y1, Y1
+	VMOVDQU      (R9), Y4
 	VPSRLD       $0x02, Y4, Y4
 	VPAND        Y2, Y4, Y4
-	VPMADDUBSW   32(R8), Y4, Y4
+	VPMADDUBSW   32(R10), Y4, Y4
 	VPUNPCKLDQ   Y4, Y1, Y5
 	VPUNPCKHDQ   Y4, Y1, Y1
 	VPADDW       Y5, Y1, Y1
-	VMOVDQU      (DI), Y4
+	VMOVDQU      (R9), Y4
 	VPSRLD       $0x04, Y4, Y4
 	VPAND        Y2, Y4, Y4
-	VPMADDUBSW   64(R8), Y4, Y4
-	VMOVDQU      (DI), Y5
+	VPMADDUBSW   64(R10), Y4, Y4
+	VMOVDQU      (R9), Y5
 	VPSRLD       $0x06, Y5, Y5
 	VPAND        Y2, Y5, Y5
-	VPMADDUBSW   96(R8), Y5, Y5
+	VPMADDUBSW   96(R10), Y5, Y5
 	VPUNPCKLDQ   Y5, Y4, Y6
 	VPUNPCKHDQ   Y5, Y4, Y4
 	VPADDW       Y6, Y4, Y4
 	VPUNPCKLQDQ  Y4, Y1, Y5
 	VPUNPCKHQDQ  Y4, Y1, Y1
 	VPADDW       Y5, Y1, Y1
-	VMOVDQU      32(DI), Y4
+	VMOVDQU      32(R9), Y4
 	VPSRLD       $0x00, Y4, Y4
 	VPAND        Y2, Y4, Y4
-	VPMADDUBSW   128(R8), Y4, Y4
-	VMOVDQU      32(DI), Y5
+	VPMADDUBSW   128(R10), Y4, Y4
+	VMOVDQU      32(R9), Y5
 	VPSRLD       $0x02, Y5, Y5
 	VPAND        Y2, Y5, Y5
-	VPMADDUBSW   160(R8), Y5, Y5
+	VPMADDUBSW   160(R10), Y5, Y5
 	VPUNPCKLDQ   Y5, Y4, Y6
 	VPUNPCKHDQ   Y5, Y4, Y4
 	VPADDW       Y6, Y4, Y4
-	VMOVDQU      32(DI), Y5
+	VMOVDQU      32(R9), Y5
 	VPSRLD       $0x04, Y5, Y5
 	VPAND        Y2, Y5, Y5
-	VPMADDUBSW   192(R8), Y5, Y5
-	VMOVDQU      32(DI), Y6
+	VPMADDUBSW   192(R10), Y5, Y5
+	VMOVDQU      32(R9), Y6
 	VPSRLD       $0x06, Y6, Y6
 	VPAND        Y2, Y6, Y6
-	VPMADDUBSW   224(R8), Y6, Y6
+	VPMADDUBSW   224(R10), Y6, Y6
 	VPUNPCKLDQ   Y6, Y5, Y7
 	VPUNPCKHDQ   Y6, Y5, Y5
 	VPADDW       Y7, Y5, Y5
@@ -500,31 +504,31 @@ group:
 	VPERM2I128   $0x31, Y4, Y1, Y1
 	VPADDW       Y1, Y5, Y5
 	VPMADDWD     Y3, Y5, Y5
-	VMOVDQU      (BX)(SI*1), Y1
+	VMOVDQU      (DI)(R8*1), Y1
 	VPSUBD       Y1, Y5, Y5
-	VPBROADCASTW 64(DI), Y1
+	VPBROADCASTW 64(R9), Y1
 	VCVTPH2PS    X1, Y1
-	VMOVDQU      (DX)(SI*1), Y4
+	VMOVDQU      (SI)(R8*1), Y4
 	VCVTDQ2PS    Y5, Y5
 	VMULPS       Y4, Y1, Y1
 	VFMADD231PS  Y1, Y5, Y0
-	ADDQ         $+66, DI
-	ADDQ         $+32, SI
-	CMPQ         SI, AX
+	ADDQ         $+66, R9
+	ADDQ         $+32, R8
+	CMPQ         R8, AX
 	JL           group
 
 rest:
-	MOVQ         dst+0(FP), SI
+	MOVQ         CX, R8
 	VPERMILPS    $0x4e, Y0, Y1
 	VADDPS       Y0, Y1, Y1
 	VPERMILPS    $0xb1, Y1, Y0
 	VADDPS       Y0, Y1, Y1
 	VEXTRACTI128 $0x01, Y1, X0
 	VADDPS       X1, X0, X0
-	VMOVSS       X0, (SI)
-	ADDQ         $0x04, dst+0(FP)
-	MOVQ         stride+16(FP), SI
-	ADDQ         SI, w+8(FP)
+	VMOVSS       X0, (R8)
+	ADDQ         $0x04, CX
+	MOVQ         stride+16(FP), R8
+	ADDQ         R8, DX
 	DECQ         n+24(FP)
 	JG           row
 	VZEROUPPER

@@ -774,7 +774,11 @@ func (f *unitFormat) group(v *simd, w reg.Register, x blockArgs, acc, mask reg.V
 func (f *unitFormat) rows(v *simd) {
 	function(f.name+"Row"+v.isa(), v.w, "func(dst *float32, w *byte, stride, n int, q *int8, d *float32, s, half *int32, blocks int)")
 	end := param("blocks")
-	dst, w, stride, n := paramAt("dst"), paramAt("w"), paramAt("stride"), paramAt("n")
+	var dst, w Op = param("dst"), param("w")
+	stride, n := paramAt("stride"), paramAt("n")
+	if f.octets { // codes need more registers
+		dst, w = paramAt("dst"), paramAt("w")
+	}
 	x := blockArgs{param("q"), param("d"), param("s"), param("half"), GP64()}
 	p := GP64()
 	v.begin()
