@@ -1,9 +1,6 @@
 package kernels
 
-import (
-	"math"
-	"unsafe"
-)
+import "math"
 
 const (
 	block     = 32                // columns that share a scale
@@ -25,9 +22,6 @@ type Input struct {
 
 	// half has the sums of each block's first 16 values, for formats with a scale per 16.
 	half []int32
-	// octets has Q once more, in each 256 columns the eight columns of each of eight blocks that come first, then those that come next,
-	// and so on, for formats whose weights are looked up eight at a time.
-	octets []int8
 	// tiles has Q once more in the order of panel.go, if there is more than one row.
 	tiles []int8
 }
@@ -42,7 +36,7 @@ func (in *Input) Set(x []float32, rows, cols int) {
 	in.Rows, in.Cols, in.F32 = rows, cols, x[:rows*cols]
 	n := rows * in.Padded()
 	in.Q, in.D = grow(in.Q, n), grow(in.D, n/block)
-	in.S, in.half, in.octets = grow(in.S, n/block), grow(in.half, n/block), grow(in.octets, n)
+	in.S, in.half = grow(in.S, n/block), grow(in.half, n/block)
 	if rows > 1 {
 		in.tiles = grow(in.tiles, n)
 	}
@@ -75,14 +69,6 @@ func (in *Input) quantize(v vector, r int) {
 		tiles = in.tiles[r*p:][:p]
 	}
 	v.quantize(q, d, s, half, tiles, in.F32[r*in.Cols:][:in.Cols])
-	octets := in.octets[r*p:][:p]
-	for i := 0; i < p; i += 8 * block {
-		from, to := (*[8][4]uint64)(unsafe.Pointer(&q[i])), (*[4][8]uint64)(unsafe.Pointer(&octets[i]))
-		for b := range from {
-			f := &from[b]
-			to[0][b], to[1][b], to[2][b], to[3][b] = f[0], f[1], f[2], f[3]
-		}
-	}
 }
 
 // quantizeGeneric quantises one row x. The outputs cover the padding too; tiles may be nil.

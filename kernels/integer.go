@@ -160,9 +160,6 @@ func (k *integerKernel) matmul(
 func (k *integerKernel) one(f format.Format, dst []float32, w []byte, stride, n int, x *Input, r int32) {
 	pad := int(r) * x.Padded()
 	q, d, s, half := &x.Q[pad], &x.D[pad/block], &x.S[pad/block], &x.half[pad/block]
-	if k.octets {
-		q = &x.octets[pad]
-	}
 	blocks := (x.Cols + block - 1) / block
 	if x.Cols%block == 0 {
 		k.row(&dst[0], &w[0], stride, n, q, d, s, half, blocks)

@@ -7,29 +7,31 @@
 // func iq4_nlRowAVX512(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 // Requires: AVX, AVX512BW, AVX512F, AVX512VL, AVX512VNNI, MMX+
 TEXT ·iq4_nlRowAVX512(SB), NOSPLIT, $296-72
-	MOVQ blocks+64(FP), AX
-	MOVQ dst+0(FP), CX
-	MOVQ w+8(FP), DX
-	MOVQ q+32(FP), BX
-	MOVQ d+40(FP), SI
-	MOVQ s+48(FP), DI
-	MOVQ half+56(FP), R8
+	MOVQ dst+0(FP), AX
+	MOVQ w+8(FP), CX
+	MOVQ stride+16(FP), DX
+	MOVQ n+24(FP), BX
+	MOVQ blocks+64(FP), SI
+	MOVQ q+32(FP), DI
+	MOVQ d+40(FP), R8
+	MOVQ s+48(FP), R9
+	MOVQ half+56(FP), R10
 	JMP  constants
 
 begin:
-	MOVQ      w+8(FP), R8
-	MOVQ      stride+16(FP), R9
-	IMULQ     n+24(FP), R9
-	ADDQ      R9, R8
-	SUBQ      $+288, R8
-	MOVQ      R8, (SP)
-	MOVQ      AX, R10
-	ANDQ      $+15, R10
-	LEAQ      constant0<>+0(SB), R8
-	SHLQ      $0x02, R10
-	SUBQ      R10, R8
-	VMOVDQU32 64(R8), Z0
-	SHRQ      $0x02, R10
+	MOVQ      w+8(FP), R10
+	MOVQ      DX, R11
+	IMULQ     BX, R11
+	ADDQ      R11, R10
+	SUBQ      $+288, R10
+	MOVQ      R10, (SP)
+	MOVQ      SI, R12
+	ANDQ      $+15, R12
+	LEAQ      constant0<>+0(SB), R10
+	SHLQ      $0x02, R12
+	SUBQ      R12, R10
+	VMOVDQU32 64(R10), Z0
+	SHRQ      $0x02, R12
 	VMOVDQU32 constant1<>+0(SB), Y1
 	VMOVDQU32 Y1, 8(SP)
 	VMOVDQU32 Y1, 40(SP)
@@ -40,96 +42,95 @@ begin:
 	VMOVDQU32 Y1, 200(SP)
 	VMOVDQU32 Y1, 232(SP)
 	VMOVDQU32 Y1, 264(SP)
-	ANDQ      $-16, AX
-	SHLQ      $0x02, AX
+	ANDQ      $-16, SI
+	SHLQ      $0x02, SI
 
 row:
 	VPXORD Z1, Z1, Z1
-	MOVQ   DX, R9
-	XORQ   R8, R8
-	CMPQ   R8, AX
-	JGE    rest
+	MOVQ   CX, R11
+	XORQ   R10, R10
 
 group:
-	PREFETCHT1      8192(R9)
-	PREFETCHT0      3072(R9)
-	PREFETCHT1      8256(R9)
-	PREFETCHT0      3136(R9)
-	PREFETCHT1      8320(R9)
-	PREFETCHT0      3200(R9)
-	PREFETCHT1      8384(R9)
-	PREFETCHT0      3264(R9)
-	PREFETCHT1      8448(R9)
-	PREFETCHT0      3328(R9)
-	LEAQ            (BX)(R8*8), R11
-	VBROADCASTI32X4 2(R9), Z8
-	VBROADCASTI32X4 20(R9), K1, Z8
+	CMPQ            R10, SI
+	JGE             rest
+	PREFETCHT1      8192(R11)
+	PREFETCHT0      3072(R11)
+	PREFETCHT1      8256(R11)
+	PREFETCHT0      3136(R11)
+	PREFETCHT1      8320(R11)
+	PREFETCHT0      3200(R11)
+	PREFETCHT1      8384(R11)
+	PREFETCHT0      3264(R11)
+	PREFETCHT1      8448(R11)
+	PREFETCHT0      3328(R11)
+	VBROADCASTI32X4 2(R11), Z8
+	VBROADCASTI32X4 20(R11), K1, Z8
 	VPSRLVD         Z2, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPSHUFB         Z8, Z4, Z8
 	VPXORD          Z9, Z9, Z9
-	VPDPBUSD        (R11), Z8, Z9
-	VBROADCASTI32X4 38(R9), Z8
-	VBROADCASTI32X4 56(R9), K1, Z8
+	VPDPBUSD        (DI)(R10*8), Z8, Z9
+	VBROADCASTI32X4 38(R11), Z8
+	VBROADCASTI32X4 56(R11), K1, Z8
 	VPSRLVD         Z2, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPSHUFB         Z8, Z4, Z8
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        64(R11), Z8, Z10
+	VPDPBUSD        64(DI)(R10*8), Z8, Z10
 	VPUNPCKLDQ      Z10, Z9, Z8
 	VPUNPCKHDQ      Z10, Z9, Z9
 	VPADDD          Z8, Z9, Z9
-	VBROADCASTI32X4 74(R9), Z8
-	VBROADCASTI32X4 92(R9), K1, Z8
+	VBROADCASTI32X4 74(R11), Z8
+	VBROADCASTI32X4 92(R11), K1, Z8
 	VPSRLVD         Z2, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPSHUFB         Z8, Z4, Z8
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        128(R11), Z8, Z10
-	VBROADCASTI32X4 110(R9), Z8
-	VBROADCASTI32X4 128(R9), K1, Z8
+	VPDPBUSD        128(DI)(R10*8), Z8, Z10
+	VBROADCASTI32X4 110(R11), Z8
+	VBROADCASTI32X4 128(R11), K1, Z8
 	VPSRLVD         Z2, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPSHUFB         Z8, Z4, Z8
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        192(R11), Z8, Z11
+	VPDPBUSD        192(DI)(R10*8), Z8, Z11
 	VPUNPCKLDQ      Z11, Z10, Z8
 	VPUNPCKHDQ      Z11, Z10, Z10
 	VPADDD          Z8, Z10, Z10
 	VPUNPCKLQDQ     Z10, Z9, Z8
 	VPUNPCKHQDQ     Z10, Z9, Z9
 	VPADDD          Z8, Z9, Z9
-	VBROADCASTI32X4 146(R9), Z8
-	VBROADCASTI32X4 164(R9), K1, Z8
+	VBROADCASTI32X4 146(R11), Z8
+	VBROADCASTI32X4 164(R11), K1, Z8
 	VPSRLVD         Z2, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPSHUFB         Z8, Z4, Z8
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        256(R11), Z8, Z10
-	VBROADCASTI32X4 182(R9), Z8
-	VBROADCASTI32X4 200(R9), K1, Z8
+	VPDPBUSD        256(DI)(R10*8), Z8, Z10
+	VBROADCASTI32X4 182(R11), Z8
+	VBROADCASTI32X4 200(R11), K1, Z8
 	VPSRLVD         Z2, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPSHUFB         Z8, Z4, Z8
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        320(R11), Z8, Z11
+	VPDPBUSD        320(DI)(R10*8), Z8, Z11
 	VPUNPCKLDQ      Z11, Z10, Z8
 	VPUNPCKHDQ      Z11, Z10, Z10
 	VPADDD          Z8, Z10, Z10
-	VBROADCASTI32X4 218(R9), Z8
-	VBROADCASTI32X4 236(R9), K1, Z8
+	VBROADCASTI32X4 218(R11), Z8
+	VBROADCASTI32X4 236(R11), K1, Z8
 	VPSRLVD         Z2, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPSHUFB         Z8, Z4, Z8
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        384(R11), Z8, Z11
-	VBROADCASTI32X4 254(R9), Z8
-	VBROADCASTI32X4 272(R9), K1, Z8
+	VPDPBUSD        384(DI)(R10*8), Z8, Z11
+	VBROADCASTI32X4 254(R11), Z8
+	VBROADCASTI32X4 272(R11), K1, Z8
 	VPSRLVD         Z2, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPSHUFB         Z8, Z4, Z8
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        448(R11), Z8, Z12
+	VPDPBUSD        448(DI)(R10*8), Z8, Z12
 	VPUNPCKLDQ      Z12, Z11, Z8
 	VPUNPCKHDQ      Z12, Z11, Z11
 	VPADDD          Z8, Z11, Z11
@@ -140,114 +141,112 @@ group:
 	VPERMT2D        Z10, Z5, Z8
 	VPERMT2D        Z10, Z6, Z9
 	VPADDD          Z9, Z8, Z8
-	VMOVDQU32       (DI)(R8*1), Z9
+	VMOVDQU32       (R9)(R10*1), Z9
 	VPSLLD          $0x07, Z9, Z9
 	VPSUBD          Z9, Z8, Z8
-	VPERMW          (R9), Z7, Z9
-	VPERMW          72(R9), Z7, K2, Z9
-	VPERMW          144(R9), Z7, K3, Z9
-	VPERMW          216(R9), Z7, K4, Z9
+	VPERMW          (R11), Z7, Z9
+	VPERMW          72(R11), Z7, K2, Z9
+	VPERMW          144(R11), Z7, K3, Z9
+	VPERMW          216(R11), Z7, K4, Z9
 	VCVTPH2PS       Y9, Z9
-	VMOVDQU32       (SI)(R8*1), Z10
+	VMOVDQU32       (R8)(R10*1), Z10
 	VCVTDQ2PS       Z8, Z8
 	VMULPS          Z10, Z9, Z9
 	VFMADD231PS     Z9, Z8, Z1
-	ADDQ            $+288, R9
-	ADDQ            $+64, R8
-	CMPQ            R8, AX
-	JL              group
+	ADDQ            $+288, R11
+	ADDQ            $+64, R10
+	JMP             group
 
 rest:
-	CMPQ R10, $0x00
+	CMPQ R12, $0x00
 	JE   done
-	CMPQ R9, (SP)
+	CMPQ R11, (SP)
 	JLS  inPlace
-	MOVQ R10, R11
-	LEAQ 8(SP), R12
+	MOVQ R12, R13
+	LEAQ 8(SP), R14
 
 copy:
-	MOVWLZX   (R9), R13
-	MOVW      R13, (R12)
-	ADDQ      $+2, R9
-	ADDQ      $+2, R12
-	VMOVDQU32 (R9), X8
-	VMOVDQU32 X8, (R12)
-	ADDQ      $+16, R9
-	ADDQ      $+16, R12
-	SUBQ      $+1, R11
+	MOVWLZX   (R11), R15
+	MOVW      R15, (R14)
+	ADDQ      $+2, R11
+	ADDQ      $+2, R14
+	VMOVDQU32 (R11), X8
+	VMOVDQU32 X8, (R14)
+	ADDQ      $+16, R11
+	ADDQ      $+16, R14
+	SUBQ      $+1, R13
 	JG        copy
-	LEAQ      8(SP), R9
+	LEAQ      8(SP), R11
 
 inPlace:
-	LEAQ            (BX)(R8*8), R11
-	VBROADCASTI32X4 2(R9), Z8
-	VBROADCASTI32X4 20(R9), K1, Z8
+	VBROADCASTI32X4 2(R11), Z8
+	VBROADCASTI32X4 20(R11), K1, Z8
 	VPSRLVD         Z2, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPSHUFB         Z8, Z4, Z8
 	VPXORD          Z9, Z9, Z9
-	VPDPBUSD        (R11), Z8, Z9
-	VBROADCASTI32X4 38(R9), Z8
-	VBROADCASTI32X4 56(R9), K1, Z8
+	VPDPBUSD        (DI)(R10*8), Z8, Z9
+	VBROADCASTI32X4 38(R11), Z8
+	VBROADCASTI32X4 56(R11), K1, Z8
 	VPSRLVD         Z2, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPSHUFB         Z8, Z4, Z8
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        64(R11), Z8, Z10
+	VPDPBUSD        64(DI)(R10*8), Z8, Z10
 	VPUNPCKLDQ      Z10, Z9, Z8
 	VPUNPCKHDQ      Z10, Z9, Z9
 	VPADDD          Z8, Z9, Z9
-	VBROADCASTI32X4 74(R9), Z8
-	VBROADCASTI32X4 92(R9), K1, Z8
+	VBROADCASTI32X4 74(R11), Z8
+	VBROADCASTI32X4 92(R11), K1, Z8
 	VPSRLVD         Z2, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPSHUFB         Z8, Z4, Z8
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        128(R11), Z8, Z10
-	VBROADCASTI32X4 110(R9), Z8
-	VBROADCASTI32X4 128(R9), K1, Z8
+	VPDPBUSD        128(DI)(R10*8), Z8, Z10
+	VBROADCASTI32X4 110(R11), Z8
+	VBROADCASTI32X4 128(R11), K1, Z8
 	VPSRLVD         Z2, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPSHUFB         Z8, Z4, Z8
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        192(R11), Z8, Z11
+	VPDPBUSD        192(DI)(R10*8), Z8, Z11
 	VPUNPCKLDQ      Z11, Z10, Z8
 	VPUNPCKHDQ      Z11, Z10, Z10
 	VPADDD          Z8, Z10, Z10
 	VPUNPCKLQDQ     Z10, Z9, Z8
 	VPUNPCKHQDQ     Z10, Z9, Z9
 	VPADDD          Z8, Z9, Z9
-	VBROADCASTI32X4 146(R9), Z8
-	VBROADCASTI32X4 164(R9), K1, Z8
+	VBROADCASTI32X4 146(R11), Z8
+	VBROADCASTI32X4 164(R11), K1, Z8
 	VPSRLVD         Z2, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPSHUFB         Z8, Z4, Z8
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        256(R11), Z8, Z10
-	VBROADCASTI32X4 182(R9), Z8
-	VBROADCASTI32X4 200(R9), K1, Z8
+	VPDPBUSD        256(DI)(R10*8), Z8, Z10
+	VBROADCASTI32X4 182(R11), Z8
+	VBROADCASTI32X4 200(R11), K1, Z8
 	VPSRLVD         Z2, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPSHUFB         Z8, Z4, Z8
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        320(R11), Z8, Z11
+	VPDPBUSD        320(DI)(R10*8), Z8, Z11
 	VPUNPCKLDQ      Z11, Z10, Z8
 	VPUNPCKHDQ      Z11, Z10, Z10
 	VPADDD          Z8, Z10, Z10
-	VBROADCASTI32X4 218(R9), Z8
-	VBROADCASTI32X4 236(R9), K1, Z8
+	VBROADCASTI32X4 218(R11), Z8
+	VBROADCASTI32X4 236(R11), K1, Z8
 	VPSRLVD         Z2, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPSHUFB         Z8, Z4, Z8
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        384(R11), Z8, Z11
-	VBROADCASTI32X4 254(R9), Z8
-	VBROADCASTI32X4 272(R9), K1, Z8
+	VPDPBUSD        384(DI)(R10*8), Z8, Z11
+	VBROADCASTI32X4 254(R11), Z8
+	VBROADCASTI32X4 272(R11), K1, Z8
 	VPSRLVD         Z2, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPSHUFB         Z8, Z4, Z8
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        448(R11), Z8, Z12
+	VPDPBUSD        448(DI)(R10*8), Z8, Z12
 	VPUNPCKLDQ      Z12, Z11, Z8
 	VPUNPCKHDQ      Z12, Z11, Z11
 	VPADDD          Z8, Z11, Z11
@@ -258,22 +257,21 @@ inPlace:
 	VPERMT2D        Z10, Z5, Z8
 	VPERMT2D        Z10, Z6, Z9
 	VPADDD          Z9, Z8, Z8
-	VMOVDQU32       (DI)(R8*1), Z9
+	VMOVDQU32       (R9)(R10*1), Z9
 	VPSLLD          $0x07, Z9, Z9
 	VPSUBD          Z9, Z8, Z8
-	VPERMW          (R9), Z7, Z9
-	VPERMW          72(R9), Z7, K2, Z9
-	VPERMW          144(R9), Z7, K3, Z9
-	VPERMW          216(R9), Z7, K4, Z9
+	VPERMW          (R11), Z7, Z9
+	VPERMW          72(R11), Z7, K2, Z9
+	VPERMW          144(R11), Z7, K3, Z9
+	VPERMW          216(R11), Z7, K4, Z9
 	VCVTPH2PS       Y9, Z9
 	VPANDD          Z0, Z9, Z9
-	VMOVDQU32       (SI)(R8*1), Z10
+	VMOVDQU32       (R8)(R10*1), Z10
 	VCVTDQ2PS       Z8, Z8
 	VMULPS          Z10, Z9, Z9
 	VFMADD231PS     Z9, Z8, Z1
 
 done:
-	MOVQ          CX, R8
 	VPERMILPS     $0x4e, Z1, Z8
 	VADDPS        Z1, Z8, Z8
 	VPERMILPS     $0xb1, Z8, Z1
@@ -282,11 +280,10 @@ done:
 	VADDPS        Z8, Z1, Z1
 	VEXTRACTI32X4 $0x02, Z1, X8
 	VADDPS        X1, X8, X8
-	VMOVSS        X8, (R8)
-	ADDQ          $0x04, CX
-	MOVQ          stride+16(FP), R8
-	ADDQ          R8, DX
-	DECQ          n+24(FP)
+	VMOVSS        X8, (AX)
+	ADDQ          $0x04, AX
+	ADDQ          DX, CX
+	DECQ          BX
 	JG            row
 	VZEROUPPER
 	RET
@@ -298,14 +295,14 @@ constants:
 	VMOVDQU32 constant5<>+0(SB), Z4
 	VMOVDQU32 constant6<>+0(SB), Z6
 	VMOVDQU32 constant7<>+0(SB), Z3
-	MOVL      $0x000000f0, R8
-	KMOVD     R8, K2
-	MOVL      $0x00000f00, R8
-	KMOVD     R8, K3
-	MOVL      $0x0000f000, R8
-	KMOVD     R8, K4
-	MOVL      $0x0000ff00, R8
-	KMOVD     R8, K1
+	MOVL      $0x000000f0, R10
+	KMOVD     R10, K2
+	MOVL      $0x00000f00, R10
+	KMOVD     R10, K3
+	MOVL      $0x0000f000, R10
+	KMOVD     R10, K4
+	MOVL      $0x0000ff00, R10
+	KMOVD     R10, K1
 	JMP       begin
 
 DATA constant0<>+0(SB)/8, $0xffffffffffffffff
@@ -498,320 +495,323 @@ constants:
 // func iq4_nlRowAVX2(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 // Requires: AVX, AVX2, F16C, FMA3, MMX+
 TEXT ·iq4_nlRowAVX2(SB), NOSPLIT, $168-72
-	MOVQ blocks+64(FP), AX
-	MOVQ dst+0(FP), CX
-	MOVQ w+8(FP), DX
-	MOVQ q+32(FP), BX
-	MOVQ d+40(FP), SI
-	MOVQ s+48(FP), DI
-	MOVQ half+56(FP), DI
-	JMP  constants
-
-begin:
-	MOVQ    w+8(FP), DI
-	MOVQ    stride+16(FP), R8
-	IMULQ   n+24(FP), R8
-	ADDQ    R8, DI
-	SUBQ    $+144, DI
-	MOVQ    DI, (SP)
-	MOVQ    AX, R9
-	ANDQ    $+7, R9
-	LEAQ    constant8<>+0(SB), DI
-	SHLQ    $0x02, R9
-	SUBQ    R9, DI
-	VMOVDQU 32(DI), Y0
-	SHRQ    $0x02, R9
+	MOVQ    dst+0(FP), AX
+	MOVQ    w+8(FP), CX
+	MOVQ    stride+16(FP), DX
+	MOVQ    n+24(FP), BX
+	MOVQ    blocks+64(FP), SI
+	MOVQ    q+32(FP), DI
+	MOVQ    d+40(FP), R8
+	MOVQ    s+48(FP), R9
+	MOVQ    half+56(FP), R9
+	MOVQ    w+8(FP), R9
+	MOVQ    DX, R10
+	IMULQ   BX, R10
+	ADDQ    R10, R9
+	SUBQ    $+144, R9
+	MOVQ    R9, (SP)
+	MOVQ    SI, R11
+	ANDQ    $+7, R11
+	LEAQ    constant8<>+0(SB), R9
+	SHLQ    $0x02, R11
+	SUBQ    R11, R9
+	VMOVDQU 32(R9), Y0
+	SHRQ    $0x02, R11
 	VMOVDQU constant1<>+0(SB), Y1
 	VMOVDQU Y1, 8(SP)
 	VMOVDQU Y1, 40(SP)
 	VMOVDQU Y1, 72(SP)
 	VMOVDQU Y1, 104(SP)
 	VMOVDQU Y1, 136(SP)
-	ANDQ    $-8, AX
-	SHLQ    $0x02, AX
+	ANDQ    $-8, SI
+	SHLQ    $0x02, SI
 
 row:
 	VPXOR Y1, Y1, Y1
-	MOVQ  DX, R8
-	XORQ  DI, DI
-	CMPQ  DI, AX
-	JGE   rest
+	MOVQ  CX, R10
+	XORQ  R9, R9
 
 group:
-	PREFETCHT1     8192(R8)
-	PREFETCHT0     3072(R8)
-	PREFETCHT1     8256(R8)
-	PREFETCHT0     3136(R8)
-	PREFETCHT1     8320(R8)
-	PREFETCHT0     3200(R8)
-	LEAQ           (BX)(DI*8), R10
-	VBROADCASTI128 2(R8), Y6
-	VPSRLVD        Y2, Y6, Y6
-	VPAND          Y3, Y6, Y6
-	VPSHUFB        Y6, Y4, Y6
-	VPABSB         Y6, Y8
-	VMOVDQU        (R10), Y7
-	VPSIGNB        Y6, Y7, Y7
-	VPMADDUBSW     Y7, Y8, Y7
-	VPMADDWD       Y5, Y7, Y7
-	VBROADCASTI128 20(R8), Y6
-	VPSRLVD        Y2, Y6, Y6
-	VPAND          Y3, Y6, Y6
-	VPSHUFB        Y6, Y4, Y6
-	VPABSB         Y6, Y9
-	VMOVDQU        32(R10), Y8
-	VPSIGNB        Y6, Y8, Y8
-	VPMADDUBSW     Y8, Y9, Y8
-	VPMADDWD       Y5, Y8, Y8
-	VPUNPCKLDQ     Y8, Y7, Y6
-	VPUNPCKHDQ     Y8, Y7, Y7
-	VPADDD         Y6, Y7, Y7
-	VBROADCASTI128 38(R8), Y6
-	VPSRLVD        Y2, Y6, Y6
-	VPAND          Y3, Y6, Y6
-	VPSHUFB        Y6, Y4, Y6
-	VPABSB         Y6, Y9
-	VMOVDQU        64(R10), Y8
-	VPSIGNB        Y6, Y8, Y8
-	VPMADDUBSW     Y8, Y9, Y8
-	VPMADDWD       Y5, Y8, Y8
-	VBROADCASTI128 56(R8), Y6
-	VPSRLVD        Y2, Y6, Y6
-	VPAND          Y3, Y6, Y6
-	VPSHUFB        Y6, Y4, Y6
-	VPABSB         Y6, Y10
-	VMOVDQU        96(R10), Y9
-	VPSIGNB        Y6, Y9, Y9
-	VPMADDUBSW     Y9, Y10, Y9
-	VPMADDWD       Y5, Y9, Y9
-	VPUNPCKLDQ     Y9, Y8, Y6
-	VPUNPCKHDQ     Y9, Y8, Y8
-	VPADDD         Y6, Y8, Y8
-	VPUNPCKLQDQ    Y8, Y7, Y6
-	VPUNPCKHQDQ    Y8, Y7, Y7
-	VPADDD         Y6, Y7, Y7
-	VBROADCASTI128 74(R8), Y6
-	VPSRLVD        Y2, Y6, Y6
-	VPAND          Y3, Y6, Y6
-	VPSHUFB        Y6, Y4, Y6
-	VPABSB         Y6, Y9
-	VMOVDQU        128(R10), Y8
-	VPSIGNB        Y6, Y8, Y8
-	VPMADDUBSW     Y8, Y9, Y8
-	VPMADDWD       Y5, Y8, Y8
-	VBROADCASTI128 92(R8), Y6
-	VPSRLVD        Y2, Y6, Y6
-	VPAND          Y3, Y6, Y6
-	VPSHUFB        Y6, Y4, Y6
-	VPABSB         Y6, Y10
-	VMOVDQU        160(R10), Y9
-	VPSIGNB        Y6, Y9, Y9
-	VPMADDUBSW     Y9, Y10, Y9
-	VPMADDWD       Y5, Y9, Y9
-	VPUNPCKLDQ     Y9, Y8, Y6
-	VPUNPCKHDQ     Y9, Y8, Y8
-	VPADDD         Y6, Y8, Y8
-	VBROADCASTI128 110(R8), Y6
-	VPSRLVD        Y2, Y6, Y6
-	VPAND          Y3, Y6, Y6
-	VPSHUFB        Y6, Y4, Y6
-	VPABSB         Y6, Y10
-	VMOVDQU        192(R10), Y9
-	VPSIGNB        Y6, Y9, Y9
-	VPMADDUBSW     Y9, Y10, Y9
-	VPMADDWD       Y5, Y9, Y9
-	VBROADCASTI128 128(R8), Y6
-	VPSRLVD        Y2, Y6, Y6
-	VPAND          Y3, Y6, Y6
-	VPSHUFB        Y6, Y4, Y6
-	VPABSB         Y6, Y11
-	VMOVDQU        224(R10), Y10
-	VPSIGNB        Y6, Y10, Y10
-	VPMADDUBSW     Y10, Y11, Y10
-	VPMADDWD       Y5, Y10, Y10
-	VPUNPCKLDQ     Y10, Y9, Y6
-	VPUNPCKHDQ     Y10, Y9, Y9
-	VPADDD         Y6, Y9, Y9
-	VPUNPCKLQDQ    Y9, Y8, Y6
-	VPUNPCKHQDQ    Y9, Y8, Y8
-	VPADDD         Y6, Y8, Y8
-	VPERM2I128     $0x20, Y8, Y7, Y6
-	VPERM2I128     $0x31, Y8, Y7, Y7
-	VPADDD         Y7, Y6, Y6
-	VPXOR          X7, X7, X7
-	VPINSRW        $0x00, (R8), X7, X7
-	VPINSRW        $0x01, 18(R8), X7, X7
-	VPINSRW        $0x02, 36(R8), X7, X7
-	VPINSRW        $0x03, 54(R8), X7, X7
-	VPINSRW        $0x04, 72(R8), X7, X7
-	VPINSRW        $0x05, 90(R8), X7, X7
-	VPINSRW        $0x06, 108(R8), X7, X7
-	VPINSRW        $0x07, 126(R8), X7, X7
-	VCVTPH2PS      X7, Y7
-	VMOVDQU        (SI)(DI*1), Y8
-	VCVTDQ2PS      Y6, Y6
-	VMULPS         Y8, Y7, Y7
-	VFMADD231PS    Y7, Y6, Y1
-	ADDQ           $+144, R8
-	ADDQ           $+32, DI
-	CMPQ           DI, AX
-	JL             group
+	CMPQ           R9, SI
+	JGE            rest
+	PREFETCHT1     8192(R10)
+	PREFETCHT0     3072(R10)
+	PREFETCHT1     8256(R10)
+	PREFETCHT0     3136(R10)
+	PREFETCHT1     8320(R10)
+	PREFETCHT0     3200(R10)
+	VBROADCASTI128 2(R10), Y2
+	VPSRLVD        constant9<>+0(SB), Y2, Y2
+	VPAND          constant10<>+0(SB), Y2, Y2
+	VMOVDQU        constant11<>+0(SB), Y3
+	VPSHUFB        Y2, Y3, Y2
+	VPABSB         Y2, Y4
+	VMOVDQU        (DI)(R9*8), Y3
+	VPSIGNB        Y2, Y3, Y3
+	VPMADDUBSW     Y3, Y4, Y3
+	VPMADDWD       constant12<>+0(SB), Y3, Y3
+	VBROADCASTI128 20(R10), Y2
+	VPSRLVD        constant9<>+0(SB), Y2, Y2
+	VPAND          constant10<>+0(SB), Y2, Y2
+	VMOVDQU        constant11<>+0(SB), Y4
+	VPSHUFB        Y2, Y4, Y2
+	VPABSB         Y2, Y5
+	VMOVDQU        32(DI)(R9*8), Y4
+	VPSIGNB        Y2, Y4, Y4
+	VPMADDUBSW     Y4, Y5, Y4
+	VPMADDWD       constant12<>+0(SB), Y4, Y4
+	VPUNPCKLDQ     Y4, Y3, Y2
+	VPUNPCKHDQ     Y4, Y3, Y3
+	VPADDD         Y2, Y3, Y3
+	VBROADCASTI128 38(R10), Y2
+	VPSRLVD        constant9<>+0(SB), Y2, Y2
+	VPAND          constant10<>+0(SB), Y2, Y2
+	VMOVDQU        constant11<>+0(SB), Y4
+	VPSHUFB        Y2, Y4, Y2
+	VPABSB         Y2, Y5
+	VMOVDQU        64(DI)(R9*8), Y4
+	VPSIGNB        Y2, Y4, Y4
+	VPMADDUBSW     Y4, Y5, Y4
+	VPMADDWD       constant12<>+0(SB), Y4, Y4
+	VBROADCASTI128 56(R10), Y2
+	VPSRLVD        constant9<>+0(SB), Y2, Y2
+	VPAND          constant10<>+0(SB), Y2, Y2
+	VMOVDQU        constant11<>+0(SB), Y5
+	VPSHUFB        Y2, Y5, Y2
+	VPABSB         Y2, Y6
+	VMOVDQU        96(DI)(R9*8), Y5
+	VPSIGNB        Y2, Y5, Y5
+	VPMADDUBSW     Y5, Y6, Y5
+	VPMADDWD       constant12<>+0(SB), Y5, Y5
+	VPUNPCKLDQ     Y5, Y4, Y2
+	VPUNPCKHDQ     Y5, Y4, Y4
+	VPADDD         Y2, Y4, Y4
+	VPUNPCKLQDQ    Y4, Y3, Y2
+	VPUNPCKHQDQ    Y4, Y3, Y3
+	VPADDD         Y2, Y3, Y3
+	VBROADCASTI128 74(R10), Y2
+	VPSRLVD        constant9<>+0(SB), Y2, Y2
+	VPAND          constant10<>+0(SB), Y2, Y2
+	VMOVDQU        constant11<>+0(SB), Y4
+	VPSHUFB        Y2, Y4, Y2
+	VPABSB         Y2, Y5
+	VMOVDQU        128(DI)(R9*8), Y4
+	VPSIGNB        Y2, Y4, Y4
+	VPMADDUBSW     Y4, Y5, Y4
+	VPMADDWD       constant12<>+0(SB), Y4, Y4
+	VBROADCASTI128 92(R10), Y2
+	VPSRLVD        constant9<>+0(SB), Y2, Y2
+	VPAND          constant10<>+0(SB), Y2, Y2
+	VMOVDQU        constant11<>+0(SB), Y5
+	VPSHUFB        Y2, Y5, Y2
+	VPABSB         Y2, Y6
+	VMOVDQU        160(DI)(R9*8), Y5
+	VPSIGNB        Y2, Y5, Y5
+	VPMADDUBSW     Y5, Y6, Y5
+	VPMADDWD       constant12<>+0(SB), Y5, Y5
+	VPUNPCKLDQ     Y5, Y4, Y2
+	VPUNPCKHDQ     Y5, Y4, Y4
+	VPADDD         Y2, Y4, Y4
+	VBROADCASTI128 110(R10), Y2
+	VPSRLVD        constant9<>+0(SB), Y2, Y2
+	VPAND          constant10<>+0(SB), Y2, Y2
+	VMOVDQU        constant11<>+0(SB), Y5
+	VPSHUFB        Y2, Y5, Y2
+	VPABSB         Y2, Y6
+	VMOVDQU        192(DI)(R9*8), Y5
+	VPSIGNB        Y2, Y5, Y5
+	VPMADDUBSW     Y5, Y6, Y5
+	VPMADDWD       constant12<>+0(SB), Y5, Y5
+	VBROADCASTI128 128(R10), Y2
+	VPSRLVD        constant9<>+0(SB), Y2, Y2
+	VPAND          constant10<>+0(SB), Y2, Y2
+	VMOVDQU        constant11<>+0(SB), Y6
+	VPSHUFB        Y2, Y6, Y2
+	VPABSB         Y2, Y7
+	VMOVDQU        224(DI)(R9*8), Y6
+	VPSIGNB        Y2, Y6, Y6
+	VPMADDUBSW     Y6, Y7, Y6
+	VPMADDWD       constant12<>+0(SB), Y6, Y6
+	VPUNPCKLDQ     Y6, Y5, Y2
+	VPUNPCKHDQ     Y6, Y5, Y5
+	VPADDD         Y2, Y5, Y5
+	VPUNPCKLQDQ    Y5, Y4, Y2
+	VPUNPCKHQDQ    Y5, Y4, Y4
+	VPADDD         Y2, Y4, Y4
+	VPERM2I128     $0x20, Y4, Y3, Y2
+	VPERM2I128     $0x31, Y4, Y3, Y3
+	VPADDD         Y3, Y2, Y2
+	VPXOR          X3, X3, X3
+	VPINSRW        $0x00, (R10), X3, X3
+	VPINSRW        $0x01, 18(R10), X3, X3
+	VPINSRW        $0x02, 36(R10), X3, X3
+	VPINSRW        $0x03, 54(R10), X3, X3
+	VPINSRW        $0x04, 72(R10), X3, X3
+	VPINSRW        $0x05, 90(R10), X3, X3
+	VPINSRW        $0x06, 108(R10), X3, X3
+	VPINSRW        $0x07, 126(R10), X3, X3
+	VCVTPH2PS      X3, Y3
+	VMOVDQU        (R8)(R9*1), Y4
+	VCVTDQ2PS      Y2, Y2
+	VMULPS         Y4, Y3, Y3
+	VFMADD231PS    Y3, Y2, Y1
+	ADDQ           $+144, R10
+	ADDQ           $+32, R9
+	JMP            group
 
 rest:
-	CMPQ R9, $0x00
+	CMPQ R11, $0x00
 	JE   done
-	CMPQ R8, (SP)
+	CMPQ R10, (SP)
 	JLS  inPlace
-	MOVQ R9, R10
-	LEAQ 8(SP), R11
+	MOVQ R11, R12
+	LEAQ 8(SP), R13
 
 copy:
-	MOVWLZX (R8), R12
-	MOVW    R12, (R11)
-	ADDQ    $+2, R8
-	ADDQ    $+2, R11
-	VMOVDQU (R8), X6
-	VMOVDQU X6, (R11)
-	ADDQ    $+16, R8
-	ADDQ    $+16, R11
-	SUBQ    $+1, R10
+	MOVWLZX (R10), R14
+	MOVW    R14, (R13)
+	ADDQ    $+2, R10
+	ADDQ    $+2, R13
+	VMOVDQU (R10), X2
+	VMOVDQU X2, (R13)
+	ADDQ    $+16, R10
+	ADDQ    $+16, R13
+	SUBQ    $+1, R12
 	JG      copy
-	LEAQ    8(SP), R8
+	LEAQ    8(SP), R10
 
 inPlace:
-	LEAQ           (BX)(DI*8), R10
-	VBROADCASTI128 2(R8), Y6
-	VPSRLVD        Y2, Y6, Y6
-	VPAND          Y3, Y6, Y6
-	VPSHUFB        Y6, Y4, Y6
-	VPABSB         Y6, Y8
-	VMOVDQU        (R10), Y7
-	VPSIGNB        Y6, Y7, Y7
-	VPMADDUBSW     Y7, Y8, Y7
-	VPMADDWD       Y5, Y7, Y7
-	VBROADCASTI128 20(R8), Y6
-	VPSRLVD        Y2, Y6, Y6
-	VPAND          Y3, Y6, Y6
-	VPSHUFB        Y6, Y4, Y6
-	VPABSB         Y6, Y9
-	VMOVDQU        32(R10), Y8
-	VPSIGNB        Y6, Y8, Y8
-	VPMADDUBSW     Y8, Y9, Y8
-	VPMADDWD       Y5, Y8, Y8
-	VPUNPCKLDQ     Y8, Y7, Y6
-	VPUNPCKHDQ     Y8, Y7, Y7
-	VPADDD         Y6, Y7, Y7
-	VBROADCASTI128 38(R8), Y6
-	VPSRLVD        Y2, Y6, Y6
-	VPAND          Y3, Y6, Y6
-	VPSHUFB        Y6, Y4, Y6
-	VPABSB         Y6, Y9
-	VMOVDQU        64(R10), Y8
-	VPSIGNB        Y6, Y8, Y8
-	VPMADDUBSW     Y8, Y9, Y8
-	VPMADDWD       Y5, Y8, Y8
-	VBROADCASTI128 56(R8), Y6
-	VPSRLVD        Y2, Y6, Y6
-	VPAND          Y3, Y6, Y6
-	VPSHUFB        Y6, Y4, Y6
-	VPABSB         Y6, Y10
-	VMOVDQU        96(R10), Y9
-	VPSIGNB        Y6, Y9, Y9
-	VPMADDUBSW     Y9, Y10, Y9
-	VPMADDWD       Y5, Y9, Y9
-	VPUNPCKLDQ     Y9, Y8, Y6
-	VPUNPCKHDQ     Y9, Y8, Y8
-	VPADDD         Y6, Y8, Y8
-	VPUNPCKLQDQ    Y8, Y7, Y6
-	VPUNPCKHQDQ    Y8, Y7, Y7
-	VPADDD         Y6, Y7, Y7
-	VBROADCASTI128 74(R8), Y6
-	VPSRLVD        Y2, Y6, Y6
-	VPAND          Y3, Y6, Y6
-	VPSHUFB        Y6, Y4, Y6
-	VPABSB         Y6, Y9
-	VMOVDQU        128(R10), Y8
-	VPSIGNB        Y6, Y8, Y8
-	VPMADDUBSW     Y8, Y9, Y8
-	VPMADDWD       Y5, Y8, Y8
-	VBROADCASTI128 92(R8), Y6
-	VPSRLVD        Y2, Y6, Y6
-	VPAND          Y3, Y6, Y6
-	VPSHUFB        Y6, Y4, Y6
-	VPABSB         Y6, Y10
-	VMOVDQU        160(R10), Y9
-	VPSIGNB        Y6, Y9, Y9
-	VPMADDUBSW     Y9, Y10, Y9
-	VPMADDWD       Y5, Y9, Y9
-	VPUNPCKLDQ     Y9, Y8, Y6
-	VPUNPCKHDQ     Y9, Y8, Y8
-	VPADDD         Y6, Y8, Y8
-	VBROADCASTI128 110(R8), Y6
-	VPSRLVD        Y2, Y6, Y6
-	VPAND          Y3, Y6, Y6
-	VPSHUFB        Y6, Y4, Y6
-	VPABSB         Y6, Y10
-	VMOVDQU        192(R10), Y9
-	VPSIGNB        Y6, Y9, Y9
-	VPMADDUBSW     Y9, Y10, Y9
-	VPMADDWD       Y5, Y9, Y9
-	VBROADCASTI128 128(R8), Y6
-	VPSRLVD        Y2, Y6, Y6
-	VPAND          Y3, Y6, Y6
-	VPSHUFB        Y6, Y4, Y6
-	VPABSB         Y6, Y11
-	VMOVDQU        224(R10), Y10
-	VPSIGNB        Y6, Y10, Y10
-	VPMADDUBSW     Y10, Y11, Y10
-	VPMADDWD       Y5, Y10, Y10
-	VPUNPCKLDQ     Y10, Y9, Y6
-	VPUNPCKHDQ     Y10, Y9, Y9
-	VPADDD         Y6, Y9, Y9
-	VPUNPCKLQDQ    Y9, Y8, Y6
-	VPUNPCKHQDQ    Y9, Y8, Y8
-	VPADDD         Y6, Y8, Y8
-	VPERM2I128     $0x20, Y8, Y7, Y6
-	VPERM2I128     $0x31, Y8, Y7, Y7
-	VPADDD         Y7, Y6, Y6
-	VPXOR          X7, X7, X7
-	VPINSRW        $0x00, (R8), X7, X7
-	VPINSRW        $0x01, 18(R8), X7, X7
-	VPINSRW        $0x02, 36(R8), X7, X7
-	VPINSRW        $0x03, 54(R8), X7, X7
-	VPINSRW        $0x04, 72(R8), X7, X7
-	VPINSRW        $0x05, 90(R8), X7, X7
-	VPINSRW        $0x06, 108(R8), X7, X7
-	VPINSRW        $0x07, 126(R8), X7, X7
-	VCVTPH2PS      X7, Y7
-	VPAND          Y0, Y7, Y7
-	VMOVDQU        (SI)(DI*1), Y8
-	VCVTDQ2PS      Y6, Y6
-	VMULPS         Y8, Y7, Y7
-	VFMADD231PS    Y7, Y6, Y1
+	VBROADCASTI128 2(R10), Y2
+	VPSRLVD        constant9<>+0(SB), Y2, Y2
+	VPAND          constant10<>+0(SB), Y2, Y2
+	VMOVDQU        constant11<>+0(SB), Y3
+	VPSHUFB        Y2, Y3, Y2
+	VPABSB         Y2, Y4
+	VMOVDQU        (DI)(R9*8), Y3
+	VPSIGNB        Y2, Y3, Y3
+	VPMADDUBSW     Y3, Y4, Y3
+	VPMADDWD       constant12<>+0(SB), Y3, Y3
+	VBROADCASTI128 20(R10), Y2
+	VPSRLVD        constant9<>+0(SB), Y2, Y2
+	VPAND          constant10<>+0(SB), Y2, Y2
+	VMOVDQU        constant11<>+0(SB), Y4
+	VPSHUFB        Y2, Y4, Y2
+	VPABSB         Y2, Y5
+	VMOVDQU        32(DI)(R9*8), Y4
+	VPSIGNB        Y2, Y4, Y4
+	VPMADDUBSW     Y4, Y5, Y4
+	VPMADDWD       constant12<>+0(SB), Y4, Y4
+	VPUNPCKLDQ     Y4, Y3, Y2
+	VPUNPCKHDQ     Y4, Y3, Y3
+	VPADDD         Y2, Y3, Y3
+	VBROADCASTI128 38(R10), Y2
+	VPSRLVD        constant9<>+0(SB), Y2, Y2
+	VPAND          constant10<>+0(SB), Y2, Y2
+	VMOVDQU        constant11<>+0(SB), Y4
+	VPSHUFB        Y2, Y4, Y2
+	VPABSB         Y2, Y5
+	VMOVDQU        64(DI)(R9*8), Y4
+	VPSIGNB        Y2, Y4, Y4
+	VPMADDUBSW     Y4, Y5, Y4
+	VPMADDWD       constant12<>+0(SB), Y4, Y4
+	VBROADCASTI128 56(R10), Y2
+	VPSRLVD        constant9<>+0(SB), Y2, Y2
+	VPAND          constant10<>+0(SB), Y2, Y2
+	VMOVDQU        constant11<>+0(SB), Y5
+	VPSHUFB        Y2, Y5, Y2
+	VPABSB         Y2, Y6
+	VMOVDQU        96(DI)(R9*8), Y5
+	VPSIGNB        Y2, Y5, Y5
+	VPMADDUBSW     Y5, Y6, Y5
+	VPMADDWD       constant12<>+0(SB), Y5, Y5
+	VPUNPCKLDQ     Y5, Y4, Y2
+	VPUNPCKHDQ     Y5, Y4, Y4
+	VPADDD         Y2, Y4, Y4
+	VPUNPCKLQDQ    Y4, Y3, Y2
+	VPUNPCKHQDQ    Y4, Y3, Y3
+	VPADDD         Y2, Y3, Y3
+	VBROADCASTI128 74(R10), Y2
+	VPSRLVD        constant9<>+0(SB), Y2, Y2
+	VPAND          constant10<>+0(SB), Y2, Y2
+	VMOVDQU        constant11<>+0(SB), Y4
+	VPSHUFB        Y2, Y4, Y2
+	VPABSB         Y2, Y5
+	VMOVDQU        128(DI)(R9*8), Y4
+	VPSIGNB        Y2, Y4, Y4
+	VPMADDUBSW     Y4, Y5, Y4
+	VPMADDWD       constant12<>+0(SB), Y4, Y4
+	VBROADCASTI128 92(R10), Y2
+	VPSRLVD        constant9<>+0(SB), Y2, Y2
+	VPAND          constant10<>+0(SB), Y2, Y2
+	VMOVDQU        constant11<>+0(SB), Y5
+	VPSHUFB        Y2, Y5, Y2
+	VPABSB         Y2, Y6
+	VMOVDQU        160(DI)(R9*8), Y5
+	VPSIGNB        Y2, Y5, Y5
+	VPMADDUBSW     Y5, Y6, Y5
+	VPMADDWD       constant12<>+0(SB), Y5, Y5
+	VPUNPCKLDQ     Y5, Y4, Y2
+	VPUNPCKHDQ     Y5, Y4, Y4
+	VPADDD         Y2, Y4, Y4
+	VBROADCASTI128 110(R10), Y2
+	VPSRLVD        constant9<>+0(SB), Y2, Y2
+	VPAND          constant10<>+0(SB), Y2, Y2
+	VMOVDQU        constant11<>+0(SB), Y5
+	VPSHUFB        Y2, Y5, Y2
+	VPABSB         Y2, Y6
+	VMOVDQU        192(DI)(R9*8), Y5
+	VPSIGNB        Y2, Y5, Y5
+	VPMADDUBSW     Y5, Y6, Y5
+	VPMADDWD       constant12<>+0(SB), Y5, Y5
+	VBROADCASTI128 128(R10), Y2
+	VPSRLVD        constant9<>+0(SB), Y2, Y2
+	VPAND          constant10<>+0(SB), Y2, Y2
+	VMOVDQU        constant11<>+0(SB), Y6
+	VPSHUFB        Y2, Y6, Y2
+	VPABSB         Y2, Y7
+	VMOVDQU        224(DI)(R9*8), Y6
+	VPSIGNB        Y2, Y6, Y6
+	VPMADDUBSW     Y6, Y7, Y6
+	VPMADDWD       constant12<>+0(SB), Y6, Y6
+	VPUNPCKLDQ     Y6, Y5, Y2
+	VPUNPCKHDQ     Y6, Y5, Y5
+	VPADDD         Y2, Y5, Y5
+	VPUNPCKLQDQ    Y5, Y4, Y2
+	VPUNPCKHQDQ    Y5, Y4, Y4
+	VPADDD         Y2, Y4, Y4
+	VPERM2I128     $0x20, Y4, Y3, Y2
+	VPERM2I128     $0x31, Y4, Y3, Y3
+	VPADDD         Y3, Y2, Y2
+	VPXOR          X3, X3, X3
+	VPINSRW        $0x00, (R10), X3, X3
+	VPINSRW        $0x01, 18(R10), X3, X3
+	VPINSRW        $0x02, 36(R10), X3, X3
+	VPINSRW        $0x03, 54(R10), X3, X3
+	VPINSRW        $0x04, 72(R10), X3, X3
+	VPINSRW        $0x05, 90(R10), X3, X3
+	VPINSRW        $0x06, 108(R10), X3, X3
+	VPINSRW        $0x07, 126(R10), X3, X3
+	VCVTPH2PS      X3, Y3
+	VPAND          Y0, Y3, Y3
+	VMOVDQU        (R8)(R9*1), Y4
+	VCVTDQ2PS      Y2, Y2
+	VMULPS         Y4, Y3, Y3
+	VFMADD231PS    Y3, Y2, Y1
 
 done:
-	MOVQ         CX, DI
-	VPERMILPS    $0x4e, Y1, Y6
-	VADDPS       Y1, Y6, Y6
-	VPERMILPS    $0xb1, Y6, Y1
-	VADDPS       Y1, Y6, Y6
-	VEXTRACTI128 $0x01, Y6, X1
-	VADDPS       X6, X1, X1
-	VMOVSS       X1, (DI)
-	ADDQ         $0x04, CX
-	MOVQ         stride+16(FP), DI
-	ADDQ         DI, DX
-	DECQ         n+24(FP)
+	VPERMILPS    $0x4e, Y1, Y2
+	VADDPS       Y1, Y2, Y2
+	VPERMILPS    $0xb1, Y2, Y1
+	VADDPS       Y1, Y2, Y2
+	VEXTRACTI128 $0x01, Y2, X1
+	VADDPS       X2, X1, X1
+	VMOVSS       X1, (AX)
+	ADDQ         $0x04, AX
+	ADDQ         DX, CX
+	DECQ         BX
 	JG           row
 	VZEROUPPER
 	RET
-
-constants:
-	VMOVDQU constant9<>+0(SB), Y2
-	VMOVDQU constant10<>+0(SB), Y5
-	VMOVDQU constant11<>+0(SB), Y3
-	VMOVDQU constant12<>+0(SB), Y4
-	JMP     begin
 
 DATA constant8<>+0(SB)/8, $0xffffffffffffffff
 DATA constant8<>+8(SB)/8, $0xffffffffffffffff
@@ -829,22 +829,22 @@ DATA constant9<>+16(SB)/8, $0x0000000400000004
 DATA constant9<>+24(SB)/8, $0x0000000400000004
 GLOBL constant9<>(SB), RODATA|NOPTR, $32
 
-DATA constant10<>+0(SB)/8, $0x0001000100010001
-DATA constant10<>+8(SB)/8, $0x0001000100010001
-DATA constant10<>+16(SB)/8, $0x0001000100010001
-DATA constant10<>+24(SB)/8, $0x0001000100010001
+DATA constant10<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant10<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant10<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant10<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
 GLOBL constant10<>(SB), RODATA|NOPTR, $32
 
-DATA constant11<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant11<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant11<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant11<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant11<>+0(SB)/8, $0xf6eaddcfbfad9881
+DATA constant11<>+8(SB)/8, $0x7159453526190d01
+DATA constant11<>+16(SB)/8, $0xf6eaddcfbfad9881
+DATA constant11<>+24(SB)/8, $0x7159453526190d01
 GLOBL constant11<>(SB), RODATA|NOPTR, $32
 
-DATA constant12<>+0(SB)/8, $0xf6eaddcfbfad9881
-DATA constant12<>+8(SB)/8, $0x7159453526190d01
-DATA constant12<>+16(SB)/8, $0xf6eaddcfbfad9881
-DATA constant12<>+24(SB)/8, $0x7159453526190d01
+DATA constant12<>+0(SB)/8, $0x0001000100010001
+DATA constant12<>+8(SB)/8, $0x0001000100010001
+DATA constant12<>+16(SB)/8, $0x0001000100010001
+DATA constant12<>+24(SB)/8, $0x0001000100010001
 GLOBL constant12<>(SB), RODATA|NOPTR, $32
 
 // func iq4_nlPackAVX2(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
@@ -882,39 +882,39 @@ tile:
 	VPUNPCKLQDQ    Y2, Y0, Y4
 	VPUNPCKHQDQ    Y2, Y0, Y0
 	VPSRLD         $0x04, Y3, Y2
-	VPAND          constant11<>+0(SB), Y3, Y3
-	VPAND          constant11<>+0(SB), Y2, Y2
-	VMOVDQU        constant12<>+0(SB), Y5
+	VPAND          constant10<>+0(SB), Y3, Y3
+	VPAND          constant10<>+0(SB), Y2, Y2
+	VMOVDQU        constant11<>+0(SB), Y5
 	VPSHUFB        Y3, Y5, Y3
 	VMOVDQU        Y3, (AX)(R9*8)
-	VMOVDQU        constant12<>+0(SB), Y3
+	VMOVDQU        constant11<>+0(SB), Y3
 	VPSHUFB        Y2, Y3, Y2
 	VMOVDQU        Y2, 256(AX)(R9*8)
 	VPSRLD         $0x04, Y1, Y2
-	VPAND          constant11<>+0(SB), Y1, Y1
-	VPAND          constant11<>+0(SB), Y2, Y2
-	VMOVDQU        constant12<>+0(SB), Y3
+	VPAND          constant10<>+0(SB), Y1, Y1
+	VPAND          constant10<>+0(SB), Y2, Y2
+	VMOVDQU        constant11<>+0(SB), Y3
 	VPSHUFB        Y1, Y3, Y1
 	VMOVDQU        Y1, 64(AX)(R9*8)
-	VMOVDQU        constant12<>+0(SB), Y1
+	VMOVDQU        constant11<>+0(SB), Y1
 	VPSHUFB        Y2, Y1, Y1
 	VMOVDQU        Y1, 320(AX)(R9*8)
 	VPSRLD         $0x04, Y4, Y1
-	VPAND          constant11<>+0(SB), Y4, Y2
-	VPAND          constant11<>+0(SB), Y1, Y1
-	VMOVDQU        constant12<>+0(SB), Y3
+	VPAND          constant10<>+0(SB), Y4, Y2
+	VPAND          constant10<>+0(SB), Y1, Y1
+	VMOVDQU        constant11<>+0(SB), Y3
 	VPSHUFB        Y2, Y3, Y2
 	VMOVDQU        Y2, 128(AX)(R9*8)
-	VMOVDQU        constant12<>+0(SB), Y2
+	VMOVDQU        constant11<>+0(SB), Y2
 	VPSHUFB        Y1, Y2, Y1
 	VMOVDQU        Y1, 384(AX)(R9*8)
 	VPSRLD         $0x04, Y0, Y1
-	VPAND          constant11<>+0(SB), Y0, Y0
-	VPAND          constant11<>+0(SB), Y1, Y1
-	VMOVDQU        constant12<>+0(SB), Y2
+	VPAND          constant10<>+0(SB), Y0, Y0
+	VPAND          constant10<>+0(SB), Y1, Y1
+	VMOVDQU        constant11<>+0(SB), Y2
 	VPSHUFB        Y0, Y2, Y0
 	VMOVDQU        Y0, 192(AX)(R9*8)
-	VMOVDQU        constant12<>+0(SB), Y0
+	VMOVDQU        constant11<>+0(SB), Y0
 	VPSHUFB        Y1, Y0, Y0
 	VMOVDQU        Y0, 448(AX)(R9*8)
 	VPXOR          X0, X0, X0
@@ -946,39 +946,39 @@ tile:
 	VPUNPCKLQDQ    Y2, Y0, Y4
 	VPUNPCKHQDQ    Y2, Y0, Y0
 	VPSRLD         $0x04, Y3, Y2
-	VPAND          constant11<>+0(SB), Y3, Y3
-	VPAND          constant11<>+0(SB), Y2, Y2
-	VMOVDQU        constant12<>+0(SB), Y5
+	VPAND          constant10<>+0(SB), Y3, Y3
+	VPAND          constant10<>+0(SB), Y2, Y2
+	VMOVDQU        constant11<>+0(SB), Y5
 	VPSHUFB        Y3, Y5, Y3
 	VMOVDQU        Y3, 32(AX)(R9*8)
-	VMOVDQU        constant12<>+0(SB), Y3
+	VMOVDQU        constant11<>+0(SB), Y3
 	VPSHUFB        Y2, Y3, Y2
 	VMOVDQU        Y2, 288(AX)(R9*8)
 	VPSRLD         $0x04, Y1, Y2
-	VPAND          constant11<>+0(SB), Y1, Y1
-	VPAND          constant11<>+0(SB), Y2, Y2
-	VMOVDQU        constant12<>+0(SB), Y3
+	VPAND          constant10<>+0(SB), Y1, Y1
+	VPAND          constant10<>+0(SB), Y2, Y2
+	VMOVDQU        constant11<>+0(SB), Y3
 	VPSHUFB        Y1, Y3, Y1
 	VMOVDQU        Y1, 96(AX)(R9*8)
-	VMOVDQU        constant12<>+0(SB), Y1
+	VMOVDQU        constant11<>+0(SB), Y1
 	VPSHUFB        Y2, Y1, Y1
 	VMOVDQU        Y1, 352(AX)(R9*8)
 	VPSRLD         $0x04, Y4, Y1
-	VPAND          constant11<>+0(SB), Y4, Y2
-	VPAND          constant11<>+0(SB), Y1, Y1
-	VMOVDQU        constant12<>+0(SB), Y3
+	VPAND          constant10<>+0(SB), Y4, Y2
+	VPAND          constant10<>+0(SB), Y1, Y1
+	VMOVDQU        constant11<>+0(SB), Y3
 	VPSHUFB        Y2, Y3, Y2
 	VMOVDQU        Y2, 160(AX)(R9*8)
-	VMOVDQU        constant12<>+0(SB), Y2
+	VMOVDQU        constant11<>+0(SB), Y2
 	VPSHUFB        Y1, Y2, Y1
 	VMOVDQU        Y1, 416(AX)(R9*8)
 	VPSRLD         $0x04, Y0, Y1
-	VPAND          constant11<>+0(SB), Y0, Y0
-	VPAND          constant11<>+0(SB), Y1, Y1
-	VMOVDQU        constant12<>+0(SB), Y2
+	VPAND          constant10<>+0(SB), Y0, Y0
+	VPAND          constant10<>+0(SB), Y1, Y1
+	VMOVDQU        constant11<>+0(SB), Y2
 	VPSHUFB        Y0, Y2, Y0
 	VMOVDQU        Y0, 224(AX)(R9*8)
-	VMOVDQU        constant12<>+0(SB), Y0
+	VMOVDQU        constant11<>+0(SB), Y0
 	VPSHUFB        Y1, Y0, Y0
 	VMOVDQU        Y0, 480(AX)(R9*8)
 	VPXOR          X0, X0, X0

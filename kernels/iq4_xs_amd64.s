@@ -5,31 +5,33 @@
 #include "textflag.h"
 
 // func iq4_xsRowAVX512(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VL, AVX512VNNI, F16C, MMX+
+// Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VL, AVX512VNNI, MMX+
 TEXT ·iq4_xsRowAVX512(SB), NOSPLIT, $296-72
-	MOVQ blocks+64(FP), AX
-	MOVQ dst+0(FP), CX
-	MOVQ w+8(FP), DX
-	MOVQ q+32(FP), BX
-	MOVQ d+40(FP), SI
-	MOVQ s+48(FP), DI
-	MOVQ half+56(FP), R8
+	MOVQ dst+0(FP), AX
+	MOVQ w+8(FP), CX
+	MOVQ stride+16(FP), DX
+	MOVQ n+24(FP), BX
+	MOVQ blocks+64(FP), SI
+	MOVQ q+32(FP), DI
+	MOVQ d+40(FP), R8
+	MOVQ s+48(FP), R9
+	MOVQ half+56(FP), R10
 	JMP  constants
 
 begin:
-	MOVQ      w+8(FP), R8
-	MOVQ      stride+16(FP), R9
-	IMULQ     n+24(FP), R9
-	ADDQ      R9, R8
-	SUBQ      $+272, R8
-	MOVQ      R8, (SP)
-	MOVQ      AX, R10
-	ANDQ      $+15, R10
-	LEAQ      constant0<>+0(SB), R8
-	SHLQ      $0x02, R10
-	SUBQ      R10, R8
-	VMOVDQU32 64(R8), Z0
-	SHRQ      $0x02, R10
+	MOVQ      w+8(FP), R10
+	MOVQ      DX, R11
+	IMULQ     BX, R11
+	ADDQ      R11, R10
+	SUBQ      $+272, R10
+	MOVQ      R10, (SP)
+	MOVQ      SI, R12
+	ANDQ      $+15, R12
+	LEAQ      constant0<>+0(SB), R10
+	SHLQ      $0x02, R12
+	SUBQ      R12, R10
+	VMOVDQU32 64(R10), Z0
+	SHRQ      $0x02, R12
 	VMOVDQU32 constant1<>+0(SB), Y1
 	VMOVDQU32 Y1, 8(SP)
 	VMOVDQU32 Y1, 40(SP)
@@ -40,96 +42,95 @@ begin:
 	VMOVDQU32 Y1, 200(SP)
 	VMOVDQU32 Y1, 232(SP)
 	VMOVDQU32 Y1, 264(SP)
-	ANDQ      $-16, AX
-	SHLQ      $0x02, AX
+	ANDQ      $-16, SI
+	SHLQ      $0x02, SI
 
 row:
 	VPXORD Z1, Z1, Z1
-	MOVQ   DX, R9
-	XORQ   R8, R8
-	CMPQ   R8, AX
-	JGE    rest
+	MOVQ   CX, R11
+	XORQ   R10, R10
 
 group:
-	PREFETCHT1      8192(R9)
-	PREFETCHT0      3072(R9)
-	PREFETCHT1      8256(R9)
-	PREFETCHT0      3136(R9)
-	PREFETCHT1      8320(R9)
-	PREFETCHT0      3200(R9)
-	PREFETCHT1      8384(R9)
-	PREFETCHT0      3264(R9)
-	PREFETCHT1      8448(R9)
-	PREFETCHT0      3328(R9)
-	LEAQ            (BX)(R8*8), R11
-	VBROADCASTI32X4 8(R9), Z12
-	VBROADCASTI32X4 24(R9), K1, Z12
+	CMPQ            R10, SI
+	JGE             rest
+	PREFETCHT1      8192(R11)
+	PREFETCHT0      3072(R11)
+	PREFETCHT1      8256(R11)
+	PREFETCHT0      3136(R11)
+	PREFETCHT1      8320(R11)
+	PREFETCHT0      3200(R11)
+	PREFETCHT1      8384(R11)
+	PREFETCHT0      3264(R11)
+	PREFETCHT1      8448(R11)
+	PREFETCHT0      3328(R11)
+	VBROADCASTI32X4 8(R11), Z12
+	VBROADCASTI32X4 24(R11), K1, Z12
 	VPSRLVD         Z2, Z12, Z12
 	VPANDD          Z3, Z12, Z12
 	VPSHUFB         Z12, Z4, Z12
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        (R11), Z12, Z13
-	VBROADCASTI32X4 40(R9), Z12
-	VBROADCASTI32X4 56(R9), K1, Z12
+	VPDPBUSD        (DI)(R10*8), Z12, Z13
+	VBROADCASTI32X4 40(R11), Z12
+	VBROADCASTI32X4 56(R11), K1, Z12
 	VPSRLVD         Z2, Z12, Z12
 	VPANDD          Z3, Z12, Z12
 	VPSHUFB         Z12, Z4, Z12
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        64(R11), Z12, Z14
+	VPDPBUSD        64(DI)(R10*8), Z12, Z14
 	VPUNPCKLDQ      Z14, Z13, Z12
 	VPUNPCKHDQ      Z14, Z13, Z13
 	VPADDD          Z12, Z13, Z13
-	VBROADCASTI32X4 72(R9), Z12
-	VBROADCASTI32X4 88(R9), K1, Z12
+	VBROADCASTI32X4 72(R11), Z12
+	VBROADCASTI32X4 88(R11), K1, Z12
 	VPSRLVD         Z2, Z12, Z12
 	VPANDD          Z3, Z12, Z12
 	VPSHUFB         Z12, Z4, Z12
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        128(R11), Z12, Z14
-	VBROADCASTI32X4 104(R9), Z12
-	VBROADCASTI32X4 120(R9), K1, Z12
+	VPDPBUSD        128(DI)(R10*8), Z12, Z14
+	VBROADCASTI32X4 104(R11), Z12
+	VBROADCASTI32X4 120(R11), K1, Z12
 	VPSRLVD         Z2, Z12, Z12
 	VPANDD          Z3, Z12, Z12
 	VPSHUFB         Z12, Z4, Z12
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        192(R11), Z12, Z15
+	VPDPBUSD        192(DI)(R10*8), Z12, Z15
 	VPUNPCKLDQ      Z15, Z14, Z12
 	VPUNPCKHDQ      Z15, Z14, Z14
 	VPADDD          Z12, Z14, Z14
 	VPUNPCKLQDQ     Z14, Z13, Z12
 	VPUNPCKHQDQ     Z14, Z13, Z13
 	VPADDD          Z12, Z13, Z13
-	VBROADCASTI32X4 144(R9), Z12
-	VBROADCASTI32X4 160(R9), K1, Z12
+	VBROADCASTI32X4 144(R11), Z12
+	VBROADCASTI32X4 160(R11), K1, Z12
 	VPSRLVD         Z2, Z12, Z12
 	VPANDD          Z3, Z12, Z12
 	VPSHUFB         Z12, Z4, Z12
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        256(R11), Z12, Z14
-	VBROADCASTI32X4 176(R9), Z12
-	VBROADCASTI32X4 192(R9), K1, Z12
+	VPDPBUSD        256(DI)(R10*8), Z12, Z14
+	VBROADCASTI32X4 176(R11), Z12
+	VBROADCASTI32X4 192(R11), K1, Z12
 	VPSRLVD         Z2, Z12, Z12
 	VPANDD          Z3, Z12, Z12
 	VPSHUFB         Z12, Z4, Z12
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        320(R11), Z12, Z15
+	VPDPBUSD        320(DI)(R10*8), Z12, Z15
 	VPUNPCKLDQ      Z15, Z14, Z12
 	VPUNPCKHDQ      Z15, Z14, Z14
 	VPADDD          Z12, Z14, Z14
-	VBROADCASTI32X4 208(R9), Z12
-	VBROADCASTI32X4 224(R9), K1, Z12
+	VBROADCASTI32X4 208(R11), Z12
+	VBROADCASTI32X4 224(R11), K1, Z12
 	VPSRLVD         Z2, Z12, Z12
 	VPANDD          Z3, Z12, Z12
 	VPSHUFB         Z12, Z4, Z12
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        384(R11), Z12, Z15
-	VBROADCASTI32X4 240(R9), Z12
-	VBROADCASTI32X4 256(R9), K1, Z12
+	VPDPBUSD        384(DI)(R10*8), Z12, Z15
+	VBROADCASTI32X4 240(R11), Z12
+	VBROADCASTI32X4 256(R11), K1, Z12
 	VPSRLVD         Z2, Z12, Z12
 	VPANDD          Z3, Z12, Z12
 	VPSHUFB         Z12, Z4, Z12
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        448(R11), Z12, Z16
+	VPDPBUSD        448(DI)(R10*8), Z12, Z16
 	VPUNPCKLDQ      Z16, Z15, Z12
 	VPUNPCKHDQ      Z16, Z15, Z15
 	VPADDD          Z12, Z15, Z15
@@ -140,13 +141,13 @@ group:
 	VPERMT2D        Z14, Z5, Z12
 	VPERMT2D        Z14, Z6, Z13
 	VPADDD          Z13, Z12, Z12
-	VMOVDQU32       (DI)(R8*1), Z13
+	VMOVDQU32       (R9)(R10*1), Z13
 	VPSLLD          $0x07, Z13, Z13
 	VPSUBD          Z13, Z12, Z12
-	VPBROADCASTD    (R9), Z13
-	VPBROADCASTD    4(R9), Z14
-	VPBROADCASTD    136(R9), K1, Z13
-	VPBROADCASTD    140(R9), K1, Z14
+	VPBROADCASTD    (R11), Z13
+	VPBROADCASTD    4(R11), Z14
+	VPBROADCASTD    136(R11), K1, Z13
+	VPBROADCASTD    140(R11), K1, Z14
 	VPSRLVD         Z7, Z14, Z14
 	VPSRLVD         Z8, Z13, Z13
 	VPANDD          Z9, Z14, Z14
@@ -154,127 +155,125 @@ group:
 	VPORD           Z14, Z13, Z13
 	VPSUBD          Z11, Z13, Z13
 	VCVTDQ2PS       Z13, Z13
-	VCVTPH2PS       (R9), X14
-	VBROADCASTSS    X14, Z14
-	VCVTPH2PS       136(R9), X15
-	VBROADCASTSS    X15, K1, Z14
+	VPBROADCASTW    (R11), Y14
+	VPBROADCASTW    136(R11), X15
+	VINSERTI32X4    $0x01, X15, Y14, Y14
+	VCVTPH2PS       Y14, Z14
 	VMULPS          Z14, Z13, Z13
-	VMOVDQU32       (SI)(R8*1), Z14
+	VMOVDQU32       (R8)(R10*1), Z14
 	VCVTDQ2PS       Z12, Z12
 	VMULPS          Z14, Z13, Z13
 	VFMADD231PS     Z13, Z12, Z1
-	ADDQ            $+272, R9
-	ADDQ            $+64, R8
-	CMPQ            R8, AX
-	JL              group
+	ADDQ            $+272, R11
+	ADDQ            $+64, R10
+	JMP             group
 
 rest:
-	CMPQ R10, $0x00
+	CMPQ R12, $0x00
 	JE   done
-	CMPQ R9, (SP)
+	CMPQ R11, (SP)
 	JLS  inPlace
-	MOVQ R10, R11
-	LEAQ 8(SP), R12
+	MOVQ R12, R13
+	LEAQ 8(SP), R14
 
 copy:
-	MOVL      (R9), R13
-	MOVL      R13, (R12)
-	ADDQ      $+4, R9
-	ADDQ      $+4, R12
-	MOVL      (R9), R13
-	MOVL      R13, (R12)
-	ADDQ      $+4, R9
-	ADDQ      $+4, R12
-	VMOVDQU32 (R9), Y12
-	VMOVDQU32 Y12, (R12)
-	ADDQ      $+32, R9
-	ADDQ      $+32, R12
-	VMOVDQU32 (R9), Y12
-	VMOVDQU32 Y12, (R12)
-	ADDQ      $+32, R9
-	ADDQ      $+32, R12
-	VMOVDQU32 (R9), Y12
-	VMOVDQU32 Y12, (R12)
-	ADDQ      $+32, R9
-	ADDQ      $+32, R12
-	VMOVDQU32 (R9), Y12
-	VMOVDQU32 Y12, (R12)
-	ADDQ      $+32, R9
-	ADDQ      $+32, R12
-	SUBQ      $+8, R11
+	MOVL      (R11), R15
+	MOVL      R15, (R14)
+	ADDQ      $+4, R11
+	ADDQ      $+4, R14
+	MOVL      (R11), R15
+	MOVL      R15, (R14)
+	ADDQ      $+4, R11
+	ADDQ      $+4, R14
+	VMOVDQU32 (R11), Y12
+	VMOVDQU32 Y12, (R14)
+	ADDQ      $+32, R11
+	ADDQ      $+32, R14
+	VMOVDQU32 (R11), Y12
+	VMOVDQU32 Y12, (R14)
+	ADDQ      $+32, R11
+	ADDQ      $+32, R14
+	VMOVDQU32 (R11), Y12
+	VMOVDQU32 Y12, (R14)
+	ADDQ      $+32, R11
+	ADDQ      $+32, R14
+	VMOVDQU32 (R11), Y12
+	VMOVDQU32 Y12, (R14)
+	ADDQ      $+32, R11
+	ADDQ      $+32, R14
+	SUBQ      $+8, R13
 	JG        copy
-	LEAQ      8(SP), R9
+	LEAQ      8(SP), R11
 
 inPlace:
-	LEAQ            (BX)(R8*8), R11
-	VBROADCASTI32X4 8(R9), Z12
-	VBROADCASTI32X4 24(R9), K1, Z12
+	VBROADCASTI32X4 8(R11), Z12
+	VBROADCASTI32X4 24(R11), K1, Z12
 	VPSRLVD         Z2, Z12, Z12
 	VPANDD          Z3, Z12, Z12
 	VPSHUFB         Z12, Z4, Z12
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        (R11), Z12, Z13
-	VBROADCASTI32X4 40(R9), Z12
-	VBROADCASTI32X4 56(R9), K1, Z12
+	VPDPBUSD        (DI)(R10*8), Z12, Z13
+	VBROADCASTI32X4 40(R11), Z12
+	VBROADCASTI32X4 56(R11), K1, Z12
 	VPSRLVD         Z2, Z12, Z12
 	VPANDD          Z3, Z12, Z12
 	VPSHUFB         Z12, Z4, Z12
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        64(R11), Z12, Z14
+	VPDPBUSD        64(DI)(R10*8), Z12, Z14
 	VPUNPCKLDQ      Z14, Z13, Z12
 	VPUNPCKHDQ      Z14, Z13, Z13
 	VPADDD          Z12, Z13, Z13
-	VBROADCASTI32X4 72(R9), Z12
-	VBROADCASTI32X4 88(R9), K1, Z12
+	VBROADCASTI32X4 72(R11), Z12
+	VBROADCASTI32X4 88(R11), K1, Z12
 	VPSRLVD         Z2, Z12, Z12
 	VPANDD          Z3, Z12, Z12
 	VPSHUFB         Z12, Z4, Z12
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        128(R11), Z12, Z14
-	VBROADCASTI32X4 104(R9), Z12
-	VBROADCASTI32X4 120(R9), K1, Z12
+	VPDPBUSD        128(DI)(R10*8), Z12, Z14
+	VBROADCASTI32X4 104(R11), Z12
+	VBROADCASTI32X4 120(R11), K1, Z12
 	VPSRLVD         Z2, Z12, Z12
 	VPANDD          Z3, Z12, Z12
 	VPSHUFB         Z12, Z4, Z12
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        192(R11), Z12, Z15
+	VPDPBUSD        192(DI)(R10*8), Z12, Z15
 	VPUNPCKLDQ      Z15, Z14, Z12
 	VPUNPCKHDQ      Z15, Z14, Z14
 	VPADDD          Z12, Z14, Z14
 	VPUNPCKLQDQ     Z14, Z13, Z12
 	VPUNPCKHQDQ     Z14, Z13, Z13
 	VPADDD          Z12, Z13, Z13
-	VBROADCASTI32X4 144(R9), Z12
-	VBROADCASTI32X4 160(R9), K1, Z12
+	VBROADCASTI32X4 144(R11), Z12
+	VBROADCASTI32X4 160(R11), K1, Z12
 	VPSRLVD         Z2, Z12, Z12
 	VPANDD          Z3, Z12, Z12
 	VPSHUFB         Z12, Z4, Z12
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        256(R11), Z12, Z14
-	VBROADCASTI32X4 176(R9), Z12
-	VBROADCASTI32X4 192(R9), K1, Z12
+	VPDPBUSD        256(DI)(R10*8), Z12, Z14
+	VBROADCASTI32X4 176(R11), Z12
+	VBROADCASTI32X4 192(R11), K1, Z12
 	VPSRLVD         Z2, Z12, Z12
 	VPANDD          Z3, Z12, Z12
 	VPSHUFB         Z12, Z4, Z12
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        320(R11), Z12, Z15
+	VPDPBUSD        320(DI)(R10*8), Z12, Z15
 	VPUNPCKLDQ      Z15, Z14, Z12
 	VPUNPCKHDQ      Z15, Z14, Z14
 	VPADDD          Z12, Z14, Z14
-	VBROADCASTI32X4 208(R9), Z12
-	VBROADCASTI32X4 224(R9), K1, Z12
+	VBROADCASTI32X4 208(R11), Z12
+	VBROADCASTI32X4 224(R11), K1, Z12
 	VPSRLVD         Z2, Z12, Z12
 	VPANDD          Z3, Z12, Z12
 	VPSHUFB         Z12, Z4, Z12
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        384(R11), Z12, Z15
-	VBROADCASTI32X4 240(R9), Z12
-	VBROADCASTI32X4 256(R9), K1, Z12
+	VPDPBUSD        384(DI)(R10*8), Z12, Z15
+	VBROADCASTI32X4 240(R11), Z12
+	VBROADCASTI32X4 256(R11), K1, Z12
 	VPSRLVD         Z2, Z12, Z12
 	VPANDD          Z3, Z12, Z12
 	VPSHUFB         Z12, Z4, Z12
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        448(R11), Z12, Z16
+	VPDPBUSD        448(DI)(R10*8), Z12, Z16
 	VPUNPCKLDQ      Z16, Z15, Z12
 	VPUNPCKHDQ      Z16, Z15, Z15
 	VPADDD          Z12, Z15, Z15
@@ -285,13 +284,13 @@ inPlace:
 	VPERMT2D        Z14, Z5, Z12
 	VPERMT2D        Z14, Z6, Z13
 	VPADDD          Z13, Z12, Z12
-	VMOVDQU32       (DI)(R8*1), Z13
+	VMOVDQU32       (R9)(R10*1), Z13
 	VPSLLD          $0x07, Z13, Z13
 	VPSUBD          Z13, Z12, Z12
-	VPBROADCASTD    (R9), Z13
-	VPBROADCASTD    4(R9), Z14
-	VPBROADCASTD    136(R9), K1, Z13
-	VPBROADCASTD    140(R9), K1, Z14
+	VPBROADCASTD    (R11), Z13
+	VPBROADCASTD    4(R11), Z14
+	VPBROADCASTD    136(R11), K1, Z13
+	VPBROADCASTD    140(R11), K1, Z14
 	VPSRLVD         Z7, Z14, Z14
 	VPSRLVD         Z8, Z13, Z13
 	VPANDD          Z9, Z14, Z14
@@ -299,19 +298,18 @@ inPlace:
 	VPORD           Z14, Z13, Z13
 	VPSUBD          Z11, Z13, Z13
 	VCVTDQ2PS       Z13, Z13
-	VCVTPH2PS       (R9), X14
-	VBROADCASTSS    X14, Z14
-	VCVTPH2PS       136(R9), X15
-	VBROADCASTSS    X15, K1, Z14
+	VPBROADCASTW    (R11), Y14
+	VPBROADCASTW    136(R11), X15
+	VINSERTI32X4    $0x01, X15, Y14, Y14
+	VCVTPH2PS       Y14, Z14
 	VMULPS          Z14, Z13, Z13
 	VPANDD          Z0, Z13, Z13
-	VMOVDQU32       (SI)(R8*1), Z14
+	VMOVDQU32       (R8)(R10*1), Z14
 	VCVTDQ2PS       Z12, Z12
 	VMULPS          Z14, Z13, Z13
 	VFMADD231PS     Z13, Z12, Z1
 
 done:
-	MOVQ          CX, R8
 	VPERMILPS     $0x4e, Z1, Z12
 	VADDPS        Z1, Z12, Z12
 	VPERMILPS     $0xb1, Z12, Z1
@@ -320,11 +318,10 @@ done:
 	VADDPS        Z12, Z1, Z1
 	VEXTRACTI32X4 $0x02, Z1, X12
 	VADDPS        X1, X12, X12
-	VMOVSS        X12, (R8)
-	ADDQ          $0x04, CX
-	MOVQ          stride+16(FP), R8
-	ADDQ          R8, DX
-	DECQ          n+24(FP)
+	VMOVSS        X12, (AX)
+	ADDQ          $0x04, AX
+	ADDQ          DX, CX
+	DECQ          BX
 	JG            row
 	VZEROUPPER
 	RET
@@ -340,8 +337,8 @@ constants:
 	VMOVDQU32 constant9<>+0(SB), Z3
 	VMOVDQU32 constant10<>+0(SB), Z11
 	VMOVDQU32 constant11<>+0(SB), Z10
-	MOVL      $0x0000ff00, R8
-	KMOVD     R8, K1
+	MOVL      $0x0000ff00, R10
+	KMOVD     R10, K1
 	JMP       begin
 
 DATA constant0<>+0(SB)/8, $0xffffffffffffffff
@@ -469,7 +466,7 @@ DATA constant11<>+56(SB)/8, $0x0000003000000030
 GLOBL constant11<>(SB), RODATA|NOPTR, $64
 
 // func iq4_xsPackAVX512(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
-// Requires: AVX, AVX512BW, AVX512F, F16C
+// Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VL
 TEXT ·iq4_xsPackAVX512(SB), NOSPLIT, $0-56
 	MOVQ t+0(FP), AX
 	MOVQ a+8(FP), CX
@@ -552,10 +549,10 @@ tile:
 	VPORD           Z1, Z0, Z0
 	VPSUBD          Z11, Z0, Z0
 	VCVTDQ2PS       Z0, Z0
-	VCVTPH2PS       (R10), X1
-	VBROADCASTSS    X1, Z1
-	VCVTPH2PS       136(R10), X2
-	VBROADCASTSS    X2, K1, Z1
+	VPBROADCASTW    (R10), Y1
+	VPBROADCASTW    136(R10), X2
+	VINSERTI32X4    $0x01, X2, Y1, Y1
+	VCVTPH2PS       Y1, Z1
 	VMULPS          Z1, Z0, Z0
 	VMOVDQU32       Z0, (CX)(R9*1)
 	ADDQ            $+272, R10
@@ -585,222 +582,220 @@ constants:
 // func iq4_xsRowAVX2(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 // Requires: AVX, AVX2, F16C, FMA3, MMX+
 TEXT ·iq4_xsRowAVX2(SB), NOSPLIT, $0-72
-	MOVQ blocks+64(FP), AX
-	MOVQ dst+0(FP), CX
-	MOVQ w+8(FP), DX
-	MOVQ q+32(FP), BX
-	MOVQ d+40(FP), SI
-	MOVQ s+48(FP), DI
-	MOVQ half+56(FP), DI
-	JMP  constants
-
-begin:
-	ANDQ $-8, AX
-	SHLQ $0x02, AX
+	MOVQ dst+0(FP), AX
+	MOVQ w+8(FP), CX
+	MOVQ stride+16(FP), DX
+	MOVQ n+24(FP), BX
+	MOVQ blocks+64(FP), SI
+	MOVQ q+32(FP), DI
+	MOVQ d+40(FP), R8
+	MOVQ s+48(FP), R9
+	MOVQ half+56(FP), R9
+	ANDQ $-8, SI
+	SHLQ $0x02, SI
 
 row:
 	VPXOR Y0, Y0, Y0
-	MOVQ  DX, R8
-	XORQ  DI, DI
-	CMPQ  DI, AX
-	JGE   rest
+	MOVQ  CX, R10
+	XORQ  R9, R9
 
 group:
-	PREFETCHT1     8192(R8)
-	PREFETCHT0     3072(R8)
-	PREFETCHT1     8256(R8)
-	PREFETCHT0     3136(R8)
-	LEAQ           (BX)(DI*8), R9
-	VBROADCASTI128 8(R8), Y1
-	VPSRLVD        Y2, Y1, Y1
-	VPAND          Y3, Y1, Y1
+	CMPQ           R9, SI
+	JGE            rest
+	PREFETCHT1     8192(R10)
+	PREFETCHT0     3072(R10)
+	PREFETCHT1     8256(R10)
+	PREFETCHT0     3136(R10)
+	PREFETCHT1     8320(R10)
+	PREFETCHT0     3200(R10)
+	VBROADCASTI128 8(R10), Y1
+	VPSRLVD        constant12<>+0(SB), Y1, Y1
+	VPAND          constant13<>+0(SB), Y1, Y1
+	VMOVDQU        constant14<>+0(SB), Y2
+	VPSHUFB        Y1, Y2, Y1
+	VPABSB         Y1, Y3
+	VMOVDQU        (DI)(R9*8), Y2
+	VPSIGNB        Y1, Y2, Y2
+	VPMADDUBSW     Y2, Y3, Y2
+	VPMADDWD       constant15<>+0(SB), Y2, Y2
+	VBROADCASTI128 24(R10), Y1
+	VPSRLVD        constant12<>+0(SB), Y1, Y1
+	VPAND          constant13<>+0(SB), Y1, Y1
+	VMOVDQU        constant14<>+0(SB), Y3
+	VPSHUFB        Y1, Y3, Y1
+	VPABSB         Y1, Y4
+	VMOVDQU        32(DI)(R9*8), Y3
+	VPSIGNB        Y1, Y3, Y3
+	VPMADDUBSW     Y3, Y4, Y3
+	VPMADDWD       constant15<>+0(SB), Y3, Y3
+	VPUNPCKLDQ     Y3, Y2, Y1
+	VPUNPCKHDQ     Y3, Y2, Y2
+	VPADDD         Y1, Y2, Y2
+	VBROADCASTI128 40(R10), Y1
+	VPSRLVD        constant12<>+0(SB), Y1, Y1
+	VPAND          constant13<>+0(SB), Y1, Y1
+	VMOVDQU        constant14<>+0(SB), Y3
+	VPSHUFB        Y1, Y3, Y1
+	VPABSB         Y1, Y4
+	VMOVDQU        64(DI)(R9*8), Y3
+	VPSIGNB        Y1, Y3, Y3
+	VPMADDUBSW     Y3, Y4, Y3
+	VPMADDWD       constant15<>+0(SB), Y3, Y3
+	VBROADCASTI128 56(R10), Y1
+	VPSRLVD        constant12<>+0(SB), Y1, Y1
+	VPAND          constant13<>+0(SB), Y1, Y1
+	VMOVDQU        constant14<>+0(SB), Y4
 	VPSHUFB        Y1, Y4, Y1
-	VPABSB         Y1, Y7
-	VMOVDQU        (R9), Y6
-	VPSIGNB        Y1, Y6, Y6
-	VPMADDUBSW     Y6, Y7, Y6
-	VPMADDWD       Y5, Y6, Y6
-	VBROADCASTI128 24(R8), Y1
-	VPSRLVD        Y2, Y1, Y1
-	VPAND          Y3, Y1, Y1
+	VPABSB         Y1, Y5
+	VMOVDQU        96(DI)(R9*8), Y4
+	VPSIGNB        Y1, Y4, Y4
+	VPMADDUBSW     Y4, Y5, Y4
+	VPMADDWD       constant15<>+0(SB), Y4, Y4
+	VPUNPCKLDQ     Y4, Y3, Y1
+	VPUNPCKHDQ     Y4, Y3, Y3
+	VPADDD         Y1, Y3, Y3
+	VPUNPCKLQDQ    Y3, Y2, Y1
+	VPUNPCKHQDQ    Y3, Y2, Y2
+	VPADDD         Y1, Y2, Y2
+	VBROADCASTI128 72(R10), Y1
+	VPSRLVD        constant12<>+0(SB), Y1, Y1
+	VPAND          constant13<>+0(SB), Y1, Y1
+	VMOVDQU        constant14<>+0(SB), Y3
+	VPSHUFB        Y1, Y3, Y1
+	VPABSB         Y1, Y4
+	VMOVDQU        128(DI)(R9*8), Y3
+	VPSIGNB        Y1, Y3, Y3
+	VPMADDUBSW     Y3, Y4, Y3
+	VPMADDWD       constant15<>+0(SB), Y3, Y3
+	VBROADCASTI128 88(R10), Y1
+	VPSRLVD        constant12<>+0(SB), Y1, Y1
+	VPAND          constant13<>+0(SB), Y1, Y1
+	VMOVDQU        constant14<>+0(SB), Y4
 	VPSHUFB        Y1, Y4, Y1
-	VPABSB         Y1, Y8
-	VMOVDQU        32(R9), Y7
-	VPSIGNB        Y1, Y7, Y7
-	VPMADDUBSW     Y7, Y8, Y7
-	VPMADDWD       Y5, Y7, Y7
-	VPUNPCKLDQ     Y7, Y6, Y1
-	VPUNPCKHDQ     Y7, Y6, Y6
-	VPADDD         Y1, Y6, Y6
-	VBROADCASTI128 40(R8), Y1
-	VPSRLVD        Y2, Y1, Y1
-	VPAND          Y3, Y1, Y1
+	VPABSB         Y1, Y5
+	VMOVDQU        160(DI)(R9*8), Y4
+	VPSIGNB        Y1, Y4, Y4
+	VPMADDUBSW     Y4, Y5, Y4
+	VPMADDWD       constant15<>+0(SB), Y4, Y4
+	VPUNPCKLDQ     Y4, Y3, Y1
+	VPUNPCKHDQ     Y4, Y3, Y3
+	VPADDD         Y1, Y3, Y3
+	VBROADCASTI128 104(R10), Y1
+	VPSRLVD        constant12<>+0(SB), Y1, Y1
+	VPAND          constant13<>+0(SB), Y1, Y1
+	VMOVDQU        constant14<>+0(SB), Y4
 	VPSHUFB        Y1, Y4, Y1
-	VPABSB         Y1, Y8
-	VMOVDQU        64(R9), Y7
-	VPSIGNB        Y1, Y7, Y7
-	VPMADDUBSW     Y7, Y8, Y7
-	VPMADDWD       Y5, Y7, Y7
-	VBROADCASTI128 56(R8), Y1
-	VPSRLVD        Y2, Y1, Y1
-	VPAND          Y3, Y1, Y1
-	VPSHUFB        Y1, Y4, Y1
-	VPABSB         Y1, Y9
-	VMOVDQU        96(R9), Y8
-	VPSIGNB        Y1, Y8, Y8
-	VPMADDUBSW     Y8, Y9, Y8
-	VPMADDWD       Y5, Y8, Y8
-	VPUNPCKLDQ     Y8, Y7, Y1
-	VPUNPCKHDQ     Y8, Y7, Y7
-	VPADDD         Y1, Y7, Y7
-	VPUNPCKLQDQ    Y7, Y6, Y1
-	VPUNPCKHQDQ    Y7, Y6, Y6
-	VPADDD         Y1, Y6, Y6
-	VBROADCASTI128 72(R8), Y1
-	VPSRLVD        Y2, Y1, Y1
-	VPAND          Y3, Y1, Y1
-	VPSHUFB        Y1, Y4, Y1
-	VPABSB         Y1, Y8
-	VMOVDQU        128(R9), Y7
-	VPSIGNB        Y1, Y7, Y7
-	VPMADDUBSW     Y7, Y8, Y7
-	VPMADDWD       Y5, Y7, Y7
-	VBROADCASTI128 88(R8), Y1
-	VPSRLVD        Y2, Y1, Y1
-	VPAND          Y3, Y1, Y1
-	VPSHUFB        Y1, Y4, Y1
-	VPABSB         Y1, Y9
-	VMOVDQU        160(R9), Y8
-	VPSIGNB        Y1, Y8, Y8
-	VPMADDUBSW     Y8, Y9, Y8
-	VPMADDWD       Y5, Y8, Y8
-	VPUNPCKLDQ     Y8, Y7, Y1
-	VPUNPCKHDQ     Y8, Y7, Y7
-	VPADDD         Y1, Y7, Y7
-	VBROADCASTI128 104(R8), Y1
-	VPSRLVD        Y2, Y1, Y1
-	VPAND          Y3, Y1, Y1
-	VPSHUFB        Y1, Y4, Y1
-	VPABSB         Y1, Y9
-	VMOVDQU        192(R9), Y8
-	VPSIGNB        Y1, Y8, Y8
-	VPMADDUBSW     Y8, Y9, Y8
-	VPMADDWD       Y5, Y8, Y8
-	VBROADCASTI128 120(R8), Y1
-	VPSRLVD        Y2, Y1, Y1
-	VPAND          Y3, Y1, Y1
-	VPSHUFB        Y1, Y4, Y1
-	VPABSB         Y1, Y10
-	VMOVDQU        224(R9), Y9
-	VPSIGNB        Y1, Y9, Y9
-	VPMADDUBSW     Y9, Y10, Y9
-	VPMADDWD       Y5, Y9, Y9
-	VPUNPCKLDQ     Y9, Y8, Y1
-	VPUNPCKHDQ     Y9, Y8, Y8
-	VPADDD         Y1, Y8, Y8
-	VPUNPCKLQDQ    Y8, Y7, Y1
-	VPUNPCKHQDQ    Y8, Y7, Y7
-	VPADDD         Y1, Y7, Y7
-	VPERM2I128     $0x20, Y7, Y6, Y1
-	VPERM2I128     $0x31, Y7, Y6, Y6
-	VPADDD         Y6, Y1, Y1
-	VPBROADCASTD   (R8), Y6
-	VPBROADCASTD   4(R8), Y7
-	VPSRLVD        constant12<>+0(SB), Y7, Y7
-	VPSRLVD        constant13<>+0(SB), Y6, Y6
-	VPAND          constant14<>+0(SB), Y7, Y7
-	VPAND          constant15<>+0(SB), Y6, Y6
-	VPOR           Y7, Y6, Y6
-	VPSUBD         constant16<>+0(SB), Y6, Y6
-	VCVTDQ2PS      Y6, Y6
-	VCVTPH2PS      (R8), X7
-	VBROADCASTSS   X7, Y7
-	VMULPS         Y7, Y6, Y6
-	VMOVDQU        (SI)(DI*1), Y7
+	VPABSB         Y1, Y5
+	VMOVDQU        192(DI)(R9*8), Y4
+	VPSIGNB        Y1, Y4, Y4
+	VPMADDUBSW     Y4, Y5, Y4
+	VPMADDWD       constant15<>+0(SB), Y4, Y4
+	VBROADCASTI128 120(R10), Y1
+	VPSRLVD        constant12<>+0(SB), Y1, Y1
+	VPAND          constant13<>+0(SB), Y1, Y1
+	VMOVDQU        constant14<>+0(SB), Y5
+	VPSHUFB        Y1, Y5, Y1
+	VPABSB         Y1, Y6
+	VMOVDQU        224(DI)(R9*8), Y5
+	VPSIGNB        Y1, Y5, Y5
+	VPMADDUBSW     Y5, Y6, Y5
+	VPMADDWD       constant15<>+0(SB), Y5, Y5
+	VPUNPCKLDQ     Y5, Y4, Y1
+	VPUNPCKHDQ     Y5, Y4, Y4
+	VPADDD         Y1, Y4, Y4
+	VPUNPCKLQDQ    Y4, Y3, Y1
+	VPUNPCKHQDQ    Y4, Y3, Y3
+	VPADDD         Y1, Y3, Y3
+	VPERM2I128     $0x20, Y3, Y2, Y1
+	VPERM2I128     $0x31, Y3, Y2, Y2
+	VPADDD         Y2, Y1, Y1
+	VPBROADCASTD   (R10), Y2
+	VPBROADCASTD   4(R10), Y3
+	VPSRLVD        constant16<>+0(SB), Y3, Y3
+	VPSRLVD        constant17<>+0(SB), Y2, Y2
+	VPAND          constant18<>+0(SB), Y3, Y3
+	VPAND          constant19<>+0(SB), Y2, Y2
+	VPOR           Y3, Y2, Y2
+	VPSUBD         constant20<>+0(SB), Y2, Y2
+	VCVTDQ2PS      Y2, Y2
+	VPBROADCASTW   (R10), Y3
+	VCVTPH2PS      X3, Y3
+	VMULPS         Y3, Y2, Y2
+	VMOVDQU        (R8)(R9*1), Y3
 	VCVTDQ2PS      Y1, Y1
-	VMULPS         Y7, Y6, Y6
-	VFMADD231PS    Y6, Y1, Y0
-	ADDQ           $+136, R8
-	ADDQ           $+32, DI
-	CMPQ           DI, AX
-	JL             group
+	VMULPS         Y3, Y2, Y2
+	VFMADD231PS    Y2, Y1, Y0
+	ADDQ           $+136, R10
+	ADDQ           $+32, R9
+	JMP            group
 
 rest:
-	MOVQ         CX, DI
 	VPERMILPS    $0x4e, Y0, Y1
 	VADDPS       Y0, Y1, Y1
 	VPERMILPS    $0xb1, Y1, Y0
 	VADDPS       Y0, Y1, Y1
 	VEXTRACTI128 $0x01, Y1, X0
 	VADDPS       X1, X0, X0
-	VMOVSS       X0, (DI)
-	ADDQ         $0x04, CX
-	MOVQ         stride+16(FP), DI
-	ADDQ         DI, DX
-	DECQ         n+24(FP)
+	VMOVSS       X0, (AX)
+	ADDQ         $0x04, AX
+	ADDQ         DX, CX
+	DECQ         BX
 	JG           row
 	VZEROUPPER
 	RET
 
-constants:
-	VMOVDQU constant17<>+0(SB), Y2
-	VMOVDQU constant18<>+0(SB), Y5
-	VMOVDQU constant19<>+0(SB), Y3
-	VMOVDQU constant20<>+0(SB), Y4
-	JMP     begin
-
-DATA constant12<>+0(SB)/8, $0x0000000400000000
-DATA constant12<>+8(SB)/8, $0x0000000c00000008
-DATA constant12<>+16(SB)/8, $0x0000001400000010
-DATA constant12<>+24(SB)/8, $0x0000001c00000018
+DATA constant12<>+0(SB)/8, $0x0000000000000000
+DATA constant12<>+8(SB)/8, $0x0000000000000000
+DATA constant12<>+16(SB)/8, $0x0000000400000004
+DATA constant12<>+24(SB)/8, $0x0000000400000004
 GLOBL constant12<>(SB), RODATA|NOPTR, $32
 
-DATA constant13<>+0(SB)/8, $0x0000000e0000000c
-DATA constant13<>+8(SB)/8, $0x0000001200000010
-DATA constant13<>+16(SB)/8, $0x0000001600000014
-DATA constant13<>+24(SB)/8, $0x0000001a00000018
+DATA constant13<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant13<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant13<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant13<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
 GLOBL constant13<>(SB), RODATA|NOPTR, $32
 
-DATA constant14<>+0(SB)/8, $0x0000000f0000000f
-DATA constant14<>+8(SB)/8, $0x0000000f0000000f
-DATA constant14<>+16(SB)/8, $0x0000000f0000000f
-DATA constant14<>+24(SB)/8, $0x0000000f0000000f
+DATA constant14<>+0(SB)/8, $0xf6eaddcfbfad9881
+DATA constant14<>+8(SB)/8, $0x7159453526190d01
+DATA constant14<>+16(SB)/8, $0xf6eaddcfbfad9881
+DATA constant14<>+24(SB)/8, $0x7159453526190d01
 GLOBL constant14<>(SB), RODATA|NOPTR, $32
 
-DATA constant15<>+0(SB)/8, $0x0000003000000030
-DATA constant15<>+8(SB)/8, $0x0000003000000030
-DATA constant15<>+16(SB)/8, $0x0000003000000030
-DATA constant15<>+24(SB)/8, $0x0000003000000030
+DATA constant15<>+0(SB)/8, $0x0001000100010001
+DATA constant15<>+8(SB)/8, $0x0001000100010001
+DATA constant15<>+16(SB)/8, $0x0001000100010001
+DATA constant15<>+24(SB)/8, $0x0001000100010001
 GLOBL constant15<>(SB), RODATA|NOPTR, $32
 
-DATA constant16<>+0(SB)/8, $0x0000002000000020
-DATA constant16<>+8(SB)/8, $0x0000002000000020
-DATA constant16<>+16(SB)/8, $0x0000002000000020
-DATA constant16<>+24(SB)/8, $0x0000002000000020
+DATA constant16<>+0(SB)/8, $0x0000000400000000
+DATA constant16<>+8(SB)/8, $0x0000000c00000008
+DATA constant16<>+16(SB)/8, $0x0000001400000010
+DATA constant16<>+24(SB)/8, $0x0000001c00000018
 GLOBL constant16<>(SB), RODATA|NOPTR, $32
 
-DATA constant17<>+0(SB)/8, $0x0000000000000000
-DATA constant17<>+8(SB)/8, $0x0000000000000000
-DATA constant17<>+16(SB)/8, $0x0000000400000004
-DATA constant17<>+24(SB)/8, $0x0000000400000004
+DATA constant17<>+0(SB)/8, $0x0000000e0000000c
+DATA constant17<>+8(SB)/8, $0x0000001200000010
+DATA constant17<>+16(SB)/8, $0x0000001600000014
+DATA constant17<>+24(SB)/8, $0x0000001a00000018
 GLOBL constant17<>(SB), RODATA|NOPTR, $32
 
-DATA constant18<>+0(SB)/8, $0x0001000100010001
-DATA constant18<>+8(SB)/8, $0x0001000100010001
-DATA constant18<>+16(SB)/8, $0x0001000100010001
-DATA constant18<>+24(SB)/8, $0x0001000100010001
+DATA constant18<>+0(SB)/8, $0x0000000f0000000f
+DATA constant18<>+8(SB)/8, $0x0000000f0000000f
+DATA constant18<>+16(SB)/8, $0x0000000f0000000f
+DATA constant18<>+24(SB)/8, $0x0000000f0000000f
 GLOBL constant18<>(SB), RODATA|NOPTR, $32
 
-DATA constant19<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant19<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant19<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant19<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant19<>+0(SB)/8, $0x0000003000000030
+DATA constant19<>+8(SB)/8, $0x0000003000000030
+DATA constant19<>+16(SB)/8, $0x0000003000000030
+DATA constant19<>+24(SB)/8, $0x0000003000000030
 GLOBL constant19<>(SB), RODATA|NOPTR, $32
 
-DATA constant20<>+0(SB)/8, $0xf6eaddcfbfad9881
-DATA constant20<>+8(SB)/8, $0x7159453526190d01
-DATA constant20<>+16(SB)/8, $0xf6eaddcfbfad9881
-DATA constant20<>+24(SB)/8, $0x7159453526190d01
+DATA constant20<>+0(SB)/8, $0x0000002000000020
+DATA constant20<>+8(SB)/8, $0x0000002000000020
+DATA constant20<>+16(SB)/8, $0x0000002000000020
+DATA constant20<>+24(SB)/8, $0x0000002000000020
 GLOBL constant20<>(SB), RODATA|NOPTR, $32
 
 // func iq4_xsPackAVX2(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
@@ -838,52 +833,52 @@ tile:
 	VPUNPCKLQDQ    Y2, Y0, Y4
 	VPUNPCKHQDQ    Y2, Y0, Y0
 	VPSRLD         $0x04, Y3, Y2
-	VPAND          constant19<>+0(SB), Y3, Y3
-	VPAND          constant19<>+0(SB), Y2, Y2
-	VMOVDQU        constant20<>+0(SB), Y5
+	VPAND          constant13<>+0(SB), Y3, Y3
+	VPAND          constant13<>+0(SB), Y2, Y2
+	VMOVDQU        constant14<>+0(SB), Y5
 	VPSHUFB        Y3, Y5, Y3
 	VMOVDQU        Y3, (AX)(R9*8)
-	VMOVDQU        constant20<>+0(SB), Y3
+	VMOVDQU        constant14<>+0(SB), Y3
 	VPSHUFB        Y2, Y3, Y2
 	VMOVDQU        Y2, 256(AX)(R9*8)
 	VPSRLD         $0x04, Y1, Y2
-	VPAND          constant19<>+0(SB), Y1, Y1
-	VPAND          constant19<>+0(SB), Y2, Y2
-	VMOVDQU        constant20<>+0(SB), Y3
+	VPAND          constant13<>+0(SB), Y1, Y1
+	VPAND          constant13<>+0(SB), Y2, Y2
+	VMOVDQU        constant14<>+0(SB), Y3
 	VPSHUFB        Y1, Y3, Y1
 	VMOVDQU        Y1, 64(AX)(R9*8)
-	VMOVDQU        constant20<>+0(SB), Y1
+	VMOVDQU        constant14<>+0(SB), Y1
 	VPSHUFB        Y2, Y1, Y1
 	VMOVDQU        Y1, 320(AX)(R9*8)
 	VPSRLD         $0x04, Y4, Y1
-	VPAND          constant19<>+0(SB), Y4, Y2
-	VPAND          constant19<>+0(SB), Y1, Y1
-	VMOVDQU        constant20<>+0(SB), Y3
+	VPAND          constant13<>+0(SB), Y4, Y2
+	VPAND          constant13<>+0(SB), Y1, Y1
+	VMOVDQU        constant14<>+0(SB), Y3
 	VPSHUFB        Y2, Y3, Y2
 	VMOVDQU        Y2, 128(AX)(R9*8)
-	VMOVDQU        constant20<>+0(SB), Y2
+	VMOVDQU        constant14<>+0(SB), Y2
 	VPSHUFB        Y1, Y2, Y1
 	VMOVDQU        Y1, 384(AX)(R9*8)
 	VPSRLD         $0x04, Y0, Y1
-	VPAND          constant19<>+0(SB), Y0, Y0
-	VPAND          constant19<>+0(SB), Y1, Y1
-	VMOVDQU        constant20<>+0(SB), Y2
+	VPAND          constant13<>+0(SB), Y0, Y0
+	VPAND          constant13<>+0(SB), Y1, Y1
+	VMOVDQU        constant14<>+0(SB), Y2
 	VPSHUFB        Y0, Y2, Y0
 	VMOVDQU        Y0, 192(AX)(R9*8)
-	VMOVDQU        constant20<>+0(SB), Y0
+	VMOVDQU        constant14<>+0(SB), Y0
 	VPSHUFB        Y1, Y0, Y0
 	VMOVDQU        Y0, 448(AX)(R9*8)
 	VPBROADCASTD   (R10), Y0
 	VPBROADCASTD   4(R10), Y1
-	VPSRLVD        constant12<>+0(SB), Y1, Y1
-	VPSRLVD        constant13<>+0(SB), Y0, Y0
-	VPAND          constant14<>+0(SB), Y1, Y1
-	VPAND          constant15<>+0(SB), Y0, Y0
+	VPSRLVD        constant16<>+0(SB), Y1, Y1
+	VPSRLVD        constant17<>+0(SB), Y0, Y0
+	VPAND          constant18<>+0(SB), Y1, Y1
+	VPAND          constant19<>+0(SB), Y0, Y0
 	VPOR           Y1, Y0, Y0
-	VPSUBD         constant16<>+0(SB), Y0, Y0
+	VPSUBD         constant20<>+0(SB), Y0, Y0
 	VCVTDQ2PS      Y0, Y0
-	VCVTPH2PS      (R10), X1
-	VBROADCASTSS   X1, Y1
+	VPBROADCASTW   (R10), Y1
+	VCVTPH2PS      X1, Y1
 	VMULPS         Y1, Y0, Y0
 	VMOVDQU        Y0, (CX)(R9*1)
 	ADDQ           $+136, R10
@@ -904,52 +899,52 @@ tile:
 	VPUNPCKLQDQ    Y2, Y0, Y4
 	VPUNPCKHQDQ    Y2, Y0, Y0
 	VPSRLD         $0x04, Y3, Y2
-	VPAND          constant19<>+0(SB), Y3, Y3
-	VPAND          constant19<>+0(SB), Y2, Y2
-	VMOVDQU        constant20<>+0(SB), Y5
+	VPAND          constant13<>+0(SB), Y3, Y3
+	VPAND          constant13<>+0(SB), Y2, Y2
+	VMOVDQU        constant14<>+0(SB), Y5
 	VPSHUFB        Y3, Y5, Y3
 	VMOVDQU        Y3, 32(AX)(R9*8)
-	VMOVDQU        constant20<>+0(SB), Y3
+	VMOVDQU        constant14<>+0(SB), Y3
 	VPSHUFB        Y2, Y3, Y2
 	VMOVDQU        Y2, 288(AX)(R9*8)
 	VPSRLD         $0x04, Y1, Y2
-	VPAND          constant19<>+0(SB), Y1, Y1
-	VPAND          constant19<>+0(SB), Y2, Y2
-	VMOVDQU        constant20<>+0(SB), Y3
+	VPAND          constant13<>+0(SB), Y1, Y1
+	VPAND          constant13<>+0(SB), Y2, Y2
+	VMOVDQU        constant14<>+0(SB), Y3
 	VPSHUFB        Y1, Y3, Y1
 	VMOVDQU        Y1, 96(AX)(R9*8)
-	VMOVDQU        constant20<>+0(SB), Y1
+	VMOVDQU        constant14<>+0(SB), Y1
 	VPSHUFB        Y2, Y1, Y1
 	VMOVDQU        Y1, 352(AX)(R9*8)
 	VPSRLD         $0x04, Y4, Y1
-	VPAND          constant19<>+0(SB), Y4, Y2
-	VPAND          constant19<>+0(SB), Y1, Y1
-	VMOVDQU        constant20<>+0(SB), Y3
+	VPAND          constant13<>+0(SB), Y4, Y2
+	VPAND          constant13<>+0(SB), Y1, Y1
+	VMOVDQU        constant14<>+0(SB), Y3
 	VPSHUFB        Y2, Y3, Y2
 	VMOVDQU        Y2, 160(AX)(R9*8)
-	VMOVDQU        constant20<>+0(SB), Y2
+	VMOVDQU        constant14<>+0(SB), Y2
 	VPSHUFB        Y1, Y2, Y1
 	VMOVDQU        Y1, 416(AX)(R9*8)
 	VPSRLD         $0x04, Y0, Y1
-	VPAND          constant19<>+0(SB), Y0, Y0
-	VPAND          constant19<>+0(SB), Y1, Y1
-	VMOVDQU        constant20<>+0(SB), Y2
+	VPAND          constant13<>+0(SB), Y0, Y0
+	VPAND          constant13<>+0(SB), Y1, Y1
+	VMOVDQU        constant14<>+0(SB), Y2
 	VPSHUFB        Y0, Y2, Y0
 	VMOVDQU        Y0, 224(AX)(R9*8)
-	VMOVDQU        constant20<>+0(SB), Y0
+	VMOVDQU        constant14<>+0(SB), Y0
 	VPSHUFB        Y1, Y0, Y0
 	VMOVDQU        Y0, 480(AX)(R9*8)
 	VPBROADCASTD   (R10), Y0
 	VPBROADCASTD   4(R10), Y1
-	VPSRLVD        constant12<>+0(SB), Y1, Y1
-	VPSRLVD        constant13<>+0(SB), Y0, Y0
-	VPAND          constant14<>+0(SB), Y1, Y1
-	VPAND          constant15<>+0(SB), Y0, Y0
+	VPSRLVD        constant16<>+0(SB), Y1, Y1
+	VPSRLVD        constant17<>+0(SB), Y0, Y0
+	VPAND          constant18<>+0(SB), Y1, Y1
+	VPAND          constant19<>+0(SB), Y0, Y0
 	VPOR           Y1, Y0, Y0
-	VPSUBD         constant16<>+0(SB), Y0, Y0
+	VPSUBD         constant20<>+0(SB), Y0, Y0
 	VCVTDQ2PS      Y0, Y0
-	VCVTPH2PS      (R10), X1
-	VBROADCASTSS   X1, Y1
+	VPBROADCASTW   (R10), Y1
+	VCVTPH2PS      X1, Y1
 	VMULPS         Y1, Y0, Y0
 	VMOVDQU        Y0, 32(CX)(R9*1)
 	ADDQ           $+136, R10

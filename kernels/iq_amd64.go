@@ -8,8 +8,8 @@ import (
 
 func init() {
 	register := func(f format.Format, bias int, row512, row256 rowFunc, pack512, pack256 packFunc, tile512, tile256 tileFunc) {
-		registerInteger(f, avx512, &integerKernel{row: row512, pack: pack512, tile: tile512, bias: bias, octets: true, prepare: fillBooks})
-		registerInteger(f, avx2, &integerKernel{row: row256, pack: pack256, tile: tile256, bias: bias, octets: true, prepare: fillBooks})
+		registerInteger(f, avx512, &integerKernel{row: row512, pack: pack512, tile: tile512, bias: bias, prepare: fillBooks})
+		registerInteger(f, avx2, &integerKernel{row: row256, pack: pack256, tile: tile256, bias: bias, prepare: fillBooks})
 	}
 	register(format.IQ2_XXS, iqBias, iq2_xxsRowAVX512, iq2_xxsRowAVX2, iq2_xxsPackAVX512, iq2_xxsPackAVX2, tileScaledAVX512, tileWideAVX2)
 	register(format.IQ2_XS, iqBias, iq2_xsRowAVX512, iq2_xsRowAVX2, iq2_xsPackAVX512, iq2_xsPackAVX2, tileHalvesAVX512, tileWideHalvesAVX2)
@@ -27,7 +27,7 @@ var (
 	iq2sBook   [1024]uint64
 	iq3xxsBook [256]uint32
 	iq3sBook   [512]uint32
-	iq1Book    [4096]uint64 // the upper half with the negative offset
+	iq1Book    [2048]uint64
 )
 
 // The biases, which keep codes of either sign positive.
@@ -43,8 +43,7 @@ var fillBooks = sync.OnceFunc(func() {
 	fillBook(iq2sBook[:], format.IQ2_S, 1, 0)
 	fillBook(iq3xxsBook[:], format.IQ3_XXS, 1, 0)
 	fillBook(iq3sBook[:], format.IQ3_S, 1, 0)
-	fillBook(iq1Book[:2048], format.IQ1_S, 8, smallBias+1)
-	fillBook(iq1Book[2048:], format.IQ1_S, 8, smallBias-1)
+	fillBook(iq1Book[:], format.IQ1_S, 8, smallBias+1)
 })
 
 // fillBook sets each byte to an entry's value times factor plus bias.

@@ -272,10 +272,9 @@ func TestQuantize(t *testing.T) {
 				if c < cols && d > 0 {
 					q = math.RoundToEven(float64(x[r*cols+c] / d))
 				}
-				octet := i&^255 + i%32/8*64 + i%256/32*8 + i%8
-				if in.D[b] != d || in.Q[i] != int8(q) || in.tiles[r*p+tileIndex(c)] != int8(q) || in.octets[octet] != int8(q) {
-					t.Fatalf("%d columns, row %d column %d: d=%g q=%d, in tiles %d, in octets %d; want d=%g q=%g",
-						cols, r, c, in.D[b], in.Q[i], in.tiles[r*p+tileIndex(c)], in.octets[octet], d, q)
+				if in.D[b] != d || in.Q[i] != int8(q) || in.tiles[r*p+tileIndex(c)] != int8(q) {
+					t.Fatalf("%d columns, row %d column %d: d=%g q=%d, in tiles %d; want d=%g q=%g",
+						cols, r, c, in.D[b], in.Q[i], in.tiles[r*p+tileIndex(c)], d, q)
 				}
 			}
 			for b := range 3 * p / block {

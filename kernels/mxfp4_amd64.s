@@ -7,29 +7,31 @@
 // func mxfp4RowAVX512(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 // Requires: AVX, AVX512BW, AVX512F, AVX512VL, AVX512VNNI, MMX+
 TEXT ·mxfp4RowAVX512(SB), NOSPLIT, $296-72
-	MOVQ blocks+64(FP), AX
-	MOVQ dst+0(FP), CX
-	MOVQ w+8(FP), DX
-	MOVQ q+32(FP), BX
-	MOVQ d+40(FP), SI
-	MOVQ s+48(FP), DI
-	MOVQ half+56(FP), R8
+	MOVQ dst+0(FP), AX
+	MOVQ w+8(FP), CX
+	MOVQ stride+16(FP), DX
+	MOVQ n+24(FP), BX
+	MOVQ blocks+64(FP), SI
+	MOVQ q+32(FP), DI
+	MOVQ d+40(FP), R8
+	MOVQ s+48(FP), R9
+	MOVQ half+56(FP), R10
 	JMP  constants
 
 begin:
-	MOVQ      w+8(FP), R8
-	MOVQ      stride+16(FP), R9
-	IMULQ     n+24(FP), R9
-	ADDQ      R9, R8
-	SUBQ      $+272, R8
-	MOVQ      R8, (SP)
-	MOVQ      AX, R10
-	ANDQ      $+15, R10
-	LEAQ      constant0<>+0(SB), R8
-	SHLQ      $0x02, R10
-	SUBQ      R10, R8
-	VMOVDQU32 64(R8), Z0
-	SHRQ      $0x02, R10
+	MOVQ      w+8(FP), R10
+	MOVQ      DX, R11
+	IMULQ     BX, R11
+	ADDQ      R11, R10
+	SUBQ      $+272, R10
+	MOVQ      R10, (SP)
+	MOVQ      SI, R12
+	ANDQ      $+15, R12
+	LEAQ      constant0<>+0(SB), R10
+	SHLQ      $0x02, R12
+	SUBQ      R12, R10
+	VMOVDQU32 64(R10), Z0
+	SHRQ      $0x02, R12
 	VMOVDQU32 constant1<>+0(SB), Y1
 	VMOVDQU32 Y1, 8(SP)
 	VMOVDQU32 Y1, 40(SP)
@@ -40,92 +42,91 @@ begin:
 	VMOVDQU32 Y1, 200(SP)
 	VMOVDQU32 Y1, 232(SP)
 	VMOVDQU32 Y1, 264(SP)
-	ANDQ      $-16, AX
-	SHLQ      $0x02, AX
+	ANDQ      $-16, SI
+	SHLQ      $0x02, SI
 
 row:
 	VPXORD Z1, Z1, Z1
-	MOVQ   DX, R9
-	XORQ   R8, R8
-	CMPQ   R8, AX
-	JGE    rest
+	MOVQ   CX, R11
+	XORQ   R10, R10
 
 group:
-	PREFETCHT1      8192(R9)
-	PREFETCHT0      3072(R9)
-	PREFETCHT1      8256(R9)
-	PREFETCHT0      3136(R9)
-	PREFETCHT1      8320(R9)
-	PREFETCHT0      3200(R9)
-	PREFETCHT1      8384(R9)
-	PREFETCHT0      3264(R9)
-	PREFETCHT1      8448(R9)
-	PREFETCHT0      3328(R9)
-	LEAQ            (BX)(R8*8), R11
-	VBROADCASTI32X4 1(R9), Z13
-	VBROADCASTI32X4 18(R9), K1, Z13
+	CMPQ            R10, SI
+	JGE             rest
+	PREFETCHT1      8192(R11)
+	PREFETCHT0      3072(R11)
+	PREFETCHT1      8256(R11)
+	PREFETCHT0      3136(R11)
+	PREFETCHT1      8320(R11)
+	PREFETCHT0      3200(R11)
+	PREFETCHT1      8384(R11)
+	PREFETCHT0      3264(R11)
+	PREFETCHT1      8448(R11)
+	PREFETCHT0      3328(R11)
+	VBROADCASTI32X4 1(R11), Z13
+	VBROADCASTI32X4 18(R11), K1, Z13
 	VPSRLVD         Z2, Z13, Z13
 	VPANDD          Z3, Z13, Z13
 	VPSHUFB         Z13, Z4, Z13
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        (R11), Z13, Z14
-	VBROADCASTI32X4 35(R9), Z13
-	VBROADCASTI32X4 52(R9), K1, Z13
+	VPDPBUSD        (DI)(R10*8), Z13, Z14
+	VBROADCASTI32X4 35(R11), Z13
+	VBROADCASTI32X4 52(R11), K1, Z13
 	VPSRLVD         Z2, Z13, Z13
 	VPANDD          Z3, Z13, Z13
 	VPSHUFB         Z13, Z4, Z13
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        64(R11), Z13, Z15
+	VPDPBUSD        64(DI)(R10*8), Z13, Z15
 	VPACKSSDW       Z15, Z14, Z13
 	VPMADDWD        Z5, Z13, Z13
-	VBROADCASTI32X4 69(R9), Z14
-	VBROADCASTI32X4 86(R9), K1, Z14
+	VBROADCASTI32X4 69(R11), Z14
+	VBROADCASTI32X4 86(R11), K1, Z14
 	VPSRLVD         Z2, Z14, Z14
 	VPANDD          Z3, Z14, Z14
 	VPSHUFB         Z14, Z4, Z14
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        128(R11), Z14, Z15
-	VBROADCASTI32X4 103(R9), Z14
-	VBROADCASTI32X4 120(R9), K1, Z14
+	VPDPBUSD        128(DI)(R10*8), Z14, Z15
+	VBROADCASTI32X4 103(R11), Z14
+	VBROADCASTI32X4 120(R11), K1, Z14
 	VPSRLVD         Z2, Z14, Z14
 	VPANDD          Z3, Z14, Z14
 	VPSHUFB         Z14, Z4, Z14
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        192(R11), Z14, Z16
+	VPDPBUSD        192(DI)(R10*8), Z14, Z16
 	VPACKSSDW       Z16, Z15, Z14
 	VPMADDWD        Z5, Z14, Z14
 	VPACKSSDW       Z14, Z13, Z13
 	VPMADDWD        Z5, Z13, Z13
-	VBROADCASTI32X4 137(R9), Z14
-	VBROADCASTI32X4 154(R9), K1, Z14
+	VBROADCASTI32X4 137(R11), Z14
+	VBROADCASTI32X4 154(R11), K1, Z14
 	VPSRLVD         Z2, Z14, Z14
 	VPANDD          Z3, Z14, Z14
 	VPSHUFB         Z14, Z4, Z14
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        256(R11), Z14, Z15
-	VBROADCASTI32X4 171(R9), Z14
-	VBROADCASTI32X4 188(R9), K1, Z14
+	VPDPBUSD        256(DI)(R10*8), Z14, Z15
+	VBROADCASTI32X4 171(R11), Z14
+	VBROADCASTI32X4 188(R11), K1, Z14
 	VPSRLVD         Z2, Z14, Z14
 	VPANDD          Z3, Z14, Z14
 	VPSHUFB         Z14, Z4, Z14
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        320(R11), Z14, Z16
+	VPDPBUSD        320(DI)(R10*8), Z14, Z16
 	VPACKSSDW       Z16, Z15, Z14
 	VPMADDWD        Z5, Z14, Z14
-	VBROADCASTI32X4 205(R9), Z15
-	VBROADCASTI32X4 222(R9), K1, Z15
+	VBROADCASTI32X4 205(R11), Z15
+	VBROADCASTI32X4 222(R11), K1, Z15
 	VPSRLVD         Z2, Z15, Z15
 	VPANDD          Z3, Z15, Z15
 	VPSHUFB         Z15, Z4, Z15
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        384(R11), Z15, Z16
-	VBROADCASTI32X4 239(R9), Z15
-	VBROADCASTI32X4 256(R9), K1, Z15
+	VPDPBUSD        384(DI)(R10*8), Z15, Z16
+	VBROADCASTI32X4 239(R11), Z15
+	VBROADCASTI32X4 256(R11), K1, Z15
 	VPSRLVD         Z2, Z15, Z15
 	VPANDD          Z3, Z15, Z15
 	VPSHUFB         Z15, Z4, Z15
 	VPXORD          Z17, Z17, Z17
-	VPDPBUSD        448(R11), Z15, Z17
+	VPDPBUSD        448(DI)(R10*8), Z15, Z17
 	VPACKSSDW       Z17, Z16, Z15
 	VPMADDWD        Z5, Z15, Z15
 	VPACKSSDW       Z15, Z14, Z14
@@ -134,114 +135,112 @@ group:
 	VPERMT2D        Z14, Z6, Z15
 	VPERMT2D        Z14, Z7, Z13
 	VPADDD          Z13, Z15, Z15
-	VMOVDQU32       (DI)(R8*1), Z13
+	VMOVDQU32       (R9)(R10*1), Z13
 	VPSLLD          $0x04, Z13, Z13
 	VPSUBD          Z13, Z15, Z15
-	VPERMW          (R9), Z8, Z13
-	VPERMW          68(R9), Z8, K2, Z13
-	VPERMW          136(R9), Z8, K3, Z13
-	VPERMW          204(R9), Z8, K4, Z13
+	VPERMW          (R11), Z8, Z13
+	VPERMW          68(R11), Z8, K2, Z13
+	VPERMW          136(R11), Z8, K3, Z13
+	VPERMW          204(R11), Z8, K4, Z13
 	VPMOVZXWD       Y13, Z13
 	VPSLLVD         Z9, Z13, Z13
 	VPANDD          Z10, Z13, Z13
 	VPMAXUD         Z11, Z13, Z13
 	VMULPS          Z12, Z13, Z13
-	VMOVDQU32       (SI)(R8*1), Z14
+	VMOVDQU32       (R8)(R10*1), Z14
 	VCVTDQ2PS       Z15, Z15
 	VMULPS          Z14, Z13, Z13
 	VFMADD231PS     Z13, Z15, Z1
-	ADDQ            $+272, R9
-	ADDQ            $+64, R8
-	CMPQ            R8, AX
-	JL              group
+	ADDQ            $+272, R11
+	ADDQ            $+64, R10
+	JMP             group
 
 rest:
-	CMPQ R10, $0x00
+	CMPQ R12, $0x00
 	JE   done
-	CMPQ R9, (SP)
+	CMPQ R11, (SP)
 	JLS  inPlace
-	MOVQ R10, R11
-	LEAQ 8(SP), R12
+	MOVQ R12, R13
+	LEAQ 8(SP), R14
 
 copy:
-	MOVBLZX   (R9), R13
-	MOVB      R13, (R12)
-	ADDQ      $+1, R9
-	ADDQ      $+1, R12
-	VMOVDQU32 (R9), X13
-	VMOVDQU32 X13, (R12)
-	ADDQ      $+16, R9
-	ADDQ      $+16, R12
-	SUBQ      $+1, R11
+	MOVBLZX   (R11), R15
+	MOVB      R15, (R14)
+	ADDQ      $+1, R11
+	ADDQ      $+1, R14
+	VMOVDQU32 (R11), X13
+	VMOVDQU32 X13, (R14)
+	ADDQ      $+16, R11
+	ADDQ      $+16, R14
+	SUBQ      $+1, R13
 	JG        copy
-	LEAQ      8(SP), R9
+	LEAQ      8(SP), R11
 
 inPlace:
-	LEAQ            (BX)(R8*8), R11
-	VBROADCASTI32X4 1(R9), Z13
-	VBROADCASTI32X4 18(R9), K1, Z13
+	VBROADCASTI32X4 1(R11), Z13
+	VBROADCASTI32X4 18(R11), K1, Z13
 	VPSRLVD         Z2, Z13, Z13
 	VPANDD          Z3, Z13, Z13
 	VPSHUFB         Z13, Z4, Z13
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        (R11), Z13, Z14
-	VBROADCASTI32X4 35(R9), Z13
-	VBROADCASTI32X4 52(R9), K1, Z13
+	VPDPBUSD        (DI)(R10*8), Z13, Z14
+	VBROADCASTI32X4 35(R11), Z13
+	VBROADCASTI32X4 52(R11), K1, Z13
 	VPSRLVD         Z2, Z13, Z13
 	VPANDD          Z3, Z13, Z13
 	VPSHUFB         Z13, Z4, Z13
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        64(R11), Z13, Z15
+	VPDPBUSD        64(DI)(R10*8), Z13, Z15
 	VPACKSSDW       Z15, Z14, Z13
 	VPMADDWD        Z5, Z13, Z13
-	VBROADCASTI32X4 69(R9), Z14
-	VBROADCASTI32X4 86(R9), K1, Z14
+	VBROADCASTI32X4 69(R11), Z14
+	VBROADCASTI32X4 86(R11), K1, Z14
 	VPSRLVD         Z2, Z14, Z14
 	VPANDD          Z3, Z14, Z14
 	VPSHUFB         Z14, Z4, Z14
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        128(R11), Z14, Z15
-	VBROADCASTI32X4 103(R9), Z14
-	VBROADCASTI32X4 120(R9), K1, Z14
+	VPDPBUSD        128(DI)(R10*8), Z14, Z15
+	VBROADCASTI32X4 103(R11), Z14
+	VBROADCASTI32X4 120(R11), K1, Z14
 	VPSRLVD         Z2, Z14, Z14
 	VPANDD          Z3, Z14, Z14
 	VPSHUFB         Z14, Z4, Z14
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        192(R11), Z14, Z16
+	VPDPBUSD        192(DI)(R10*8), Z14, Z16
 	VPACKSSDW       Z16, Z15, Z14
 	VPMADDWD        Z5, Z14, Z14
 	VPACKSSDW       Z14, Z13, Z13
 	VPMADDWD        Z5, Z13, Z13
-	VBROADCASTI32X4 137(R9), Z14
-	VBROADCASTI32X4 154(R9), K1, Z14
+	VBROADCASTI32X4 137(R11), Z14
+	VBROADCASTI32X4 154(R11), K1, Z14
 	VPSRLVD         Z2, Z14, Z14
 	VPANDD          Z3, Z14, Z14
 	VPSHUFB         Z14, Z4, Z14
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        256(R11), Z14, Z15
-	VBROADCASTI32X4 171(R9), Z14
-	VBROADCASTI32X4 188(R9), K1, Z14
+	VPDPBUSD        256(DI)(R10*8), Z14, Z15
+	VBROADCASTI32X4 171(R11), Z14
+	VBROADCASTI32X4 188(R11), K1, Z14
 	VPSRLVD         Z2, Z14, Z14
 	VPANDD          Z3, Z14, Z14
 	VPSHUFB         Z14, Z4, Z14
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        320(R11), Z14, Z16
+	VPDPBUSD        320(DI)(R10*8), Z14, Z16
 	VPACKSSDW       Z16, Z15, Z14
 	VPMADDWD        Z5, Z14, Z14
-	VBROADCASTI32X4 205(R9), Z15
-	VBROADCASTI32X4 222(R9), K1, Z15
+	VBROADCASTI32X4 205(R11), Z15
+	VBROADCASTI32X4 222(R11), K1, Z15
 	VPSRLVD         Z2, Z15, Z15
 	VPANDD          Z3, Z15, Z15
 	VPSHUFB         Z15, Z4, Z15
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        384(R11), Z15, Z16
-	VBROADCASTI32X4 239(R9), Z15
-	VBROADCASTI32X4 256(R9), K1, Z15
+	VPDPBUSD        384(DI)(R10*8), Z15, Z16
+	VBROADCASTI32X4 239(R11), Z15
+	VBROADCASTI32X4 256(R11), K1, Z15
 	VPSRLVD         Z2, Z15, Z15
 	VPANDD          Z3, Z15, Z15
 	VPSHUFB         Z15, Z4, Z15
 	VPXORD          Z17, Z17, Z17
-	VPDPBUSD        448(R11), Z15, Z17
+	VPDPBUSD        448(DI)(R10*8), Z15, Z17
 	VPACKSSDW       Z17, Z16, Z15
 	VPMADDWD        Z5, Z15, Z15
 	VPACKSSDW       Z15, Z14, Z14
@@ -250,26 +249,25 @@ inPlace:
 	VPERMT2D        Z14, Z6, Z15
 	VPERMT2D        Z14, Z7, Z13
 	VPADDD          Z13, Z15, Z15
-	VMOVDQU32       (DI)(R8*1), Z13
+	VMOVDQU32       (R9)(R10*1), Z13
 	VPSLLD          $0x04, Z13, Z13
 	VPSUBD          Z13, Z15, Z15
-	VPERMW          (R9), Z8, Z13
-	VPERMW          68(R9), Z8, K2, Z13
-	VPERMW          136(R9), Z8, K3, Z13
-	VPERMW          204(R9), Z8, K4, Z13
+	VPERMW          (R11), Z8, Z13
+	VPERMW          68(R11), Z8, K2, Z13
+	VPERMW          136(R11), Z8, K3, Z13
+	VPERMW          204(R11), Z8, K4, Z13
 	VPMOVZXWD       Y13, Z13
 	VPSLLVD         Z9, Z13, Z13
 	VPANDD          Z10, Z13, Z13
 	VPMAXUD         Z11, Z13, Z13
 	VMULPS          Z12, Z13, Z13
 	VPANDD          Z0, Z13, Z13
-	VMOVDQU32       (SI)(R8*1), Z14
+	VMOVDQU32       (R8)(R10*1), Z14
 	VCVTDQ2PS       Z15, Z15
 	VMULPS          Z14, Z13, Z13
 	VFMADD231PS     Z13, Z15, Z1
 
 done:
-	MOVQ          CX, R8
 	VPERMILPS     $0x4e, Z1, Z13
 	VADDPS        Z1, Z13, Z13
 	VPERMILPS     $0xb1, Z13, Z1
@@ -278,11 +276,10 @@ done:
 	VADDPS        Z13, Z1, Z1
 	VEXTRACTI32X4 $0x02, Z1, X13
 	VADDPS        X1, X13, X13
-	VMOVSS        X13, (R8)
-	ADDQ          $0x04, CX
-	MOVQ          stride+16(FP), R8
-	ADDQ          R8, DX
-	DECQ          n+24(FP)
+	VMOVSS        X13, (AX)
+	ADDQ          $0x04, AX
+	ADDQ          DX, CX
+	DECQ          BX
 	JG            row
 	VZEROUPPER
 	RET
@@ -299,14 +296,14 @@ constants:
 	VMOVDQU32 constant10<>+0(SB), Z3
 	VMOVDQU32 constant11<>+0(SB), Z4
 	VMOVDQU32 constant12<>+0(SB), Z9
-	MOVL      $0x000000f0, R8
-	KMOVD     R8, K2
-	MOVL      $0x00000f00, R8
-	KMOVD     R8, K3
-	MOVL      $0x0000f000, R8
-	KMOVD     R8, K4
-	MOVL      $0x0000ff00, R8
-	KMOVD     R8, K1
+	MOVL      $0x000000f0, R10
+	KMOVD     R10, K2
+	MOVL      $0x00000f00, R10
+	KMOVD     R10, K3
+	MOVL      $0x0000f000, R10
+	KMOVD     R10, K4
+	MOVL      $0x0000ff00, R10
+	KMOVD     R10, K1
 	JMP       begin
 
 DATA constant0<>+0(SB)/8, $0xffffffffffffffff
@@ -557,270 +554,287 @@ constants:
 // func mxfp4RowAVX2(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 // Requires: AVX, AVX2, FMA3, MMX+
 TEXT ·mxfp4RowAVX2(SB), NOSPLIT, $168-72
-	MOVQ blocks+64(FP), AX
-	MOVQ dst+0(FP), CX
-	MOVQ w+8(FP), DX
-	MOVQ q+32(FP), BX
-	MOVQ d+40(FP), SI
-	MOVQ s+48(FP), DI
-	MOVQ half+56(FP), R8
-	JMP  constants
-
-begin:
-	MOVQ    w+8(FP), R8
-	MOVQ    stride+16(FP), R9
-	IMULQ   n+24(FP), R9
-	ADDQ    R9, R8
-	SUBQ    $+136, R8
-	MOVQ    R8, (SP)
-	MOVQ    AX, R10
-	ANDQ    $+7, R10
-	LEAQ    constant13<>+0(SB), R8
-	SHLQ    $0x02, R10
-	SUBQ    R10, R8
-	VMOVDQU 32(R8), Y0
-	SHRQ    $0x02, R10
+	MOVQ    dst+0(FP), AX
+	MOVQ    w+8(FP), CX
+	MOVQ    stride+16(FP), DX
+	MOVQ    n+24(FP), BX
+	MOVQ    blocks+64(FP), SI
+	MOVQ    q+32(FP), DI
+	MOVQ    d+40(FP), R8
+	MOVQ    s+48(FP), R9
+	MOVQ    half+56(FP), R10
+	MOVQ    w+8(FP), R10
+	MOVQ    DX, R11
+	IMULQ   BX, R11
+	ADDQ    R11, R10
+	SUBQ    $+136, R10
+	MOVQ    R10, (SP)
+	MOVQ    SI, R12
+	ANDQ    $+7, R12
+	LEAQ    constant13<>+0(SB), R10
+	SHLQ    $0x02, R12
+	SUBQ    R12, R10
+	VMOVDQU 32(R10), Y0
+	SHRQ    $0x02, R12
 	VMOVDQU constant1<>+0(SB), Y1
 	VMOVDQU Y1, 8(SP)
 	VMOVDQU Y1, 40(SP)
 	VMOVDQU Y1, 72(SP)
 	VMOVDQU Y1, 104(SP)
 	VMOVDQU Y1, 136(SP)
-	ANDQ    $-8, AX
-	SHLQ    $0x02, AX
+	ANDQ    $-8, SI
+	SHLQ    $0x02, SI
 
 row:
 	VPXOR Y1, Y1, Y1
-	MOVQ  DX, R9
-	XORQ  R8, R8
-	CMPQ  R8, AX
-	JGE   rest
+	MOVQ  CX, R11
+	XORQ  R10, R10
 
 group:
-	PREFETCHT1     8192(R9)
-	PREFETCHT0     3072(R9)
-	PREFETCHT1     8256(R9)
-	PREFETCHT0     3136(R9)
-	LEAQ           (BX)(R8*8), R11
-	VBROADCASTI128 1(R9), Y6
-	VPSRLVD        Y2, Y6, Y6
-	VPAND          Y3, Y6, Y6
-	VPSHUFB        Y6, Y4, Y6
-	VPMADDUBSW     (R11), Y6, Y6
-	VBROADCASTI128 18(R9), Y7
-	VPSRLVD        Y2, Y7, Y7
-	VPAND          Y3, Y7, Y7
-	VPSHUFB        Y7, Y4, Y7
-	VPMADDUBSW     32(R11), Y7, Y7
-	VPUNPCKLDQ     Y7, Y6, Y8
-	VPUNPCKHDQ     Y7, Y6, Y6
-	VPADDW         Y8, Y6, Y6
-	VBROADCASTI128 35(R9), Y7
-	VPSRLVD        Y2, Y7, Y7
-	VPAND          Y3, Y7, Y7
-	VPSHUFB        Y7, Y4, Y7
-	VPMADDUBSW     64(R11), Y7, Y7
-	VBROADCASTI128 52(R9), Y8
-	VPSRLVD        Y2, Y8, Y8
-	VPAND          Y3, Y8, Y8
-	VPSHUFB        Y8, Y4, Y8
-	VPMADDUBSW     96(R11), Y8, Y8
-	VPUNPCKLDQ     Y8, Y7, Y9
-	VPUNPCKHDQ     Y8, Y7, Y7
-	VPADDW         Y9, Y7, Y7
-	VPUNPCKLQDQ    Y7, Y6, Y8
-	VPUNPCKHQDQ    Y7, Y6, Y6
-	VPADDW         Y8, Y6, Y6
-	VBROADCASTI128 69(R9), Y7
-	VPSRLVD        Y2, Y7, Y7
-	VPAND          Y3, Y7, Y7
-	VPSHUFB        Y7, Y4, Y7
-	VPMADDUBSW     128(R11), Y7, Y7
-	VBROADCASTI128 86(R9), Y8
-	VPSRLVD        Y2, Y8, Y8
-	VPAND          Y3, Y8, Y8
-	VPSHUFB        Y8, Y4, Y8
-	VPMADDUBSW     160(R11), Y8, Y8
-	VPUNPCKLDQ     Y8, Y7, Y9
-	VPUNPCKHDQ     Y8, Y7, Y7
-	VPADDW         Y9, Y7, Y7
-	VBROADCASTI128 103(R9), Y8
-	VPSRLVD        Y2, Y8, Y8
-	VPAND          Y3, Y8, Y8
-	VPSHUFB        Y8, Y4, Y8
-	VPMADDUBSW     192(R11), Y8, Y8
-	VBROADCASTI128 120(R9), Y9
-	VPSRLVD        Y2, Y9, Y9
-	VPAND          Y3, Y9, Y9
-	VPSHUFB        Y9, Y4, Y9
-	VPMADDUBSW     224(R11), Y9, Y9
-	VPUNPCKLDQ     Y9, Y8, Y10
-	VPUNPCKHDQ     Y9, Y8, Y8
-	VPADDW         Y10, Y8, Y8
-	VPUNPCKLQDQ    Y8, Y7, Y9
-	VPUNPCKHQDQ    Y8, Y7, Y7
-	VPADDW         Y9, Y7, Y7
-	VPMADDWD       Y5, Y6, Y6
-	VPMADDWD       Y5, Y7, Y7
-	VPERM2I128     $0x20, Y7, Y6, Y8
-	VPERM2I128     $0x31, Y7, Y6, Y6
-	VPADDD         Y6, Y8, Y8
-	VMOVDQU        (DI)(R8*1), Y6
-	VPSLLD         $0x04, Y6, Y6
-	VPSUBD         Y6, Y8, Y8
-	VPXOR          Y6, Y6, Y6
-	VPINSRB        $0x00, (R9), X6, X6
-	VPINSRB        $0x01, 17(R9), X6, X6
-	VPINSRB        $0x02, 34(R9), X6, X6
-	VPINSRB        $0x03, 51(R9), X6, X6
-	VPINSRB        $0x04, 68(R9), X6, X6
-	VPINSRB        $0x05, 85(R9), X6, X6
-	VPINSRB        $0x06, 102(R9), X6, X6
-	VPINSRB        $0x07, 119(R9), X6, X6
-	VPMOVZXBD      X6, Y6
-	VPSLLD         $0x17, Y6, Y6
-	VPMAXUD        constant15<>+0(SB), Y6, Y6
-	VMULPS         constant16<>+0(SB), Y6, Y6
-	VMOVDQU        (SI)(R8*1), Y7
-	VCVTDQ2PS      Y8, Y8
-	VMULPS         Y7, Y6, Y6
-	VFMADD231PS    Y6, Y8, Y1
-	ADDQ           $+136, R9
-	ADDQ           $+32, R8
-	CMPQ           R8, AX
-	JL             group
+	CMPQ           R10, SI
+	JGE            rest
+	PREFETCHT1     8192(R11)
+	PREFETCHT0     3072(R11)
+	PREFETCHT1     8256(R11)
+	PREFETCHT0     3136(R11)
+	PREFETCHT1     8320(R11)
+	PREFETCHT0     3200(R11)
+	VBROADCASTI128 1(R11), Y2
+	VPSRLVD        constant14<>+0(SB), Y2, Y2
+	VPAND          constant15<>+0(SB), Y2, Y2
+	VMOVDQU        constant16<>+0(SB), Y3
+	VPSHUFB        Y2, Y3, Y2
+	VPMADDUBSW     (DI)(R10*8), Y2, Y2
+	VBROADCASTI128 18(R11), Y3
+	VPSRLVD        constant14<>+0(SB), Y3, Y3
+	VPAND          constant15<>+0(SB), Y3, Y3
+	VMOVDQU        constant16<>+0(SB), Y4
+	VPSHUFB        Y3, Y4, Y3
+	VPMADDUBSW     32(DI)(R10*8), Y3, Y3
+	VPUNPCKLWD     Y3, Y2, Y4
+	VPUNPCKHWD     Y3, Y2, Y2
+	VPADDW         Y4, Y2, Y2
+	VBROADCASTI128 35(R11), Y3
+	VPSRLVD        constant14<>+0(SB), Y3, Y3
+	VPAND          constant15<>+0(SB), Y3, Y3
+	VMOVDQU        constant16<>+0(SB), Y4
+	VPSHUFB        Y3, Y4, Y3
+	VPMADDUBSW     64(DI)(R10*8), Y3, Y3
+	VBROADCASTI128 52(R11), Y4
+	VPSRLVD        constant14<>+0(SB), Y4, Y4
+	VPAND          constant15<>+0(SB), Y4, Y4
+	VMOVDQU        constant16<>+0(SB), Y5
+	VPSHUFB        Y4, Y5, Y4
+	VPMADDUBSW     96(DI)(R10*8), Y4, Y4
+	VPUNPCKLWD     Y4, Y3, Y5
+	VPUNPCKHWD     Y4, Y3, Y3
+	VPADDW         Y5, Y3, Y3
+	VPUNPCKLDQ     Y3, Y2, Y4
+	VPUNPCKHDQ     Y3, Y2, Y2
+	VPADDW         Y4, Y2, Y2
+	VBROADCASTI128 69(R11), Y3
+	VPSRLVD        constant14<>+0(SB), Y3, Y3
+	VPAND          constant15<>+0(SB), Y3, Y3
+	VMOVDQU        constant16<>+0(SB), Y4
+	VPSHUFB        Y3, Y4, Y3
+	VPMADDUBSW     128(DI)(R10*8), Y3, Y3
+	VBROADCASTI128 86(R11), Y4
+	VPSRLVD        constant14<>+0(SB), Y4, Y4
+	VPAND          constant15<>+0(SB), Y4, Y4
+	VMOVDQU        constant16<>+0(SB), Y5
+	VPSHUFB        Y4, Y5, Y4
+	VPMADDUBSW     160(DI)(R10*8), Y4, Y4
+	VPUNPCKLWD     Y4, Y3, Y5
+	VPUNPCKHWD     Y4, Y3, Y3
+	VPADDW         Y5, Y3, Y3
+	VBROADCASTI128 103(R11), Y4
+	VPSRLVD        constant14<>+0(SB), Y4, Y4
+	VPAND          constant15<>+0(SB), Y4, Y4
+	VMOVDQU        constant16<>+0(SB), Y5
+	VPSHUFB        Y4, Y5, Y4
+	VPMADDUBSW     192(DI)(R10*8), Y4, Y4
+	VBROADCASTI128 120(R11), Y5
+	VPSRLVD        constant14<>+0(SB), Y5, Y5
+	VPAND          constant15<>+0(SB), Y5, Y5
+	VMOVDQU        constant16<>+0(SB), Y6
+	VPSHUFB        Y5, Y6, Y5
+	VPMADDUBSW     224(DI)(R10*8), Y5, Y5
+	VPUNPCKLWD     Y5, Y4, Y6
+	VPUNPCKHWD     Y5, Y4, Y4
+	VPADDW         Y6, Y4, Y4
+	VPUNPCKLDQ     Y4, Y3, Y5
+	VPUNPCKHDQ     Y4, Y3, Y3
+	VPADDW         Y5, Y3, Y3
+	VPUNPCKLQDQ    Y3, Y2, Y4
+	VPUNPCKHQDQ    Y3, Y2, Y2
+	VEXTRACTI128   $0x01, Y4, X3
+	VPMOVSXWD      X4, Y4
+	VPMOVSXWD      X3, Y3
+	VEXTRACTI128   $0x01, Y2, X5
+	VPMOVSXWD      X2, Y2
+	VPMOVSXWD      X5, Y5
+	VPADDD         Y2, Y4, Y4
+	VPADDD         Y5, Y3, Y3
+	VPADDD         Y3, Y4, Y4
+	VMOVDQU        (R9)(R10*1), Y2
+	VPSLLD         $0x04, Y2, Y2
+	VPSUBD         Y2, Y4, Y4
+	VPXOR          Y2, Y2, Y2
+	VPINSRB        $0x00, (R11), X2, X2
+	VPINSRB        $0x01, 17(R11), X2, X2
+	VPINSRB        $0x02, 34(R11), X2, X2
+	VPINSRB        $0x03, 51(R11), X2, X2
+	VPINSRB        $0x04, 68(R11), X2, X2
+	VPINSRB        $0x05, 85(R11), X2, X2
+	VPINSRB        $0x06, 102(R11), X2, X2
+	VPINSRB        $0x07, 119(R11), X2, X2
+	VPMOVZXBD      X2, Y2
+	VPSLLD         $0x17, Y2, Y2
+	VPMAXUD        constant17<>+0(SB), Y2, Y2
+	VMULPS         constant18<>+0(SB), Y2, Y2
+	VMOVDQU        (R8)(R10*1), Y3
+	VCVTDQ2PS      Y4, Y4
+	VMULPS         Y3, Y2, Y2
+	VFMADD231PS    Y2, Y4, Y1
+	ADDQ           $+136, R11
+	ADDQ           $+32, R10
+	JMP            group
 
 rest:
-	CMPQ R10, $0x00
+	CMPQ R12, $0x00
 	JE   done
-	CMPQ R9, (SP)
+	CMPQ R11, (SP)
 	JLS  inPlace
-	MOVQ R10, R11
-	LEAQ 8(SP), R12
+	MOVQ R12, R13
+	LEAQ 8(SP), R14
 
 copy:
-	MOVBLZX (R9), R13
-	MOVB    R13, (R12)
-	ADDQ    $+1, R9
-	ADDQ    $+1, R12
-	VMOVDQU (R9), X6
-	VMOVDQU X6, (R12)
-	ADDQ    $+16, R9
-	ADDQ    $+16, R12
-	SUBQ    $+1, R11
+	MOVBLZX (R11), R15
+	MOVB    R15, (R14)
+	ADDQ    $+1, R11
+	ADDQ    $+1, R14
+	VMOVDQU (R11), X2
+	VMOVDQU X2, (R14)
+	ADDQ    $+16, R11
+	ADDQ    $+16, R14
+	SUBQ    $+1, R13
 	JG      copy
-	LEAQ    8(SP), R9
+	LEAQ    8(SP), R11
 
 inPlace:
-	LEAQ           (BX)(R8*8), R11
-	VBROADCASTI128 1(R9), Y6
-	VPSRLVD        Y2, Y6, Y6
-	VPAND          Y3, Y6, Y6
-	VPSHUFB        Y6, Y4, Y6
-	VPMADDUBSW     (R11), Y6, Y6
-	VBROADCASTI128 18(R9), Y7
-	VPSRLVD        Y2, Y7, Y7
-	VPAND          Y3, Y7, Y7
-	VPSHUFB        Y7, Y4, Y7
-	VPMADDUBSW     32(R11), Y7, Y7
-	VPUNPCKLDQ     Y7, Y6, Y8
-	VPUNPCKHDQ     Y7, Y6, Y6
-	VPADDW         Y8, Y6, Y6
-	VBROADCASTI128 35(R9), Y7
-	VPSRLVD        Y2, Y7, Y7
-	VPAND          Y3, Y7, Y7
-	VPSHUFB        Y7, Y4, Y7
-	VPMADDUBSW     64(R11), Y7, Y7
-	VBROADCASTI128 52(R9), Y8
-	VPSRLVD        Y2, Y8, Y8
-	VPAND          Y3, Y8, Y8
-	VPSHUFB        Y8, Y4, Y8
-	VPMADDUBSW     96(R11), Y8, Y8
-	VPUNPCKLDQ     Y8, Y7, Y9
-	VPUNPCKHDQ     Y8, Y7, Y7
-	VPADDW         Y9, Y7, Y7
-	VPUNPCKLQDQ    Y7, Y6, Y8
-	VPUNPCKHQDQ    Y7, Y6, Y6
-	VPADDW         Y8, Y6, Y6
-	VBROADCASTI128 69(R9), Y7
-	VPSRLVD        Y2, Y7, Y7
-	VPAND          Y3, Y7, Y7
-	VPSHUFB        Y7, Y4, Y7
-	VPMADDUBSW     128(R11), Y7, Y7
-	VBROADCASTI128 86(R9), Y8
-	VPSRLVD        Y2, Y8, Y8
-	VPAND          Y3, Y8, Y8
-	VPSHUFB        Y8, Y4, Y8
-	VPMADDUBSW     160(R11), Y8, Y8
-	VPUNPCKLDQ     Y8, Y7, Y9
-	VPUNPCKHDQ     Y8, Y7, Y7
-	VPADDW         Y9, Y7, Y7
-	VBROADCASTI128 103(R9), Y8
-	VPSRLVD        Y2, Y8, Y8
-	VPAND          Y3, Y8, Y8
-	VPSHUFB        Y8, Y4, Y8
-	VPMADDUBSW     192(R11), Y8, Y8
-	VBROADCASTI128 120(R9), Y9
-	VPSRLVD        Y2, Y9, Y9
-	VPAND          Y3, Y9, Y9
-	VPSHUFB        Y9, Y4, Y9
-	VPMADDUBSW     224(R11), Y9, Y9
-	VPUNPCKLDQ     Y9, Y8, Y10
-	VPUNPCKHDQ     Y9, Y8, Y8
-	VPADDW         Y10, Y8, Y8
-	VPUNPCKLQDQ    Y8, Y7, Y9
-	VPUNPCKHQDQ    Y8, Y7, Y7
-	VPADDW         Y9, Y7, Y7
-	VPMADDWD       Y5, Y6, Y6
-	VPMADDWD       Y5, Y7, Y7
-	VPERM2I128     $0x20, Y7, Y6, Y8
-	VPERM2I128     $0x31, Y7, Y6, Y6
-	VPADDD         Y6, Y8, Y8
-	VMOVDQU        (DI)(R8*1), Y6
-	VPSLLD         $0x04, Y6, Y6
-	VPSUBD         Y6, Y8, Y8
-	VPXOR          Y6, Y6, Y6
-	VPINSRB        $0x00, (R9), X6, X6
-	VPINSRB        $0x01, 17(R9), X6, X6
-	VPINSRB        $0x02, 34(R9), X6, X6
-	VPINSRB        $0x03, 51(R9), X6, X6
-	VPINSRB        $0x04, 68(R9), X6, X6
-	VPINSRB        $0x05, 85(R9), X6, X6
-	VPINSRB        $0x06, 102(R9), X6, X6
-	VPINSRB        $0x07, 119(R9), X6, X6
-	VPMOVZXBD      X6, Y6
-	VPSLLD         $0x17, Y6, Y6
-	VPMAXUD        constant15<>+0(SB), Y6, Y6
-	VMULPS         constant16<>+0(SB), Y6, Y6
-	VPAND          Y0, Y6, Y6
-	VMOVDQU        (SI)(R8*1), Y7
-	VCVTDQ2PS      Y8, Y8
-	VMULPS         Y7, Y6, Y6
-	VFMADD231PS    Y6, Y8, Y1
+	VBROADCASTI128 1(R11), Y2
+	VPSRLVD        constant14<>+0(SB), Y2, Y2
+	VPAND          constant15<>+0(SB), Y2, Y2
+	VMOVDQU        constant16<>+0(SB), Y3
+	VPSHUFB        Y2, Y3, Y2
+	VPMADDUBSW     (DI)(R10*8), Y2, Y2
+	VBROADCASTI128 18(R11), Y3
+	VPSRLVD        constant14<>+0(SB), Y3, Y3
+	VPAND          constant15<>+0(SB), Y3, Y3
+	VMOVDQU        constant16<>+0(SB), Y4
+	VPSHUFB        Y3, Y4, Y3
+	VPMADDUBSW     32(DI)(R10*8), Y3, Y3
+	VPUNPCKLWD     Y3, Y2, Y4
+	VPUNPCKHWD     Y3, Y2, Y2
+	VPADDW         Y4, Y2, Y2
+	VBROADCASTI128 35(R11), Y3
+	VPSRLVD        constant14<>+0(SB), Y3, Y3
+	VPAND          constant15<>+0(SB), Y3, Y3
+	VMOVDQU        constant16<>+0(SB), Y4
+	VPSHUFB        Y3, Y4, Y3
+	VPMADDUBSW     64(DI)(R10*8), Y3, Y3
+	VBROADCASTI128 52(R11), Y4
+	VPSRLVD        constant14<>+0(SB), Y4, Y4
+	VPAND          constant15<>+0(SB), Y4, Y4
+	VMOVDQU        constant16<>+0(SB), Y5
+	VPSHUFB        Y4, Y5, Y4
+	VPMADDUBSW     96(DI)(R10*8), Y4, Y4
+	VPUNPCKLWD     Y4, Y3, Y5
+	VPUNPCKHWD     Y4, Y3, Y3
+	VPADDW         Y5, Y3, Y3
+	VPUNPCKLDQ     Y3, Y2, Y4
+	VPUNPCKHDQ     Y3, Y2, Y2
+	VPADDW         Y4, Y2, Y2
+	VBROADCASTI128 69(R11), Y3
+	VPSRLVD        constant14<>+0(SB), Y3, Y3
+	VPAND          constant15<>+0(SB), Y3, Y3
+	VMOVDQU        constant16<>+0(SB), Y4
+	VPSHUFB        Y3, Y4, Y3
+	VPMADDUBSW     128(DI)(R10*8), Y3, Y3
+	VBROADCASTI128 86(R11), Y4
+	VPSRLVD        constant14<>+0(SB), Y4, Y4
+	VPAND          constant15<>+0(SB), Y4, Y4
+	VMOVDQU        constant16<>+0(SB), Y5
+	VPSHUFB        Y4, Y5, Y4
+	VPMADDUBSW     160(DI)(R10*8), Y4, Y4
+	VPUNPCKLWD     Y4, Y3, Y5
+	VPUNPCKHWD     Y4, Y3, Y3
+	VPADDW         Y5, Y3, Y3
+	VBROADCASTI128 103(R11), Y4
+	VPSRLVD        constant14<>+0(SB), Y4, Y4
+	VPAND          constant15<>+0(SB), Y4, Y4
+	VMOVDQU        constant16<>+0(SB), Y5
+	VPSHUFB        Y4, Y5, Y4
+	VPMADDUBSW     192(DI)(R10*8), Y4, Y4
+	VBROADCASTI128 120(R11), Y5
+	VPSRLVD        constant14<>+0(SB), Y5, Y5
+	VPAND          constant15<>+0(SB), Y5, Y5
+	VMOVDQU        constant16<>+0(SB), Y6
+	VPSHUFB        Y5, Y6, Y5
+	VPMADDUBSW     224(DI)(R10*8), Y5, Y5
+	VPUNPCKLWD     Y5, Y4, Y6
+	VPUNPCKHWD     Y5, Y4, Y4
+	VPADDW         Y6, Y4, Y4
+	VPUNPCKLDQ     Y4, Y3, Y5
+	VPUNPCKHDQ     Y4, Y3, Y3
+	VPADDW         Y5, Y3, Y3
+	VPUNPCKLQDQ    Y3, Y2, Y4
+	VPUNPCKHQDQ    Y3, Y2, Y2
+	VEXTRACTI128   $0x01, Y4, X3
+	VPMOVSXWD      X4, Y4
+	VPMOVSXWD      X3, Y3
+	VEXTRACTI128   $0x01, Y2, X5
+	VPMOVSXWD      X2, Y2
+	VPMOVSXWD      X5, Y5
+	VPADDD         Y2, Y4, Y4
+	VPADDD         Y5, Y3, Y3
+	VPADDD         Y3, Y4, Y4
+	VMOVDQU        (R9)(R10*1), Y2
+	VPSLLD         $0x04, Y2, Y2
+	VPSUBD         Y2, Y4, Y4
+	VPXOR          Y2, Y2, Y2
+	VPINSRB        $0x00, (R11), X2, X2
+	VPINSRB        $0x01, 17(R11), X2, X2
+	VPINSRB        $0x02, 34(R11), X2, X2
+	VPINSRB        $0x03, 51(R11), X2, X2
+	VPINSRB        $0x04, 68(R11), X2, X2
+	VPINSRB        $0x05, 85(R11), X2, X2
+	VPINSRB        $0x06, 102(R11), X2, X2
+	VPINSRB        $0x07, 119(R11), X2, X2
+	VPMOVZXBD      X2, Y2
+	VPSLLD         $0x17, Y2, Y2
+	VPMAXUD        constant17<>+0(SB), Y2, Y2
+	VMULPS         constant18<>+0(SB), Y2, Y2
+	VPAND          Y0, Y2, Y2
+	VMOVDQU        (R8)(R10*1), Y3
+	VCVTDQ2PS      Y4, Y4
+	VMULPS         Y3, Y2, Y2
+	VFMADD231PS    Y2, Y4, Y1
 
 done:
-	MOVQ         CX, R8
-	VPERMILPS    $0x4e, Y1, Y6
-	VADDPS       Y1, Y6, Y6
-	VPERMILPS    $0xb1, Y6, Y1
-	VADDPS       Y1, Y6, Y6
-	VEXTRACTI128 $0x01, Y6, X1
-	VADDPS       X6, X1, X1
-	VMOVSS       X1, (R8)
-	ADDQ         $0x04, CX
-	MOVQ         stride+16(FP), R8
-	ADDQ         R8, DX
-	DECQ         n+24(FP)
+	VPERMILPS    $0x4e, Y1, Y2
+	VADDPS       Y1, Y2, Y2
+	VPERMILPS    $0xb1, Y2, Y1
+	VADDPS       Y1, Y2, Y2
+	VEXTRACTI128 $0x01, Y2, X1
+	VADDPS       X2, X1, X1
+	VMOVSS       X1, (AX)
+	ADDQ         $0x04, AX
+	ADDQ         DX, CX
+	DECQ         BX
 	JG           row
 	VZEROUPPER
 	RET
-
-constants:
-	VMOVDQU constant17<>+0(SB), Y2
-	VMOVDQU constant14<>+0(SB), Y5
-	VMOVDQU constant18<>+0(SB), Y3
-	VMOVDQU constant19<>+0(SB), Y4
-	JMP     begin
 
 DATA constant13<>+0(SB)/8, $0xffffffffffffffff
 DATA constant13<>+8(SB)/8, $0xffffffffffffffff
@@ -832,41 +846,35 @@ DATA constant13<>+48(SB)/8, $0x0000000000000000
 DATA constant13<>+56(SB)/8, $0x0000000000000000
 GLOBL constant13<>(SB), RODATA|NOPTR, $64
 
-DATA constant14<>+0(SB)/8, $0x0001000100010001
-DATA constant14<>+8(SB)/8, $0x0001000100010001
-DATA constant14<>+16(SB)/8, $0x0001000100010001
-DATA constant14<>+24(SB)/8, $0x0001000100010001
+DATA constant14<>+0(SB)/8, $0x0000000000000000
+DATA constant14<>+8(SB)/8, $0x0000000000000000
+DATA constant14<>+16(SB)/8, $0x0000000400000004
+DATA constant14<>+24(SB)/8, $0x0000000400000004
 GLOBL constant14<>(SB), RODATA|NOPTR, $32
 
-DATA constant15<>+0(SB)/8, $0x0040000000400000
-DATA constant15<>+8(SB)/8, $0x0040000000400000
-DATA constant15<>+16(SB)/8, $0x0040000000400000
-DATA constant15<>+24(SB)/8, $0x0040000000400000
+DATA constant15<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant15<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant15<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant15<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
 GLOBL constant15<>(SB), RODATA|NOPTR, $32
 
-DATA constant16<>+0(SB)/8, $0x3f0000003f000000
-DATA constant16<>+8(SB)/8, $0x3f0000003f000000
-DATA constant16<>+16(SB)/8, $0x3f0000003f000000
-DATA constant16<>+24(SB)/8, $0x3f0000003f000000
+DATA constant16<>+0(SB)/8, $0x1c18161413121110
+DATA constant16<>+8(SB)/8, $0x04080a0c0d0e0f10
+DATA constant16<>+16(SB)/8, $0x1c18161413121110
+DATA constant16<>+24(SB)/8, $0x04080a0c0d0e0f10
 GLOBL constant16<>(SB), RODATA|NOPTR, $32
 
-DATA constant17<>+0(SB)/8, $0x0000000000000000
-DATA constant17<>+8(SB)/8, $0x0000000000000000
-DATA constant17<>+16(SB)/8, $0x0000000400000004
-DATA constant17<>+24(SB)/8, $0x0000000400000004
+DATA constant17<>+0(SB)/8, $0x0040000000400000
+DATA constant17<>+8(SB)/8, $0x0040000000400000
+DATA constant17<>+16(SB)/8, $0x0040000000400000
+DATA constant17<>+24(SB)/8, $0x0040000000400000
 GLOBL constant17<>(SB), RODATA|NOPTR, $32
 
-DATA constant18<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant18<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant18<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant18<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant18<>+0(SB)/8, $0x3f0000003f000000
+DATA constant18<>+8(SB)/8, $0x3f0000003f000000
+DATA constant18<>+16(SB)/8, $0x3f0000003f000000
+DATA constant18<>+24(SB)/8, $0x3f0000003f000000
 GLOBL constant18<>(SB), RODATA|NOPTR, $32
-
-DATA constant19<>+0(SB)/8, $0x1c18161413121110
-DATA constant19<>+8(SB)/8, $0x04080a0c0d0e0f10
-DATA constant19<>+16(SB)/8, $0x1c18161413121110
-DATA constant19<>+24(SB)/8, $0x04080a0c0d0e0f10
-GLOBL constant19<>(SB), RODATA|NOPTR, $32
 
 // func mxfp4PackAVX2(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX2
@@ -903,39 +911,39 @@ tile:
 	VPUNPCKLQDQ    Y2, Y0, Y4
 	VPUNPCKHQDQ    Y2, Y0, Y0
 	VPSRLD         $0x04, Y3, Y2
-	VPAND          constant18<>+0(SB), Y3, Y3
-	VPAND          constant18<>+0(SB), Y2, Y2
-	VMOVDQU        constant19<>+0(SB), Y5
+	VPAND          constant15<>+0(SB), Y3, Y3
+	VPAND          constant15<>+0(SB), Y2, Y2
+	VMOVDQU        constant16<>+0(SB), Y5
 	VPSHUFB        Y3, Y5, Y3
 	VMOVDQU        Y3, (AX)(R9*8)
-	VMOVDQU        constant19<>+0(SB), Y3
+	VMOVDQU        constant16<>+0(SB), Y3
 	VPSHUFB        Y2, Y3, Y2
 	VMOVDQU        Y2, 256(AX)(R9*8)
 	VPSRLD         $0x04, Y1, Y2
-	VPAND          constant18<>+0(SB), Y1, Y1
-	VPAND          constant18<>+0(SB), Y2, Y2
-	VMOVDQU        constant19<>+0(SB), Y3
+	VPAND          constant15<>+0(SB), Y1, Y1
+	VPAND          constant15<>+0(SB), Y2, Y2
+	VMOVDQU        constant16<>+0(SB), Y3
 	VPSHUFB        Y1, Y3, Y1
 	VMOVDQU        Y1, 64(AX)(R9*8)
-	VMOVDQU        constant19<>+0(SB), Y1
+	VMOVDQU        constant16<>+0(SB), Y1
 	VPSHUFB        Y2, Y1, Y1
 	VMOVDQU        Y1, 320(AX)(R9*8)
 	VPSRLD         $0x04, Y4, Y1
-	VPAND          constant18<>+0(SB), Y4, Y2
-	VPAND          constant18<>+0(SB), Y1, Y1
-	VMOVDQU        constant19<>+0(SB), Y3
+	VPAND          constant15<>+0(SB), Y4, Y2
+	VPAND          constant15<>+0(SB), Y1, Y1
+	VMOVDQU        constant16<>+0(SB), Y3
 	VPSHUFB        Y2, Y3, Y2
 	VMOVDQU        Y2, 128(AX)(R9*8)
-	VMOVDQU        constant19<>+0(SB), Y2
+	VMOVDQU        constant16<>+0(SB), Y2
 	VPSHUFB        Y1, Y2, Y1
 	VMOVDQU        Y1, 384(AX)(R9*8)
 	VPSRLD         $0x04, Y0, Y1
-	VPAND          constant18<>+0(SB), Y0, Y0
-	VPAND          constant18<>+0(SB), Y1, Y1
-	VMOVDQU        constant19<>+0(SB), Y2
+	VPAND          constant15<>+0(SB), Y0, Y0
+	VPAND          constant15<>+0(SB), Y1, Y1
+	VMOVDQU        constant16<>+0(SB), Y2
 	VPSHUFB        Y0, Y2, Y0
 	VMOVDQU        Y0, 192(AX)(R9*8)
-	VMOVDQU        constant19<>+0(SB), Y0
+	VMOVDQU        constant16<>+0(SB), Y0
 	VPSHUFB        Y1, Y0, Y0
 	VMOVDQU        Y0, 448(AX)(R9*8)
 	VPXOR          Y0, Y0, Y0
@@ -949,8 +957,8 @@ tile:
 	VPINSRB        $0x07, 119(R10), X0, X0
 	VPMOVZXBD      X0, Y0
 	VPSLLD         $0x17, Y0, Y0
-	VPMAXUD        constant15<>+0(SB), Y0, Y0
-	VMULPS         constant16<>+0(SB), Y0, Y0
+	VPMAXUD        constant17<>+0(SB), Y0, Y0
+	VMULPS         constant18<>+0(SB), Y0, Y0
 	VMOVDQU        Y0, (CX)(R9*1)
 	ADDQ           $+136, R10
 	VBROADCASTI128 1(R10), Y0
@@ -970,39 +978,39 @@ tile:
 	VPUNPCKLQDQ    Y2, Y0, Y4
 	VPUNPCKHQDQ    Y2, Y0, Y0
 	VPSRLD         $0x04, Y3, Y2
-	VPAND          constant18<>+0(SB), Y3, Y3
-	VPAND          constant18<>+0(SB), Y2, Y2
-	VMOVDQU        constant19<>+0(SB), Y5
+	VPAND          constant15<>+0(SB), Y3, Y3
+	VPAND          constant15<>+0(SB), Y2, Y2
+	VMOVDQU        constant16<>+0(SB), Y5
 	VPSHUFB        Y3, Y5, Y3
 	VMOVDQU        Y3, 32(AX)(R9*8)
-	VMOVDQU        constant19<>+0(SB), Y3
+	VMOVDQU        constant16<>+0(SB), Y3
 	VPSHUFB        Y2, Y3, Y2
 	VMOVDQU        Y2, 288(AX)(R9*8)
 	VPSRLD         $0x04, Y1, Y2
-	VPAND          constant18<>+0(SB), Y1, Y1
-	VPAND          constant18<>+0(SB), Y2, Y2
-	VMOVDQU        constant19<>+0(SB), Y3
+	VPAND          constant15<>+0(SB), Y1, Y1
+	VPAND          constant15<>+0(SB), Y2, Y2
+	VMOVDQU        constant16<>+0(SB), Y3
 	VPSHUFB        Y1, Y3, Y1
 	VMOVDQU        Y1, 96(AX)(R9*8)
-	VMOVDQU        constant19<>+0(SB), Y1
+	VMOVDQU        constant16<>+0(SB), Y1
 	VPSHUFB        Y2, Y1, Y1
 	VMOVDQU        Y1, 352(AX)(R9*8)
 	VPSRLD         $0x04, Y4, Y1
-	VPAND          constant18<>+0(SB), Y4, Y2
-	VPAND          constant18<>+0(SB), Y1, Y1
-	VMOVDQU        constant19<>+0(SB), Y3
+	VPAND          constant15<>+0(SB), Y4, Y2
+	VPAND          constant15<>+0(SB), Y1, Y1
+	VMOVDQU        constant16<>+0(SB), Y3
 	VPSHUFB        Y2, Y3, Y2
 	VMOVDQU        Y2, 160(AX)(R9*8)
-	VMOVDQU        constant19<>+0(SB), Y2
+	VMOVDQU        constant16<>+0(SB), Y2
 	VPSHUFB        Y1, Y2, Y1
 	VMOVDQU        Y1, 416(AX)(R9*8)
 	VPSRLD         $0x04, Y0, Y1
-	VPAND          constant18<>+0(SB), Y0, Y0
-	VPAND          constant18<>+0(SB), Y1, Y1
-	VMOVDQU        constant19<>+0(SB), Y2
+	VPAND          constant15<>+0(SB), Y0, Y0
+	VPAND          constant15<>+0(SB), Y1, Y1
+	VMOVDQU        constant16<>+0(SB), Y2
 	VPSHUFB        Y0, Y2, Y0
 	VMOVDQU        Y0, 224(AX)(R9*8)
-	VMOVDQU        constant19<>+0(SB), Y0
+	VMOVDQU        constant16<>+0(SB), Y0
 	VPSHUFB        Y1, Y0, Y0
 	VMOVDQU        Y0, 480(AX)(R9*8)
 	VPXOR          Y0, Y0, Y0
@@ -1016,8 +1024,8 @@ tile:
 	VPINSRB        $0x07, 119(R10), X0, X0
 	VPMOVZXBD      X0, Y0
 	VPSLLD         $0x17, Y0, Y0
-	VPMAXUD        constant15<>+0(SB), Y0, Y0
-	VMULPS         constant16<>+0(SB), Y0, Y0
+	VPMAXUD        constant17<>+0(SB), Y0, Y0
+	VMULPS         constant18<>+0(SB), Y0, Y0
 	VMOVDQU        Y0, 32(CX)(R9*1)
 	ADDQ           $+136, R10
 	ADDQ           $0x40, R9

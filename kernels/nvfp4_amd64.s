@@ -7,29 +7,31 @@
 // func nvfp4RowAVX512(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 // Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VL, AVX512VNNI, MMX+
 TEXT ·nvfp4RowAVX512(SB), NOSPLIT, $296-72
-	MOVQ blocks+64(FP), AX
-	MOVQ dst+0(FP), CX
-	MOVQ w+8(FP), DX
-	MOVQ q+32(FP), BX
-	MOVQ d+40(FP), SI
-	MOVQ s+48(FP), DI
-	MOVQ half+56(FP), R8
+	MOVQ dst+0(FP), AX
+	MOVQ w+8(FP), CX
+	MOVQ stride+16(FP), DX
+	MOVQ n+24(FP), BX
+	MOVQ blocks+64(FP), SI
+	MOVQ q+32(FP), DI
+	MOVQ d+40(FP), R8
+	MOVQ s+48(FP), R9
+	MOVQ half+56(FP), R10
 	JMP  constants
 
 begin:
-	MOVQ      w+8(FP), R9
-	MOVQ      stride+16(FP), R10
-	IMULQ     n+24(FP), R10
-	ADDQ      R10, R9
-	SUBQ      $+288, R9
-	MOVQ      R9, (SP)
-	MOVQ      AX, R11
-	ANDQ      $+15, R11
-	LEAQ      constant0<>+0(SB), R9
-	SHLQ      $0x02, R11
-	SUBQ      R11, R9
-	VMOVDQU32 64(R9), Z0
-	SHRQ      $0x02, R11
+	MOVQ      w+8(FP), R11
+	MOVQ      DX, R12
+	IMULQ     BX, R12
+	ADDQ      R12, R11
+	SUBQ      $+288, R11
+	MOVQ      R11, (SP)
+	MOVQ      SI, R13
+	ANDQ      $+15, R13
+	LEAQ      constant0<>+0(SB), R11
+	SHLQ      $0x02, R13
+	SUBQ      R13, R11
+	VMOVDQU32 64(R11), Z0
+	SHRQ      $0x02, R13
 	VMOVDQU32 constant1<>+0(SB), Y1
 	VMOVDQU32 Y1, 8(SP)
 	VMOVDQU32 Y1, 40(SP)
@@ -40,92 +42,91 @@ begin:
 	VMOVDQU32 Y1, 200(SP)
 	VMOVDQU32 Y1, 232(SP)
 	VMOVDQU32 Y1, 264(SP)
-	ANDQ      $-16, AX
-	SHLQ      $0x02, AX
+	ANDQ      $-16, SI
+	SHLQ      $0x02, SI
 
 row:
 	VPXORD Z1, Z1, Z1
-	MOVQ   DX, R10
-	XORQ   R9, R9
-	CMPQ   R9, AX
-	JGE    rest
+	MOVQ   CX, R12
+	XORQ   R11, R11
 
 group:
-	PREFETCHT1      8192(R10)
-	PREFETCHT0      3072(R10)
-	PREFETCHT1      8256(R10)
-	PREFETCHT0      3136(R10)
-	PREFETCHT1      8320(R10)
-	PREFETCHT0      3200(R10)
-	PREFETCHT1      8384(R10)
-	PREFETCHT0      3264(R10)
-	PREFETCHT1      8448(R10)
-	PREFETCHT0      3328(R10)
-	LEAQ            (BX)(R9*8), R12
-	VBROADCASTI64X4 4(R10), Z12
+	CMPQ            R11, SI
+	JGE             rest
+	PREFETCHT1      8192(R12)
+	PREFETCHT0      3072(R12)
+	PREFETCHT1      8256(R12)
+	PREFETCHT0      3136(R12)
+	PREFETCHT1      8320(R12)
+	PREFETCHT0      3200(R12)
+	PREFETCHT1      8384(R12)
+	PREFETCHT0      3264(R12)
+	PREFETCHT1      8448(R12)
+	PREFETCHT0      3328(R12)
+	VBROADCASTI64X4 4(R12), Z12
 	VPERMQ          Z12, Z2, Z12
 	VPSRLVD         Z3, Z12, Z12
 	VPANDD          Z4, Z12, Z12
 	VPSHUFB         Z12, Z5, Z12
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        (R12), Z12, Z13
-	VBROADCASTI64X4 40(R10), Z12
+	VPDPBUSD        (DI)(R11*8), Z12, Z13
+	VBROADCASTI64X4 40(R12), Z12
 	VPERMQ          Z12, Z2, Z12
 	VPSRLVD         Z3, Z12, Z12
 	VPANDD          Z4, Z12, Z12
 	VPSHUFB         Z12, Z5, Z12
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        64(R12), Z12, Z14
+	VPDPBUSD        64(DI)(R11*8), Z12, Z14
 	VPACKSSDW       Z14, Z13, Z12
 	VPMADDWD        Z6, Z12, Z12
-	VBROADCASTI64X4 76(R10), Z13
+	VBROADCASTI64X4 76(R12), Z13
 	VPERMQ          Z13, Z2, Z13
 	VPSRLVD         Z3, Z13, Z13
 	VPANDD          Z4, Z13, Z13
 	VPSHUFB         Z13, Z5, Z13
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        128(R12), Z13, Z14
-	VBROADCASTI64X4 112(R10), Z13
+	VPDPBUSD        128(DI)(R11*8), Z13, Z14
+	VBROADCASTI64X4 112(R12), Z13
 	VPERMQ          Z13, Z2, Z13
 	VPSRLVD         Z3, Z13, Z13
 	VPANDD          Z4, Z13, Z13
 	VPSHUFB         Z13, Z5, Z13
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        192(R12), Z13, Z15
+	VPDPBUSD        192(DI)(R11*8), Z13, Z15
 	VPACKSSDW       Z15, Z14, Z13
 	VPMADDWD        Z6, Z13, Z13
 	VPACKSSDW       Z13, Z12, Z12
 	VPMADDWD        Z6, Z12, Z12
-	VBROADCASTI64X4 148(R10), Z13
+	VBROADCASTI64X4 148(R12), Z13
 	VPERMQ          Z13, Z2, Z13
 	VPSRLVD         Z3, Z13, Z13
 	VPANDD          Z4, Z13, Z13
 	VPSHUFB         Z13, Z5, Z13
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        256(R12), Z13, Z14
-	VBROADCASTI64X4 184(R10), Z13
+	VPDPBUSD        256(DI)(R11*8), Z13, Z14
+	VBROADCASTI64X4 184(R12), Z13
 	VPERMQ          Z13, Z2, Z13
 	VPSRLVD         Z3, Z13, Z13
 	VPANDD          Z4, Z13, Z13
 	VPSHUFB         Z13, Z5, Z13
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        320(R12), Z13, Z15
+	VPDPBUSD        320(DI)(R11*8), Z13, Z15
 	VPACKSSDW       Z15, Z14, Z13
 	VPMADDWD        Z6, Z13, Z13
-	VBROADCASTI64X4 220(R10), Z14
+	VBROADCASTI64X4 220(R12), Z14
 	VPERMQ          Z14, Z2, Z14
 	VPSRLVD         Z3, Z14, Z14
 	VPANDD          Z4, Z14, Z14
 	VPSHUFB         Z14, Z5, Z14
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        384(R12), Z14, Z15
-	VBROADCASTI64X4 256(R10), Z14
+	VPDPBUSD        384(DI)(R11*8), Z14, Z15
+	VBROADCASTI64X4 256(R12), Z14
 	VPERMQ          Z14, Z2, Z14
 	VPSRLVD         Z3, Z14, Z14
 	VPANDD          Z4, Z14, Z14
 	VPSHUFB         Z14, Z5, Z14
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        448(R12), Z14, Z16
+	VPDPBUSD        448(DI)(R11*8), Z14, Z16
 	VPACKSSDW       Z16, Z15, Z14
 	VPMADDWD        Z6, Z14, Z14
 	VPACKSSDW       Z14, Z13, Z13
@@ -133,17 +134,17 @@ group:
 	VMOVDQU32       Z12, Z14
 	VPERMT2D        Z13, Z7, Z14
 	VPERMT2D        Z13, Z8, Z12
-	VMOVDQU32       (DI)(R9*1), Z13
-	VMOVDQU32       (R8)(R9*1), Z15
+	VMOVDQU32       (R9)(R11*1), Z13
+	VMOVDQU32       (R10)(R11*1), Z15
 	VPSUBD          Z15, Z13, Z13
 	VPSLLD          $0x04, Z15, Z15
 	VPSUBD          Z15, Z14, Z14
 	VPSLLD          $0x04, Z13, Z13
 	VPSUBD          Z13, Z12, Z12
-	VPERMW          (R10), Z9, Z13
-	VPERMW          72(R10), Z9, K1, Z13
-	VPERMW          144(R10), Z9, K2, Z13
-	VPERMW          216(R10), Z9, K3, Z13
+	VPERMW          (R12), Z9, Z13
+	VPERMW          72(R12), Z9, K1, Z13
+	VPERMW          144(R12), Z9, K2, Z13
+	VPERMW          216(R12), Z9, K3, Z13
 	VPSLLW          $0x07, Y13, Y15
 	VPANDD          Y10, Y15, Y15
 	VPCMPUW         $0x04, Y10, Y15, K4
@@ -154,105 +155,103 @@ group:
 	VPCMPUW         $0x04, Y10, Y13, K4
 	VCVTPH2PS.Z     Y13, K4, Z13
 	VMULPS          Z11, Z13, Z13
-	VMOVDQU32       (SI)(R9*1), Z16
+	VMOVDQU32       (R8)(R11*1), Z16
 	VCVTDQ2PS       Z14, Z14
 	VMULPS          Z16, Z15, Z15
 	VFMADD231PS     Z15, Z14, Z1
 	VCVTDQ2PS       Z12, Z12
 	VMULPS          Z16, Z13, Z13
 	VFMADD231PS     Z13, Z12, Z1
-	ADDQ            $+288, R10
-	ADDQ            $+64, R9
-	CMPQ            R9, AX
-	JL              group
+	ADDQ            $+288, R12
+	ADDQ            $+64, R11
+	JMP             group
 
 rest:
-	CMPQ R11, $0x00
+	CMPQ R13, $0x00
 	JE   done
-	CMPQ R10, (SP)
+	CMPQ R12, (SP)
 	JLS  inPlace
-	MOVQ R11, R12
-	LEAQ 8(SP), R13
+	MOVQ R13, R14
+	LEAQ 8(SP), R15
 
 copy:
-	MOVL      (R10), R14
-	MOVL      R14, (R13)
-	ADDQ      $+4, R10
-	ADDQ      $+4, R13
-	VMOVDQU32 (R10), Y12
-	VMOVDQU32 Y12, (R13)
-	ADDQ      $+32, R10
-	ADDQ      $+32, R13
-	SUBQ      $+2, R12
+	MOVL      (R12), BP
+	MOVL      BP, (R15)
+	ADDQ      $+4, R12
+	ADDQ      $+4, R15
+	VMOVDQU32 (R12), Y12
+	VMOVDQU32 Y12, (R15)
+	ADDQ      $+32, R12
+	ADDQ      $+32, R15
+	SUBQ      $+2, R14
 	JG        copy
-	LEAQ      8(SP), R10
+	LEAQ      8(SP), R12
 
 inPlace:
-	LEAQ            (BX)(R9*8), R12
-	VBROADCASTI64X4 4(R10), Z12
+	VBROADCASTI64X4 4(R12), Z12
 	VPERMQ          Z12, Z2, Z12
 	VPSRLVD         Z3, Z12, Z12
 	VPANDD          Z4, Z12, Z12
 	VPSHUFB         Z12, Z5, Z12
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        (R12), Z12, Z13
-	VBROADCASTI64X4 40(R10), Z12
+	VPDPBUSD        (DI)(R11*8), Z12, Z13
+	VBROADCASTI64X4 40(R12), Z12
 	VPERMQ          Z12, Z2, Z12
 	VPSRLVD         Z3, Z12, Z12
 	VPANDD          Z4, Z12, Z12
 	VPSHUFB         Z12, Z5, Z12
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        64(R12), Z12, Z14
+	VPDPBUSD        64(DI)(R11*8), Z12, Z14
 	VPACKSSDW       Z14, Z13, Z12
 	VPMADDWD        Z6, Z12, Z12
-	VBROADCASTI64X4 76(R10), Z13
+	VBROADCASTI64X4 76(R12), Z13
 	VPERMQ          Z13, Z2, Z13
 	VPSRLVD         Z3, Z13, Z13
 	VPANDD          Z4, Z13, Z13
 	VPSHUFB         Z13, Z5, Z13
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        128(R12), Z13, Z14
-	VBROADCASTI64X4 112(R10), Z13
+	VPDPBUSD        128(DI)(R11*8), Z13, Z14
+	VBROADCASTI64X4 112(R12), Z13
 	VPERMQ          Z13, Z2, Z13
 	VPSRLVD         Z3, Z13, Z13
 	VPANDD          Z4, Z13, Z13
 	VPSHUFB         Z13, Z5, Z13
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        192(R12), Z13, Z15
+	VPDPBUSD        192(DI)(R11*8), Z13, Z15
 	VPACKSSDW       Z15, Z14, Z13
 	VPMADDWD        Z6, Z13, Z13
 	VPACKSSDW       Z13, Z12, Z12
 	VPMADDWD        Z6, Z12, Z12
-	VBROADCASTI64X4 148(R10), Z13
+	VBROADCASTI64X4 148(R12), Z13
 	VPERMQ          Z13, Z2, Z13
 	VPSRLVD         Z3, Z13, Z13
 	VPANDD          Z4, Z13, Z13
 	VPSHUFB         Z13, Z5, Z13
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        256(R12), Z13, Z14
-	VBROADCASTI64X4 184(R10), Z13
+	VPDPBUSD        256(DI)(R11*8), Z13, Z14
+	VBROADCASTI64X4 184(R12), Z13
 	VPERMQ          Z13, Z2, Z13
 	VPSRLVD         Z3, Z13, Z13
 	VPANDD          Z4, Z13, Z13
 	VPSHUFB         Z13, Z5, Z13
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        320(R12), Z13, Z15
+	VPDPBUSD        320(DI)(R11*8), Z13, Z15
 	VPACKSSDW       Z15, Z14, Z13
 	VPMADDWD        Z6, Z13, Z13
-	VBROADCASTI64X4 220(R10), Z14
+	VBROADCASTI64X4 220(R12), Z14
 	VPERMQ          Z14, Z2, Z14
 	VPSRLVD         Z3, Z14, Z14
 	VPANDD          Z4, Z14, Z14
 	VPSHUFB         Z14, Z5, Z14
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        384(R12), Z14, Z15
-	VBROADCASTI64X4 256(R10), Z14
+	VPDPBUSD        384(DI)(R11*8), Z14, Z15
+	VBROADCASTI64X4 256(R12), Z14
 	VPERMQ          Z14, Z2, Z14
 	VPSRLVD         Z3, Z14, Z14
 	VPANDD          Z4, Z14, Z14
 	VPSHUFB         Z14, Z5, Z14
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        448(R12), Z14, Z16
+	VPDPBUSD        448(DI)(R11*8), Z14, Z16
 	VPACKSSDW       Z16, Z15, Z14
 	VPMADDWD        Z6, Z14, Z14
 	VPACKSSDW       Z14, Z13, Z13
@@ -260,17 +259,17 @@ inPlace:
 	VMOVDQU32       Z12, Z14
 	VPERMT2D        Z13, Z7, Z14
 	VPERMT2D        Z13, Z8, Z12
-	VMOVDQU32       (DI)(R9*1), Z13
-	VMOVDQU32       (R8)(R9*1), Z15
+	VMOVDQU32       (R9)(R11*1), Z13
+	VMOVDQU32       (R10)(R11*1), Z15
 	VPSUBD          Z15, Z13, Z13
 	VPSLLD          $0x04, Z15, Z15
 	VPSUBD          Z15, Z14, Z14
 	VPSLLD          $0x04, Z13, Z13
 	VPSUBD          Z13, Z12, Z12
-	VPERMW          (R10), Z9, Z13
-	VPERMW          72(R10), Z9, K1, Z13
-	VPERMW          144(R10), Z9, K2, Z13
-	VPERMW          216(R10), Z9, K3, Z13
+	VPERMW          (R12), Z9, Z13
+	VPERMW          72(R12), Z9, K1, Z13
+	VPERMW          144(R12), Z9, K2, Z13
+	VPERMW          216(R12), Z9, K3, Z13
 	VPSLLW          $0x07, Y13, Y15
 	VPANDD          Y10, Y15, Y15
 	VPCMPUW         $0x04, Y10, Y15, K4
@@ -283,7 +282,7 @@ inPlace:
 	VMULPS          Z11, Z13, Z13
 	VPANDD          Z0, Z15, Z15
 	VPANDD          Z0, Z13, Z13
-	VMOVDQU32       (SI)(R9*1), Z16
+	VMOVDQU32       (R8)(R11*1), Z16
 	VCVTDQ2PS       Z14, Z14
 	VMULPS          Z16, Z15, Z15
 	VFMADD231PS     Z15, Z14, Z1
@@ -292,7 +291,6 @@ inPlace:
 	VFMADD231PS     Z13, Z12, Z1
 
 done:
-	MOVQ          CX, R9
 	VPERMILPS     $0x4e, Z1, Z12
 	VADDPS        Z1, Z12, Z12
 	VPERMILPS     $0xb1, Z12, Z1
@@ -301,11 +299,10 @@ done:
 	VADDPS        Z12, Z1, Z1
 	VEXTRACTI32X4 $0x02, Z1, X12
 	VADDPS        X1, X12, X12
-	VMOVSS        X12, (R9)
-	ADDQ          $0x04, CX
-	MOVQ          stride+16(FP), R9
-	ADDQ          R9, DX
-	DECQ          n+24(FP)
+	VMOVSS        X12, (AX)
+	ADDQ          $0x04, AX
+	ADDQ          DX, CX
+	DECQ          BX
 	JG            row
 	VZEROUPPER
 	RET
@@ -321,12 +318,12 @@ constants:
 	VMOVDQU32 constant9<>+0(SB), Z4
 	VMOVDQU32 constant10<>+0(SB), Z5
 	VMOVDQU32 constant11<>+0(SB), Z10
-	MOVL      $0x000000f0, R9
-	KMOVD     R9, K1
-	MOVL      $0x00000f00, R9
-	KMOVD     R9, K2
-	MOVL      $0x0000f000, R9
-	KMOVD     R9, K3
+	MOVL      $0x000000f0, R11
+	KMOVD     R11, K1
+	MOVL      $0x00000f00, R11
+	KMOVD     R11, K2
+	MOVL      $0x0000f000, R11
+	KMOVD     R11, K3
 	JMP       begin
 
 DATA constant0<>+0(SB)/8, $0xffffffffffffffff
@@ -571,317 +568,332 @@ constants:
 // func nvfp4RowAVX2(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 // Requires: AVX, AVX2, F16C, FMA3, MMX+
 TEXT ·nvfp4RowAVX2(SB), NOSPLIT, $168-72
-	MOVQ blocks+64(FP), AX
-	MOVQ dst+0(FP), CX
-	MOVQ w+8(FP), DX
-	MOVQ q+32(FP), BX
-	MOVQ d+40(FP), SI
-	MOVQ s+48(FP), DI
-	MOVQ half+56(FP), R8
-	JMP  constants
-
-begin:
-	MOVQ    w+8(FP), R9
-	MOVQ    stride+16(FP), R10
-	IMULQ   n+24(FP), R10
-	ADDQ    R10, R9
-	SUBQ    $+144, R9
-	MOVQ    R9, (SP)
-	MOVQ    AX, R11
-	ANDQ    $+7, R11
-	LEAQ    constant12<>+0(SB), R9
-	SHLQ    $0x02, R11
-	SUBQ    R11, R9
-	VMOVDQU 32(R9), Y0
-	SHRQ    $0x02, R11
+	MOVQ    dst+0(FP), AX
+	MOVQ    w+8(FP), CX
+	MOVQ    stride+16(FP), DX
+	MOVQ    n+24(FP), BX
+	MOVQ    blocks+64(FP), SI
+	MOVQ    q+32(FP), DI
+	MOVQ    d+40(FP), R8
+	MOVQ    s+48(FP), R9
+	MOVQ    half+56(FP), R10
+	MOVQ    w+8(FP), R11
+	MOVQ    DX, R12
+	IMULQ   BX, R12
+	ADDQ    R12, R11
+	SUBQ    $+144, R11
+	MOVQ    R11, (SP)
+	MOVQ    SI, R13
+	ANDQ    $+7, R13
+	LEAQ    constant12<>+0(SB), R11
+	SHLQ    $0x02, R13
+	SUBQ    R13, R11
+	VMOVDQU 32(R11), Y0
+	SHRQ    $0x02, R13
 	VMOVDQU constant1<>+0(SB), Y1
 	VMOVDQU Y1, 8(SP)
 	VMOVDQU Y1, 40(SP)
 	VMOVDQU Y1, 72(SP)
 	VMOVDQU Y1, 104(SP)
 	VMOVDQU Y1, 136(SP)
-	ANDQ    $-8, AX
-	SHLQ    $0x02, AX
+	ANDQ    $-8, SI
+	SHLQ    $0x02, SI
 
 row:
 	VPXOR Y1, Y1, Y1
-	MOVQ  DX, R10
-	XORQ  R9, R9
-	CMPQ  R9, AX
-	JGE   rest
+	MOVQ  CX, R12
+	XORQ  R11, R11
 
 group:
-	PREFETCHT1     8192(R10)
-	PREFETCHT0     3072(R10)
-	PREFETCHT1     8256(R10)
-	PREFETCHT0     3136(R10)
-	PREFETCHT1     8320(R10)
-	PREFETCHT0     3200(R10)
-	LEAQ           (BX)(R9*8), R12
-	VBROADCASTI128 4(R10), Y6
-	VPERMQ         $0x50, Y6, Y6
-	VPSRLVD        Y2, Y6, Y6
-	VPAND          Y3, Y6, Y6
-	VPSHUFB        Y6, Y4, Y6
-	VPMADDUBSW     (R12), Y6, Y6
-	VBROADCASTI128 20(R10), Y7
-	VPERMQ         $0x50, Y7, Y7
-	VPSRLVD        Y2, Y7, Y7
-	VPAND          Y3, Y7, Y7
-	VPSHUFB        Y7, Y4, Y7
-	VPMADDUBSW     32(R12), Y7, Y7
-	VPUNPCKLDQ     Y7, Y6, Y8
-	VPUNPCKHDQ     Y7, Y6, Y6
-	VPADDW         Y8, Y6, Y6
-	VBROADCASTI128 40(R10), Y7
-	VPERMQ         $0x50, Y7, Y7
-	VPSRLVD        Y2, Y7, Y7
-	VPAND          Y3, Y7, Y7
-	VPSHUFB        Y7, Y4, Y7
-	VPMADDUBSW     64(R12), Y7, Y7
-	VBROADCASTI128 56(R10), Y8
-	VPERMQ         $0x50, Y8, Y8
-	VPSRLVD        Y2, Y8, Y8
-	VPAND          Y3, Y8, Y8
-	VPSHUFB        Y8, Y4, Y8
-	VPMADDUBSW     96(R12), Y8, Y8
-	VPUNPCKLDQ     Y8, Y7, Y9
-	VPUNPCKHDQ     Y8, Y7, Y7
-	VPADDW         Y9, Y7, Y7
-	VPUNPCKLQDQ    Y7, Y6, Y8
-	VPUNPCKHQDQ    Y7, Y6, Y6
-	VPADDW         Y8, Y6, Y6
-	VBROADCASTI128 76(R10), Y7
-	VPERMQ         $0x50, Y7, Y7
-	VPSRLVD        Y2, Y7, Y7
-	VPAND          Y3, Y7, Y7
-	VPSHUFB        Y7, Y4, Y7
-	VPMADDUBSW     128(R12), Y7, Y7
-	VBROADCASTI128 92(R10), Y8
-	VPERMQ         $0x50, Y8, Y8
-	VPSRLVD        Y2, Y8, Y8
-	VPAND          Y3, Y8, Y8
-	VPSHUFB        Y8, Y4, Y8
-	VPMADDUBSW     160(R12), Y8, Y8
-	VPUNPCKLDQ     Y8, Y7, Y9
-	VPUNPCKHDQ     Y8, Y7, Y7
-	VPADDW         Y9, Y7, Y7
-	VBROADCASTI128 112(R10), Y8
-	VPERMQ         $0x50, Y8, Y8
-	VPSRLVD        Y2, Y8, Y8
-	VPAND          Y3, Y8, Y8
-	VPSHUFB        Y8, Y4, Y8
-	VPMADDUBSW     192(R12), Y8, Y8
-	VBROADCASTI128 128(R10), Y9
-	VPERMQ         $0x50, Y9, Y9
-	VPSRLVD        Y2, Y9, Y9
-	VPAND          Y3, Y9, Y9
-	VPSHUFB        Y9, Y4, Y9
-	VPMADDUBSW     224(R12), Y9, Y9
-	VPUNPCKLDQ     Y9, Y8, Y10
-	VPUNPCKHDQ     Y9, Y8, Y8
-	VPADDW         Y10, Y8, Y8
-	VPUNPCKLQDQ    Y8, Y7, Y9
-	VPUNPCKHQDQ    Y8, Y7, Y7
-	VPADDW         Y9, Y7, Y7
-	VPMADDWD       Y5, Y6, Y6
-	VPMADDWD       Y5, Y7, Y7
-	VPERM2I128     $0x20, Y7, Y6, Y8
-	VPERM2I128     $0x31, Y7, Y6, Y6
-	VMOVDQU        (DI)(R9*1), Y7
-	VMOVDQU        (R8)(R9*1), Y9
-	VPSUBD         Y9, Y7, Y7
-	VPSLLD         $0x04, Y9, Y9
-	VPSUBD         Y9, Y8, Y8
-	VPSLLD         $0x04, Y7, Y7
-	VPSUBD         Y7, Y6, Y6
-	VPXOR          X7, X7, X7
-	VPINSRW        $0x00, (R10), X7, X7
-	VPINSRW        $0x01, 2(R10), X7, X7
-	VPINSRW        $0x02, 36(R10), X7, X7
-	VPINSRW        $0x03, 38(R10), X7, X7
-	VPINSRW        $0x04, 72(R10), X7, X7
-	VPINSRW        $0x05, 74(R10), X7, X7
-	VPINSRW        $0x06, 108(R10), X7, X7
-	VPINSRW        $0x07, 110(R10), X7, X7
-	VPSLLW         $0x07, X7, X9
-	VPAND          constant14<>+0(SB), X9, X9
-	VPCMPEQW       constant14<>+0(SB), X9, X10
-	VPANDN         X9, X10, X9
-	VCVTPH2PS      X9, Y9
-	VMULPS         constant15<>+0(SB), Y9, Y9
-	VPSRLW         $0x01, X7, X7
-	VPAND          constant14<>+0(SB), X7, X7
-	VPCMPEQW       constant14<>+0(SB), X7, X10
-	VPANDN         X7, X10, X7
-	VCVTPH2PS      X7, Y7
-	VMULPS         constant15<>+0(SB), Y7, Y7
-	VMOVDQU        (SI)(R9*1), Y10
-	VCVTDQ2PS      Y8, Y8
-	VMULPS         Y10, Y9, Y9
-	VFMADD231PS    Y9, Y8, Y1
-	VCVTDQ2PS      Y6, Y6
-	VMULPS         Y10, Y7, Y7
-	VFMADD231PS    Y7, Y6, Y1
-	ADDQ           $+144, R10
-	ADDQ           $+32, R9
-	CMPQ           R9, AX
-	JL             group
+	CMPQ           R11, SI
+	JGE            rest
+	PREFETCHT1     8192(R12)
+	PREFETCHT0     3072(R12)
+	PREFETCHT1     8256(R12)
+	PREFETCHT0     3136(R12)
+	PREFETCHT1     8320(R12)
+	PREFETCHT0     3200(R12)
+	VBROADCASTI128 4(R12), Y2
+	VPERMQ         $0x50, Y2, Y2
+	VPSRLVD        constant13<>+0(SB), Y2, Y2
+	VPAND          constant14<>+0(SB), Y2, Y2
+	VMOVDQU        constant15<>+0(SB), Y3
+	VPSHUFB        Y2, Y3, Y2
+	VPMADDUBSW     (DI)(R11*8), Y2, Y2
+	VBROADCASTI128 20(R12), Y3
+	VPERMQ         $0x50, Y3, Y3
+	VPSRLVD        constant13<>+0(SB), Y3, Y3
+	VPAND          constant14<>+0(SB), Y3, Y3
+	VMOVDQU        constant15<>+0(SB), Y4
+	VPSHUFB        Y3, Y4, Y3
+	VPMADDUBSW     32(DI)(R11*8), Y3, Y3
+	VPUNPCKLWD     Y3, Y2, Y4
+	VPUNPCKHWD     Y3, Y2, Y2
+	VPADDW         Y4, Y2, Y2
+	VBROADCASTI128 40(R12), Y3
+	VPERMQ         $0x50, Y3, Y3
+	VPSRLVD        constant13<>+0(SB), Y3, Y3
+	VPAND          constant14<>+0(SB), Y3, Y3
+	VMOVDQU        constant15<>+0(SB), Y4
+	VPSHUFB        Y3, Y4, Y3
+	VPMADDUBSW     64(DI)(R11*8), Y3, Y3
+	VBROADCASTI128 56(R12), Y4
+	VPERMQ         $0x50, Y4, Y4
+	VPSRLVD        constant13<>+0(SB), Y4, Y4
+	VPAND          constant14<>+0(SB), Y4, Y4
+	VMOVDQU        constant15<>+0(SB), Y5
+	VPSHUFB        Y4, Y5, Y4
+	VPMADDUBSW     96(DI)(R11*8), Y4, Y4
+	VPUNPCKLWD     Y4, Y3, Y5
+	VPUNPCKHWD     Y4, Y3, Y3
+	VPADDW         Y5, Y3, Y3
+	VPUNPCKLDQ     Y3, Y2, Y4
+	VPUNPCKHDQ     Y3, Y2, Y2
+	VPADDW         Y4, Y2, Y2
+	VBROADCASTI128 76(R12), Y3
+	VPERMQ         $0x50, Y3, Y3
+	VPSRLVD        constant13<>+0(SB), Y3, Y3
+	VPAND          constant14<>+0(SB), Y3, Y3
+	VMOVDQU        constant15<>+0(SB), Y4
+	VPSHUFB        Y3, Y4, Y3
+	VPMADDUBSW     128(DI)(R11*8), Y3, Y3
+	VBROADCASTI128 92(R12), Y4
+	VPERMQ         $0x50, Y4, Y4
+	VPSRLVD        constant13<>+0(SB), Y4, Y4
+	VPAND          constant14<>+0(SB), Y4, Y4
+	VMOVDQU        constant15<>+0(SB), Y5
+	VPSHUFB        Y4, Y5, Y4
+	VPMADDUBSW     160(DI)(R11*8), Y4, Y4
+	VPUNPCKLWD     Y4, Y3, Y5
+	VPUNPCKHWD     Y4, Y3, Y3
+	VPADDW         Y5, Y3, Y3
+	VBROADCASTI128 112(R12), Y4
+	VPERMQ         $0x50, Y4, Y4
+	VPSRLVD        constant13<>+0(SB), Y4, Y4
+	VPAND          constant14<>+0(SB), Y4, Y4
+	VMOVDQU        constant15<>+0(SB), Y5
+	VPSHUFB        Y4, Y5, Y4
+	VPMADDUBSW     192(DI)(R11*8), Y4, Y4
+	VBROADCASTI128 128(R12), Y5
+	VPERMQ         $0x50, Y5, Y5
+	VPSRLVD        constant13<>+0(SB), Y5, Y5
+	VPAND          constant14<>+0(SB), Y5, Y5
+	VMOVDQU        constant15<>+0(SB), Y6
+	VPSHUFB        Y5, Y6, Y5
+	VPMADDUBSW     224(DI)(R11*8), Y5, Y5
+	VPUNPCKLWD     Y5, Y4, Y6
+	VPUNPCKHWD     Y5, Y4, Y4
+	VPADDW         Y6, Y4, Y4
+	VPUNPCKLDQ     Y4, Y3, Y5
+	VPUNPCKHDQ     Y4, Y3, Y3
+	VPADDW         Y5, Y3, Y3
+	VPUNPCKLQDQ    Y3, Y2, Y4
+	VPUNPCKHQDQ    Y3, Y2, Y2
+	VEXTRACTI128   $0x01, Y4, X3
+	VPMOVSXWD      X4, Y4
+	VPMOVSXWD      X3, Y3
+	VEXTRACTI128   $0x01, Y2, X5
+	VPMOVSXWD      X2, Y2
+	VPMOVSXWD      X5, Y5
+	VPADDD         Y2, Y4, Y4
+	VPADDD         Y5, Y3, Y3
+	VMOVDQU        (R9)(R11*1), Y2
+	VMOVDQU        (R10)(R11*1), Y5
+	VPSUBD         Y5, Y2, Y2
+	VPSLLD         $0x04, Y5, Y5
+	VPSUBD         Y5, Y4, Y4
+	VPSLLD         $0x04, Y2, Y2
+	VPSUBD         Y2, Y3, Y3
+	VPXOR          X2, X2, X2
+	VPINSRW        $0x00, (R12), X2, X2
+	VPINSRW        $0x01, 2(R12), X2, X2
+	VPINSRW        $0x02, 36(R12), X2, X2
+	VPINSRW        $0x03, 38(R12), X2, X2
+	VPINSRW        $0x04, 72(R12), X2, X2
+	VPINSRW        $0x05, 74(R12), X2, X2
+	VPINSRW        $0x06, 108(R12), X2, X2
+	VPINSRW        $0x07, 110(R12), X2, X2
+	VPSLLW         $0x07, X2, X5
+	VPAND          constant16<>+0(SB), X5, X5
+	VPCMPEQW       constant16<>+0(SB), X5, X6
+	VPANDN         X5, X6, X5
+	VCVTPH2PS      X5, Y5
+	VMULPS         constant17<>+0(SB), Y5, Y5
+	VPSRLW         $0x01, X2, X2
+	VPAND          constant16<>+0(SB), X2, X2
+	VPCMPEQW       constant16<>+0(SB), X2, X6
+	VPANDN         X2, X6, X2
+	VCVTPH2PS      X2, Y2
+	VMULPS         constant17<>+0(SB), Y2, Y2
+	VMOVDQU        (R8)(R11*1), Y6
+	VCVTDQ2PS      Y4, Y4
+	VMULPS         Y6, Y5, Y5
+	VFMADD231PS    Y5, Y4, Y1
+	VCVTDQ2PS      Y3, Y3
+	VMULPS         Y6, Y2, Y2
+	VFMADD231PS    Y2, Y3, Y1
+	ADDQ           $+144, R12
+	ADDQ           $+32, R11
+	JMP            group
 
 rest:
-	CMPQ R11, $0x00
+	CMPQ R13, $0x00
 	JE   done
-	CMPQ R10, (SP)
+	CMPQ R12, (SP)
 	JLS  inPlace
-	MOVQ R11, R12
-	LEAQ 8(SP), R13
+	MOVQ R13, R14
+	LEAQ 8(SP), R15
 
 copy:
-	MOVL    (R10), R14
-	MOVL    R14, (R13)
-	ADDQ    $+4, R10
-	ADDQ    $+4, R13
-	VMOVDQU (R10), Y6
-	VMOVDQU Y6, (R13)
-	ADDQ    $+32, R10
-	ADDQ    $+32, R13
-	SUBQ    $+2, R12
+	MOVL    (R12), BP
+	MOVL    BP, (R15)
+	ADDQ    $+4, R12
+	ADDQ    $+4, R15
+	VMOVDQU (R12), Y2
+	VMOVDQU Y2, (R15)
+	ADDQ    $+32, R12
+	ADDQ    $+32, R15
+	SUBQ    $+2, R14
 	JG      copy
-	LEAQ    8(SP), R10
+	LEAQ    8(SP), R12
 
 inPlace:
-	LEAQ           (BX)(R9*8), R12
-	VBROADCASTI128 4(R10), Y6
-	VPERMQ         $0x50, Y6, Y6
-	VPSRLVD        Y2, Y6, Y6
-	VPAND          Y3, Y6, Y6
-	VPSHUFB        Y6, Y4, Y6
-	VPMADDUBSW     (R12), Y6, Y6
-	VBROADCASTI128 20(R10), Y7
-	VPERMQ         $0x50, Y7, Y7
-	VPSRLVD        Y2, Y7, Y7
-	VPAND          Y3, Y7, Y7
-	VPSHUFB        Y7, Y4, Y7
-	VPMADDUBSW     32(R12), Y7, Y7
-	VPUNPCKLDQ     Y7, Y6, Y8
-	VPUNPCKHDQ     Y7, Y6, Y6
-	VPADDW         Y8, Y6, Y6
-	VBROADCASTI128 40(R10), Y7
-	VPERMQ         $0x50, Y7, Y7
-	VPSRLVD        Y2, Y7, Y7
-	VPAND          Y3, Y7, Y7
-	VPSHUFB        Y7, Y4, Y7
-	VPMADDUBSW     64(R12), Y7, Y7
-	VBROADCASTI128 56(R10), Y8
-	VPERMQ         $0x50, Y8, Y8
-	VPSRLVD        Y2, Y8, Y8
-	VPAND          Y3, Y8, Y8
-	VPSHUFB        Y8, Y4, Y8
-	VPMADDUBSW     96(R12), Y8, Y8
-	VPUNPCKLDQ     Y8, Y7, Y9
-	VPUNPCKHDQ     Y8, Y7, Y7
-	VPADDW         Y9, Y7, Y7
-	VPUNPCKLQDQ    Y7, Y6, Y8
-	VPUNPCKHQDQ    Y7, Y6, Y6
-	VPADDW         Y8, Y6, Y6
-	VBROADCASTI128 76(R10), Y7
-	VPERMQ         $0x50, Y7, Y7
-	VPSRLVD        Y2, Y7, Y7
-	VPAND          Y3, Y7, Y7
-	VPSHUFB        Y7, Y4, Y7
-	VPMADDUBSW     128(R12), Y7, Y7
-	VBROADCASTI128 92(R10), Y8
-	VPERMQ         $0x50, Y8, Y8
-	VPSRLVD        Y2, Y8, Y8
-	VPAND          Y3, Y8, Y8
-	VPSHUFB        Y8, Y4, Y8
-	VPMADDUBSW     160(R12), Y8, Y8
-	VPUNPCKLDQ     Y8, Y7, Y9
-	VPUNPCKHDQ     Y8, Y7, Y7
-	VPADDW         Y9, Y7, Y7
-	VBROADCASTI128 112(R10), Y8
-	VPERMQ         $0x50, Y8, Y8
-	VPSRLVD        Y2, Y8, Y8
-	VPAND          Y3, Y8, Y8
-	VPSHUFB        Y8, Y4, Y8
-	VPMADDUBSW     192(R12), Y8, Y8
-	VBROADCASTI128 128(R10), Y9
-	VPERMQ         $0x50, Y9, Y9
-	VPSRLVD        Y2, Y9, Y9
-	VPAND          Y3, Y9, Y9
-	VPSHUFB        Y9, Y4, Y9
-	VPMADDUBSW     224(R12), Y9, Y9
-	VPUNPCKLDQ     Y9, Y8, Y10
-	VPUNPCKHDQ     Y9, Y8, Y8
-	VPADDW         Y10, Y8, Y8
-	VPUNPCKLQDQ    Y8, Y7, Y9
-	VPUNPCKHQDQ    Y8, Y7, Y7
-	VPADDW         Y9, Y7, Y7
-	VPMADDWD       Y5, Y6, Y6
-	VPMADDWD       Y5, Y7, Y7
-	VPERM2I128     $0x20, Y7, Y6, Y8
-	VPERM2I128     $0x31, Y7, Y6, Y6
-	VMOVDQU        (DI)(R9*1), Y7
-	VMOVDQU        (R8)(R9*1), Y9
-	VPSUBD         Y9, Y7, Y7
-	VPSLLD         $0x04, Y9, Y9
-	VPSUBD         Y9, Y8, Y8
-	VPSLLD         $0x04, Y7, Y7
-	VPSUBD         Y7, Y6, Y6
-	VPXOR          X7, X7, X7
-	VPINSRW        $0x00, (R10), X7, X7
-	VPINSRW        $0x01, 2(R10), X7, X7
-	VPINSRW        $0x02, 36(R10), X7, X7
-	VPINSRW        $0x03, 38(R10), X7, X7
-	VPINSRW        $0x04, 72(R10), X7, X7
-	VPINSRW        $0x05, 74(R10), X7, X7
-	VPINSRW        $0x06, 108(R10), X7, X7
-	VPINSRW        $0x07, 110(R10), X7, X7
-	VPSLLW         $0x07, X7, X9
-	VPAND          constant14<>+0(SB), X9, X9
-	VPCMPEQW       constant14<>+0(SB), X9, X10
-	VPANDN         X9, X10, X9
-	VCVTPH2PS      X9, Y9
-	VMULPS         constant15<>+0(SB), Y9, Y9
-	VPSRLW         $0x01, X7, X7
-	VPAND          constant14<>+0(SB), X7, X7
-	VPCMPEQW       constant14<>+0(SB), X7, X10
-	VPANDN         X7, X10, X7
-	VCVTPH2PS      X7, Y7
-	VMULPS         constant15<>+0(SB), Y7, Y7
-	VPAND          Y0, Y9, Y9
-	VPAND          Y0, Y7, Y7
-	VMOVDQU        (SI)(R9*1), Y10
-	VCVTDQ2PS      Y8, Y8
-	VMULPS         Y10, Y9, Y9
-	VFMADD231PS    Y9, Y8, Y1
-	VCVTDQ2PS      Y6, Y6
-	VMULPS         Y10, Y7, Y7
-	VFMADD231PS    Y7, Y6, Y1
+	VBROADCASTI128 4(R12), Y2
+	VPERMQ         $0x50, Y2, Y2
+	VPSRLVD        constant13<>+0(SB), Y2, Y2
+	VPAND          constant14<>+0(SB), Y2, Y2
+	VMOVDQU        constant15<>+0(SB), Y3
+	VPSHUFB        Y2, Y3, Y2
+	VPMADDUBSW     (DI)(R11*8), Y2, Y2
+	VBROADCASTI128 20(R12), Y3
+	VPERMQ         $0x50, Y3, Y3
+	VPSRLVD        constant13<>+0(SB), Y3, Y3
+	VPAND          constant14<>+0(SB), Y3, Y3
+	VMOVDQU        constant15<>+0(SB), Y4
+	VPSHUFB        Y3, Y4, Y3
+	VPMADDUBSW     32(DI)(R11*8), Y3, Y3
+	VPUNPCKLWD     Y3, Y2, Y4
+	VPUNPCKHWD     Y3, Y2, Y2
+	VPADDW         Y4, Y2, Y2
+	VBROADCASTI128 40(R12), Y3
+	VPERMQ         $0x50, Y3, Y3
+	VPSRLVD        constant13<>+0(SB), Y3, Y3
+	VPAND          constant14<>+0(SB), Y3, Y3
+	VMOVDQU        constant15<>+0(SB), Y4
+	VPSHUFB        Y3, Y4, Y3
+	VPMADDUBSW     64(DI)(R11*8), Y3, Y3
+	VBROADCASTI128 56(R12), Y4
+	VPERMQ         $0x50, Y4, Y4
+	VPSRLVD        constant13<>+0(SB), Y4, Y4
+	VPAND          constant14<>+0(SB), Y4, Y4
+	VMOVDQU        constant15<>+0(SB), Y5
+	VPSHUFB        Y4, Y5, Y4
+	VPMADDUBSW     96(DI)(R11*8), Y4, Y4
+	VPUNPCKLWD     Y4, Y3, Y5
+	VPUNPCKHWD     Y4, Y3, Y3
+	VPADDW         Y5, Y3, Y3
+	VPUNPCKLDQ     Y3, Y2, Y4
+	VPUNPCKHDQ     Y3, Y2, Y2
+	VPADDW         Y4, Y2, Y2
+	VBROADCASTI128 76(R12), Y3
+	VPERMQ         $0x50, Y3, Y3
+	VPSRLVD        constant13<>+0(SB), Y3, Y3
+	VPAND          constant14<>+0(SB), Y3, Y3
+	VMOVDQU        constant15<>+0(SB), Y4
+	VPSHUFB        Y3, Y4, Y3
+	VPMADDUBSW     128(DI)(R11*8), Y3, Y3
+	VBROADCASTI128 92(R12), Y4
+	VPERMQ         $0x50, Y4, Y4
+	VPSRLVD        constant13<>+0(SB), Y4, Y4
+	VPAND          constant14<>+0(SB), Y4, Y4
+	VMOVDQU        constant15<>+0(SB), Y5
+	VPSHUFB        Y4, Y5, Y4
+	VPMADDUBSW     160(DI)(R11*8), Y4, Y4
+	VPUNPCKLWD     Y4, Y3, Y5
+	VPUNPCKHWD     Y4, Y3, Y3
+	VPADDW         Y5, Y3, Y3
+	VBROADCASTI128 112(R12), Y4
+	VPERMQ         $0x50, Y4, Y4
+	VPSRLVD        constant13<>+0(SB), Y4, Y4
+	VPAND          constant14<>+0(SB), Y4, Y4
+	VMOVDQU        constant15<>+0(SB), Y5
+	VPSHUFB        Y4, Y5, Y4
+	VPMADDUBSW     192(DI)(R11*8), Y4, Y4
+	VBROADCASTI128 128(R12), Y5
+	VPERMQ         $0x50, Y5, Y5
+	VPSRLVD        constant13<>+0(SB), Y5, Y5
+	VPAND          constant14<>+0(SB), Y5, Y5
+	VMOVDQU        constant15<>+0(SB), Y6
+	VPSHUFB        Y5, Y6, Y5
+	VPMADDUBSW     224(DI)(R11*8), Y5, Y5
+	VPUNPCKLWD     Y5, Y4, Y6
+	VPUNPCKHWD     Y5, Y4, Y4
+	VPADDW         Y6, Y4, Y4
+	VPUNPCKLDQ     Y4, Y3, Y5
+	VPUNPCKHDQ     Y4, Y3, Y3
+	VPADDW         Y5, Y3, Y3
+	VPUNPCKLQDQ    Y3, Y2, Y4
+	VPUNPCKHQDQ    Y3, Y2, Y2
+	VEXTRACTI128   $0x01, Y4, X3
+	VPMOVSXWD      X4, Y4
+	VPMOVSXWD      X3, Y3
+	VEXTRACTI128   $0x01, Y2, X5
+	VPMOVSXWD      X2, Y2
+	VPMOVSXWD      X5, Y5
+	VPADDD         Y2, Y4, Y4
+	VPADDD         Y5, Y3, Y3
+	VMOVDQU        (R9)(R11*1), Y2
+	VMOVDQU        (R10)(R11*1), Y5
+	VPSUBD         Y5, Y2, Y2
+	VPSLLD         $0x04, Y5, Y5
+	VPSUBD         Y5, Y4, Y4
+	VPSLLD         $0x04, Y2, Y2
+	VPSUBD         Y2, Y3, Y3
+	VPXOR          X2, X2, X2
+	VPINSRW        $0x00, (R12), X2, X2
+	VPINSRW        $0x01, 2(R12), X2, X2
+	VPINSRW        $0x02, 36(R12), X2, X2
+	VPINSRW        $0x03, 38(R12), X2, X2
+	VPINSRW        $0x04, 72(R12), X2, X2
+	VPINSRW        $0x05, 74(R12), X2, X2
+	VPINSRW        $0x06, 108(R12), X2, X2
+	VPINSRW        $0x07, 110(R12), X2, X2
+	VPSLLW         $0x07, X2, X5
+	VPAND          constant16<>+0(SB), X5, X5
+	VPCMPEQW       constant16<>+0(SB), X5, X6
+	VPANDN         X5, X6, X5
+	VCVTPH2PS      X5, Y5
+	VMULPS         constant17<>+0(SB), Y5, Y5
+	VPSRLW         $0x01, X2, X2
+	VPAND          constant16<>+0(SB), X2, X2
+	VPCMPEQW       constant16<>+0(SB), X2, X6
+	VPANDN         X2, X6, X2
+	VCVTPH2PS      X2, Y2
+	VMULPS         constant17<>+0(SB), Y2, Y2
+	VPAND          Y0, Y5, Y5
+	VPAND          Y0, Y2, Y2
+	VMOVDQU        (R8)(R11*1), Y6
+	VCVTDQ2PS      Y4, Y4
+	VMULPS         Y6, Y5, Y5
+	VFMADD231PS    Y5, Y4, Y1
+	VCVTDQ2PS      Y3, Y3
+	VMULPS         Y6, Y2, Y2
+	VFMADD231PS    Y2, Y3, Y1
 
 done:
-	MOVQ         CX, R9
-	VPERMILPS    $0x4e, Y1, Y6
-	VADDPS       Y1, Y6, Y6
-	VPERMILPS    $0xb1, Y6, Y1
-	VADDPS       Y1, Y6, Y6
-	VEXTRACTI128 $0x01, Y6, X1
-	VADDPS       X6, X1, X1
-	VMOVSS       X1, (R9)
-	ADDQ         $0x04, CX
-	MOVQ         stride+16(FP), R9
-	ADDQ         R9, DX
-	DECQ         n+24(FP)
+	VPERMILPS    $0x4e, Y1, Y2
+	VADDPS       Y1, Y2, Y2
+	VPERMILPS    $0xb1, Y2, Y1
+	VADDPS       Y1, Y2, Y2
+	VEXTRACTI128 $0x01, Y2, X1
+	VADDPS       X2, X1, X1
+	VMOVSS       X1, (AX)
+	ADDQ         $0x04, AX
+	ADDQ         DX, CX
+	DECQ         BX
 	JG           row
 	VZEROUPPER
 	RET
-
-constants:
-	VMOVDQU constant16<>+0(SB), Y2
-	VMOVDQU constant13<>+0(SB), Y5
-	VMOVDQU constant17<>+0(SB), Y3
-	VMOVDQU constant18<>+0(SB), Y4
-	JMP     begin
 
 DATA constant12<>+0(SB)/8, $0xffffffffffffffff
 DATA constant12<>+8(SB)/8, $0xffffffffffffffff
@@ -893,41 +905,35 @@ DATA constant12<>+48(SB)/8, $0x0000000000000000
 DATA constant12<>+56(SB)/8, $0x0000000000000000
 GLOBL constant12<>(SB), RODATA|NOPTR, $64
 
-DATA constant13<>+0(SB)/8, $0x0001000100010001
-DATA constant13<>+8(SB)/8, $0x0001000100010001
-DATA constant13<>+16(SB)/8, $0x0001000100010001
-DATA constant13<>+24(SB)/8, $0x0001000100010001
+DATA constant13<>+0(SB)/8, $0x0000000000000000
+DATA constant13<>+8(SB)/8, $0x0000000400000004
+DATA constant13<>+16(SB)/8, $0x0000000000000000
+DATA constant13<>+24(SB)/8, $0x0000000400000004
 GLOBL constant13<>(SB), RODATA|NOPTR, $32
 
-DATA constant14<>+0(SB)/8, $0x3f803f803f803f80
-DATA constant14<>+8(SB)/8, $0x3f803f803f803f80
-DATA constant14<>+16(SB)/8, $0x3f803f803f803f80
-DATA constant14<>+24(SB)/8, $0x3f803f803f803f80
+DATA constant14<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant14<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant14<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant14<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
 GLOBL constant14<>(SB), RODATA|NOPTR, $32
 
-DATA constant15<>+0(SB)/8, $0x4300000043000000
-DATA constant15<>+8(SB)/8, $0x4300000043000000
-DATA constant15<>+16(SB)/8, $0x4300000043000000
-DATA constant15<>+24(SB)/8, $0x4300000043000000
+DATA constant15<>+0(SB)/8, $0x1c18161413121110
+DATA constant15<>+8(SB)/8, $0x04080a0c0d0e0f10
+DATA constant15<>+16(SB)/8, $0x1c18161413121110
+DATA constant15<>+24(SB)/8, $0x04080a0c0d0e0f10
 GLOBL constant15<>(SB), RODATA|NOPTR, $32
 
-DATA constant16<>+0(SB)/8, $0x0000000000000000
-DATA constant16<>+8(SB)/8, $0x0000000400000004
-DATA constant16<>+16(SB)/8, $0x0000000000000000
-DATA constant16<>+24(SB)/8, $0x0000000400000004
+DATA constant16<>+0(SB)/8, $0x3f803f803f803f80
+DATA constant16<>+8(SB)/8, $0x3f803f803f803f80
+DATA constant16<>+16(SB)/8, $0x3f803f803f803f80
+DATA constant16<>+24(SB)/8, $0x3f803f803f803f80
 GLOBL constant16<>(SB), RODATA|NOPTR, $32
 
-DATA constant17<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant17<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant17<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant17<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant17<>+0(SB)/8, $0x4300000043000000
+DATA constant17<>+8(SB)/8, $0x4300000043000000
+DATA constant17<>+16(SB)/8, $0x4300000043000000
+DATA constant17<>+24(SB)/8, $0x4300000043000000
 GLOBL constant17<>(SB), RODATA|NOPTR, $32
-
-DATA constant18<>+0(SB)/8, $0x1c18161413121110
-DATA constant18<>+8(SB)/8, $0x04080a0c0d0e0f10
-DATA constant18<>+16(SB)/8, $0x1c18161413121110
-DATA constant18<>+24(SB)/8, $0x04080a0c0d0e0f10
-GLOBL constant18<>(SB), RODATA|NOPTR, $32
 
 // func nvfp4PackAVX2(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX2, F16C
@@ -964,39 +970,39 @@ tile:
 	VPUNPCKLQDQ    Y2, Y0, Y4
 	VPUNPCKHQDQ    Y2, Y0, Y0
 	VPSRLD         $0x04, Y3, Y2
-	VPAND          constant17<>+0(SB), Y3, Y3
-	VPAND          constant17<>+0(SB), Y2, Y2
-	VMOVDQU        constant18<>+0(SB), Y5
+	VPAND          constant14<>+0(SB), Y3, Y3
+	VPAND          constant14<>+0(SB), Y2, Y2
+	VMOVDQU        constant15<>+0(SB), Y5
 	VPSHUFB        Y3, Y5, Y3
 	VMOVDQU        Y3, (AX)(R9*8)
-	VMOVDQU        constant18<>+0(SB), Y3
+	VMOVDQU        constant15<>+0(SB), Y3
 	VPSHUFB        Y2, Y3, Y2
 	VMOVDQU        Y2, 128(AX)(R9*8)
 	VPSRLD         $0x04, Y1, Y2
-	VPAND          constant17<>+0(SB), Y1, Y1
-	VPAND          constant17<>+0(SB), Y2, Y2
-	VMOVDQU        constant18<>+0(SB), Y3
+	VPAND          constant14<>+0(SB), Y1, Y1
+	VPAND          constant14<>+0(SB), Y2, Y2
+	VMOVDQU        constant15<>+0(SB), Y3
 	VPSHUFB        Y1, Y3, Y1
 	VMOVDQU        Y1, 64(AX)(R9*8)
-	VMOVDQU        constant18<>+0(SB), Y1
+	VMOVDQU        constant15<>+0(SB), Y1
 	VPSHUFB        Y2, Y1, Y1
 	VMOVDQU        Y1, 192(AX)(R9*8)
 	VPSRLD         $0x04, Y4, Y1
-	VPAND          constant17<>+0(SB), Y4, Y2
-	VPAND          constant17<>+0(SB), Y1, Y1
-	VMOVDQU        constant18<>+0(SB), Y3
+	VPAND          constant14<>+0(SB), Y4, Y2
+	VPAND          constant14<>+0(SB), Y1, Y1
+	VMOVDQU        constant15<>+0(SB), Y3
 	VPSHUFB        Y2, Y3, Y2
 	VMOVDQU        Y2, 256(AX)(R9*8)
-	VMOVDQU        constant18<>+0(SB), Y2
+	VMOVDQU        constant15<>+0(SB), Y2
 	VPSHUFB        Y1, Y2, Y1
 	VMOVDQU        Y1, 384(AX)(R9*8)
 	VPSRLD         $0x04, Y0, Y1
-	VPAND          constant17<>+0(SB), Y0, Y0
-	VPAND          constant17<>+0(SB), Y1, Y1
-	VMOVDQU        constant18<>+0(SB), Y2
+	VPAND          constant14<>+0(SB), Y0, Y0
+	VPAND          constant14<>+0(SB), Y1, Y1
+	VMOVDQU        constant15<>+0(SB), Y2
 	VPSHUFB        Y0, Y2, Y0
 	VMOVDQU        Y0, 320(AX)(R9*8)
-	VMOVDQU        constant18<>+0(SB), Y0
+	VMOVDQU        constant15<>+0(SB), Y0
 	VPSHUFB        Y1, Y0, Y0
 	VMOVDQU        Y0, 448(AX)(R9*8)
 	VPXOR          X0, X0, X0
@@ -1009,17 +1015,17 @@ tile:
 	VPINSRW        $0x06, 108(R10), X0, X0
 	VPINSRW        $0x07, 110(R10), X0, X0
 	VPSLLW         $0x07, X0, X1
-	VPAND          constant14<>+0(SB), X1, X1
-	VPCMPEQW       constant14<>+0(SB), X1, X2
+	VPAND          constant16<>+0(SB), X1, X1
+	VPCMPEQW       constant16<>+0(SB), X1, X2
 	VPANDN         X1, X2, X1
 	VCVTPH2PS      X1, Y1
-	VMULPS         constant15<>+0(SB), Y1, Y1
+	VMULPS         constant17<>+0(SB), Y1, Y1
 	VPSRLW         $0x01, X0, X0
-	VPAND          constant14<>+0(SB), X0, X0
-	VPCMPEQW       constant14<>+0(SB), X0, X2
+	VPAND          constant16<>+0(SB), X0, X0
+	VPCMPEQW       constant16<>+0(SB), X0, X2
 	VPANDN         X0, X2, X0
 	VCVTPH2PS      X0, Y0
-	VMULPS         constant15<>+0(SB), Y0, Y0
+	VMULPS         constant17<>+0(SB), Y0, Y0
 	VMOVDQU        Y1, (CX)(R9*2)
 	VMOVDQU        Y0, 64(CX)(R9*2)
 	ADDQ           $+144, R10
@@ -1040,39 +1046,39 @@ tile:
 	VPUNPCKLQDQ    Y2, Y0, Y4
 	VPUNPCKHQDQ    Y2, Y0, Y0
 	VPSRLD         $0x04, Y3, Y2
-	VPAND          constant17<>+0(SB), Y3, Y3
-	VPAND          constant17<>+0(SB), Y2, Y2
-	VMOVDQU        constant18<>+0(SB), Y5
+	VPAND          constant14<>+0(SB), Y3, Y3
+	VPAND          constant14<>+0(SB), Y2, Y2
+	VMOVDQU        constant15<>+0(SB), Y5
 	VPSHUFB        Y3, Y5, Y3
 	VMOVDQU        Y3, 32(AX)(R9*8)
-	VMOVDQU        constant18<>+0(SB), Y3
+	VMOVDQU        constant15<>+0(SB), Y3
 	VPSHUFB        Y2, Y3, Y2
 	VMOVDQU        Y2, 160(AX)(R9*8)
 	VPSRLD         $0x04, Y1, Y2
-	VPAND          constant17<>+0(SB), Y1, Y1
-	VPAND          constant17<>+0(SB), Y2, Y2
-	VMOVDQU        constant18<>+0(SB), Y3
+	VPAND          constant14<>+0(SB), Y1, Y1
+	VPAND          constant14<>+0(SB), Y2, Y2
+	VMOVDQU        constant15<>+0(SB), Y3
 	VPSHUFB        Y1, Y3, Y1
 	VMOVDQU        Y1, 96(AX)(R9*8)
-	VMOVDQU        constant18<>+0(SB), Y1
+	VMOVDQU        constant15<>+0(SB), Y1
 	VPSHUFB        Y2, Y1, Y1
 	VMOVDQU        Y1, 224(AX)(R9*8)
 	VPSRLD         $0x04, Y4, Y1
-	VPAND          constant17<>+0(SB), Y4, Y2
-	VPAND          constant17<>+0(SB), Y1, Y1
-	VMOVDQU        constant18<>+0(SB), Y3
+	VPAND          constant14<>+0(SB), Y4, Y2
+	VPAND          constant14<>+0(SB), Y1, Y1
+	VMOVDQU        constant15<>+0(SB), Y3
 	VPSHUFB        Y2, Y3, Y2
 	VMOVDQU        Y2, 288(AX)(R9*8)
-	VMOVDQU        constant18<>+0(SB), Y2
+	VMOVDQU        constant15<>+0(SB), Y2
 	VPSHUFB        Y1, Y2, Y1
 	VMOVDQU        Y1, 416(AX)(R9*8)
 	VPSRLD         $0x04, Y0, Y1
-	VPAND          constant17<>+0(SB), Y0, Y0
-	VPAND          constant17<>+0(SB), Y1, Y1
-	VMOVDQU        constant18<>+0(SB), Y2
+	VPAND          constant14<>+0(SB), Y0, Y0
+	VPAND          constant14<>+0(SB), Y1, Y1
+	VMOVDQU        constant15<>+0(SB), Y2
 	VPSHUFB        Y0, Y2, Y0
 	VMOVDQU        Y0, 352(AX)(R9*8)
-	VMOVDQU        constant18<>+0(SB), Y0
+	VMOVDQU        constant15<>+0(SB), Y0
 	VPSHUFB        Y1, Y0, Y0
 	VMOVDQU        Y0, 480(AX)(R9*8)
 	VPXOR          X0, X0, X0
@@ -1085,17 +1091,17 @@ tile:
 	VPINSRW        $0x06, 108(R10), X0, X0
 	VPINSRW        $0x07, 110(R10), X0, X0
 	VPSLLW         $0x07, X0, X1
-	VPAND          constant14<>+0(SB), X1, X1
-	VPCMPEQW       constant14<>+0(SB), X1, X2
+	VPAND          constant16<>+0(SB), X1, X1
+	VPCMPEQW       constant16<>+0(SB), X1, X2
 	VPANDN         X1, X2, X1
 	VCVTPH2PS      X1, Y1
-	VMULPS         constant15<>+0(SB), Y1, Y1
+	VMULPS         constant17<>+0(SB), Y1, Y1
 	VPSRLW         $0x01, X0, X0
-	VPAND          constant14<>+0(SB), X0, X0
-	VPCMPEQW       constant14<>+0(SB), X0, X2
+	VPAND          constant16<>+0(SB), X0, X0
+	VPCMPEQW       constant16<>+0(SB), X0, X2
 	VPANDN         X0, X2, X0
 	VCVTPH2PS      X0, Y0
-	VMULPS         constant15<>+0(SB), Y0, Y0
+	VMULPS         constant17<>+0(SB), Y0, Y0
 	VMOVDQU        Y1, 32(CX)(R9*2)
 	VMOVDQU        Y0, 96(CX)(R9*2)
 	ADDQ           $+144, R10

@@ -71,11 +71,10 @@ func tileIndex(i int) int {
 
 // integerKernel is one instruction set's part of a format's integer form.
 type integerKernel struct {
-	row    rowFunc
-	pack   packFunc
-	tile   tileFunc
-	bias   int  // of packed codes, a power of two; 0 if they have none
-	octets bool // row takes Input.octets for Input.Q
+	row  rowFunc
+	pack packFunc
+	tile tileFunc
+	bias int // of packed codes, a power of two; 0 if they have none
 	// prepare, unless nil, goes before any use: it makes what the functions look up.
 	prepare func()
 }

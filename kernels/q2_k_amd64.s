@@ -7,29 +7,31 @@
 // func q2_kRowAVX512(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 // Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VL, AVX512VNNI, MMX+
 TEXT ·q2_kRowAVX512(SB), NOSPLIT, $200-72
-	MOVQ blocks+64(FP), AX
-	MOVQ dst+0(FP), CX
-	MOVQ w+8(FP), DX
-	MOVQ q+32(FP), BX
-	MOVQ d+40(FP), SI
-	MOVQ s+48(FP), DI
-	MOVQ half+56(FP), R8
+	MOVQ dst+0(FP), AX
+	MOVQ w+8(FP), CX
+	MOVQ stride+16(FP), DX
+	MOVQ n+24(FP), BX
+	MOVQ blocks+64(FP), SI
+	MOVQ q+32(FP), DI
+	MOVQ d+40(FP), R8
+	MOVQ s+48(FP), R9
+	MOVQ half+56(FP), R10
 	JMP  constants
 
 begin:
-	MOVQ      w+8(FP), R9
-	MOVQ      stride+16(FP), R10
-	IMULQ     n+24(FP), R10
-	ADDQ      R10, R9
-	SUBQ      $+168, R9
-	MOVQ      R9, (SP)
-	MOVQ      AX, R11
-	ANDQ      $+15, R11
-	LEAQ      constant0<>+0(SB), R9
-	SHLQ      $0x02, R11
-	SUBQ      R11, R9
-	VMOVDQU32 64(R9), Z0
-	SHRQ      $0x02, R11
+	MOVQ      w+8(FP), R11
+	MOVQ      DX, R12
+	IMULQ     BX, R12
+	ADDQ      R12, R11
+	SUBQ      $+168, R11
+	MOVQ      R11, (SP)
+	MOVQ      SI, R13
+	ANDQ      $+15, R13
+	LEAQ      constant0<>+0(SB), R11
+	SHLQ      $0x02, R13
+	SUBQ      R13, R11
+	VMOVDQU32 64(R11), Z0
+	SHRQ      $0x02, R13
 	VMOVDQU32 constant1<>+0(SB), Y1
 	VMOVDQU32 Y1, 8(SP)
 	VMOVDQU32 Y1, 40(SP)
@@ -37,72 +39,71 @@ begin:
 	VMOVDQU32 Y1, 104(SP)
 	VMOVDQU32 Y1, 136(SP)
 	VMOVDQU32 Y1, 168(SP)
-	ANDQ      $-16, AX
-	SHLQ      $0x02, AX
+	ANDQ      $-16, SI
+	SHLQ      $0x02, SI
 
 row:
 	VPXORD Z1, Z1, Z1
-	MOVQ   DX, R10
-	XORQ   R9, R9
-	CMPQ   R9, AX
-	JGE    rest
+	MOVQ   CX, R12
+	XORQ   R11, R11
 
 group:
-	PREFETCHT1      8192(R10)
-	PREFETCHT0      3072(R10)
-	PREFETCHT1      8256(R10)
-	PREFETCHT0      3136(R10)
-	PREFETCHT1      8320(R10)
-	PREFETCHT0      3200(R10)
-	LEAQ            (BX)(R9*8), R12
-	VBROADCASTI64X4 16(R10), Z9
+	CMPQ            R11, SI
+	JGE             rest
+	PREFETCHT1      8192(R12)
+	PREFETCHT0      3072(R12)
+	PREFETCHT1      8256(R12)
+	PREFETCHT0      3136(R12)
+	PREFETCHT1      8320(R12)
+	PREFETCHT0      3200(R12)
+	VBROADCASTI64X4 16(R12), Z9
 	VPSRLVD         Z2, Z9, Z9
 	VPANDD          Z3, Z9, Z9
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        (R12), Z9, Z10
-	VBROADCASTI64X4 16(R10), Z9
+	VPDPBUSD        (DI)(R11*8), Z9, Z10
+	VBROADCASTI64X4 16(R12), Z9
 	VPSRLVD         Z4, Z9, Z9
 	VPANDD          Z3, Z9, Z9
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        64(R12), Z9, Z11
+	VPDPBUSD        64(DI)(R11*8), Z9, Z11
 	VPACKSSDW       Z11, Z10, Z9
 	VPMADDWD        Z5, Z9, Z9
-	VBROADCASTI64X4 48(R10), Z10
+	VBROADCASTI64X4 48(R12), Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        128(R12), Z10, Z11
-	VBROADCASTI64X4 48(R10), Z10
+	VPDPBUSD        128(DI)(R11*8), Z10, Z11
+	VBROADCASTI64X4 48(R12), Z10
 	VPSRLVD         Z4, Z10, Z10
 	VPANDD          Z3, Z10, Z10
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        192(R12), Z10, Z12
+	VPDPBUSD        192(DI)(R11*8), Z10, Z12
 	VPACKSSDW       Z12, Z11, Z10
 	VPMADDWD        Z5, Z10, Z10
 	VPACKSSDW       Z10, Z9, Z9
 	VPMADDWD        Z5, Z9, Z9
-	VBROADCASTI64X4 100(R10), Z10
+	VBROADCASTI64X4 100(R12), Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        256(R12), Z10, Z11
-	VBROADCASTI64X4 100(R10), Z10
+	VPDPBUSD        256(DI)(R11*8), Z10, Z11
+	VBROADCASTI64X4 100(R12), Z10
 	VPSRLVD         Z4, Z10, Z10
 	VPANDD          Z3, Z10, Z10
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        320(R12), Z10, Z12
+	VPDPBUSD        320(DI)(R11*8), Z10, Z12
 	VPACKSSDW       Z12, Z11, Z10
 	VPMADDWD        Z5, Z10, Z10
-	VBROADCASTI64X4 132(R10), Z11
+	VBROADCASTI64X4 132(R12), Z11
 	VPSRLVD         Z2, Z11, Z11
 	VPANDD          Z3, Z11, Z11
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        384(R12), Z11, Z12
-	VBROADCASTI64X4 132(R10), Z11
+	VPDPBUSD        384(DI)(R11*8), Z11, Z12
+	VBROADCASTI64X4 132(R12), Z11
 	VPSRLVD         Z4, Z11, Z11
 	VPANDD          Z3, Z11, Z11
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        448(R12), Z11, Z13
+	VPDPBUSD        448(DI)(R11*8), Z11, Z13
 	VPACKSSDW       Z13, Z12, Z11
 	VPMADDWD        Z5, Z11, Z11
 	VPACKSSDW       Z11, Z10, Z10
@@ -110,14 +111,14 @@ group:
 	VMOVDQU32       Z9, Z11
 	VPERMT2D        Z10, Z6, Z11
 	VPERMT2D        Z10, Z7, Z9
-	VPBROADCASTD    80(R10), Y10
-	VPBROADCASTD    164(R10), X12
+	VPBROADCASTD    80(R12), Y10
+	VPBROADCASTD    164(R12), X12
 	VINSERTI32X4    $0x01, X12, Y10, Y10
 	VCVTPH2PS       Y10, Z10
 	VMOVSHDUP       Z10, Z12
 	VMOVSLDUP       Z10, Z10
-	VBROADCASTI32X4 (R10), Y13
-	VINSERTI32X4    $0x01, 84(R10), Y13, Y13
+	VBROADCASTI32X4 (R12), Y13
+	VINSERTI32X4    $0x01, 84(R12), Y13, Y13
 	VPMOVZXWD       Y13, Z13
 	VPANDD          Z8, Z13, Z14
 	VCVTDQ2PS       Z14, Z14
@@ -133,15 +134,15 @@ group:
 	VPSRLD          $0x0c, Z13, Z13
 	VCVTDQ2PS       Z13, Z13
 	VMULPS          Z12, Z13, Z13
-	VMOVDQU32       (SI)(R9*1), Z12
+	VMOVDQU32       (R8)(R11*1), Z12
 	VCVTDQ2PS       Z11, Z11
 	VMULPS          Z12, Z14, Z14
 	VFMADD231PS     Z14, Z11, Z1
 	VCVTDQ2PS       Z9, Z9
 	VMULPS          Z12, Z15, Z15
 	VFMADD231PS     Z15, Z9, Z1
-	VMOVDQU32       (DI)(R9*1), Z9
-	VMOVDQU32       (R8)(R9*1), Z11
+	VMOVDQU32       (R9)(R11*1), Z9
+	VMOVDQU32       (R10)(R11*1), Z11
 	VPSUBD          Z11, Z9, Z9
 	VCVTDQ2PS       Z11, Z11
 	VMULPS          Z12, Z11, Z11
@@ -149,90 +150,88 @@ group:
 	VCVTDQ2PS       Z9, Z9
 	VMULPS          Z12, Z9, Z9
 	VFNMADD231PS    Z9, Z13, Z1
-	ADDQ            $+168, R10
-	ADDQ            $+64, R9
-	CMPQ            R9, AX
-	JL              group
+	ADDQ            $+168, R12
+	ADDQ            $+64, R11
+	JMP             group
 
 rest:
-	CMPQ R11, $0x00
+	CMPQ R13, $0x00
 	JE   done
-	CMPQ R10, (SP)
+	CMPQ R12, (SP)
 	JLS  inPlace
-	MOVQ R11, R12
-	LEAQ 8(SP), R13
+	MOVQ R13, R14
+	LEAQ 8(SP), R15
 
 copy:
-	VMOVDQU32 (R10), X9
-	VMOVDQU32 X9, (R13)
-	ADDQ      $+16, R10
-	ADDQ      $+16, R13
-	VMOVDQU32 (R10), Y9
-	VMOVDQU32 Y9, (R13)
-	ADDQ      $+32, R10
-	ADDQ      $+32, R13
-	VMOVDQU32 (R10), Y9
-	VMOVDQU32 Y9, (R13)
-	ADDQ      $+32, R10
-	ADDQ      $+32, R13
-	MOVL      (R10), R14
-	MOVL      R14, (R13)
-	ADDQ      $+4, R10
-	ADDQ      $+4, R13
-	SUBQ      $+8, R12
+	VMOVDQU32 (R12), X9
+	VMOVDQU32 X9, (R15)
+	ADDQ      $+16, R12
+	ADDQ      $+16, R15
+	VMOVDQU32 (R12), Y9
+	VMOVDQU32 Y9, (R15)
+	ADDQ      $+32, R12
+	ADDQ      $+32, R15
+	VMOVDQU32 (R12), Y9
+	VMOVDQU32 Y9, (R15)
+	ADDQ      $+32, R12
+	ADDQ      $+32, R15
+	MOVL      (R12), BP
+	MOVL      BP, (R15)
+	ADDQ      $+4, R12
+	ADDQ      $+4, R15
+	SUBQ      $+8, R14
 	JG        copy
-	LEAQ      8(SP), R10
+	LEAQ      8(SP), R12
 
 inPlace:
-	LEAQ            (BX)(R9*8), R12
-	VBROADCASTI64X4 16(R10), Z9
+	VBROADCASTI64X4 16(R12), Z9
 	VPSRLVD         Z2, Z9, Z9
 	VPANDD          Z3, Z9, Z9
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        (R12), Z9, Z10
-	VBROADCASTI64X4 16(R10), Z9
+	VPDPBUSD        (DI)(R11*8), Z9, Z10
+	VBROADCASTI64X4 16(R12), Z9
 	VPSRLVD         Z4, Z9, Z9
 	VPANDD          Z3, Z9, Z9
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        64(R12), Z9, Z11
+	VPDPBUSD        64(DI)(R11*8), Z9, Z11
 	VPACKSSDW       Z11, Z10, Z9
 	VPMADDWD        Z5, Z9, Z9
-	VBROADCASTI64X4 48(R10), Z10
+	VBROADCASTI64X4 48(R12), Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        128(R12), Z10, Z11
-	VBROADCASTI64X4 48(R10), Z10
+	VPDPBUSD        128(DI)(R11*8), Z10, Z11
+	VBROADCASTI64X4 48(R12), Z10
 	VPSRLVD         Z4, Z10, Z10
 	VPANDD          Z3, Z10, Z10
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        192(R12), Z10, Z12
+	VPDPBUSD        192(DI)(R11*8), Z10, Z12
 	VPACKSSDW       Z12, Z11, Z10
 	VPMADDWD        Z5, Z10, Z10
 	VPACKSSDW       Z10, Z9, Z9
 	VPMADDWD        Z5, Z9, Z9
-	VBROADCASTI64X4 100(R10), Z10
+	VBROADCASTI64X4 100(R12), Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        256(R12), Z10, Z11
-	VBROADCASTI64X4 100(R10), Z10
+	VPDPBUSD        256(DI)(R11*8), Z10, Z11
+	VBROADCASTI64X4 100(R12), Z10
 	VPSRLVD         Z4, Z10, Z10
 	VPANDD          Z3, Z10, Z10
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        320(R12), Z10, Z12
+	VPDPBUSD        320(DI)(R11*8), Z10, Z12
 	VPACKSSDW       Z12, Z11, Z10
 	VPMADDWD        Z5, Z10, Z10
-	VBROADCASTI64X4 132(R10), Z11
+	VBROADCASTI64X4 132(R12), Z11
 	VPSRLVD         Z2, Z11, Z11
 	VPANDD          Z3, Z11, Z11
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        384(R12), Z11, Z12
-	VBROADCASTI64X4 132(R10), Z11
+	VPDPBUSD        384(DI)(R11*8), Z11, Z12
+	VBROADCASTI64X4 132(R12), Z11
 	VPSRLVD         Z4, Z11, Z11
 	VPANDD          Z3, Z11, Z11
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        448(R12), Z11, Z13
+	VPDPBUSD        448(DI)(R11*8), Z11, Z13
 	VPACKSSDW       Z13, Z12, Z11
 	VPMADDWD        Z5, Z11, Z11
 	VPACKSSDW       Z11, Z10, Z10
@@ -240,14 +239,14 @@ inPlace:
 	VMOVDQU32       Z9, Z11
 	VPERMT2D        Z10, Z6, Z11
 	VPERMT2D        Z10, Z7, Z9
-	VPBROADCASTD    80(R10), Y10
-	VPBROADCASTD    164(R10), X12
+	VPBROADCASTD    80(R12), Y10
+	VPBROADCASTD    164(R12), X12
 	VINSERTI32X4    $0x01, X12, Y10, Y10
 	VCVTPH2PS       Y10, Z10
 	VMOVSHDUP       Z10, Z12
 	VMOVSLDUP       Z10, Z10
-	VBROADCASTI32X4 (R10), Y13
-	VINSERTI32X4    $0x01, 84(R10), Y13, Y13
+	VBROADCASTI32X4 (R12), Y13
+	VINSERTI32X4    $0x01, 84(R12), Y13, Y13
 	VPMOVZXWD       Y13, Z13
 	VPANDD          Z8, Z13, Z14
 	VCVTDQ2PS       Z14, Z14
@@ -267,15 +266,15 @@ inPlace:
 	VPANDD          Z0, Z15, Z15
 	VPANDD          Z0, Z10, Z10
 	VPANDD          Z0, Z13, Z13
-	VMOVDQU32       (SI)(R9*1), Z12
+	VMOVDQU32       (R8)(R11*1), Z12
 	VCVTDQ2PS       Z11, Z11
 	VMULPS          Z12, Z14, Z14
 	VFMADD231PS     Z14, Z11, Z1
 	VCVTDQ2PS       Z9, Z9
 	VMULPS          Z12, Z15, Z15
 	VFMADD231PS     Z15, Z9, Z1
-	VMOVDQU32       (DI)(R9*1), Z9
-	VMOVDQU32       (R8)(R9*1), Z11
+	VMOVDQU32       (R9)(R11*1), Z9
+	VMOVDQU32       (R10)(R11*1), Z11
 	VPSUBD          Z11, Z9, Z9
 	VCVTDQ2PS       Z11, Z11
 	VMULPS          Z12, Z11, Z11
@@ -285,7 +284,6 @@ inPlace:
 	VFNMADD231PS    Z9, Z13, Z1
 
 done:
-	MOVQ          CX, R9
 	VPERMILPS     $0x4e, Z1, Z9
 	VADDPS        Z1, Z9, Z9
 	VPERMILPS     $0xb1, Z9, Z1
@@ -294,11 +292,10 @@ done:
 	VADDPS        Z9, Z1, Z1
 	VEXTRACTI32X4 $0x02, Z1, X9
 	VADDPS        X1, X9, X9
-	VMOVSS        X9, (R9)
-	ADDQ          $0x04, CX
-	MOVQ          stride+16(FP), R9
-	ADDQ          R9, DX
-	DECQ          n+24(FP)
+	VMOVSS        X9, (AX)
+	ADDQ          $0x04, AX
+	ADDQ          DX, CX
+	DECQ          BX
 	JG            row
 	VZEROUPPER
 	RET
@@ -526,153 +523,145 @@ GLOBL constant9<>(SB), RODATA|NOPTR, $64
 // func q2_kRowAVX2(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 // Requires: AVX, AVX2, F16C, FMA3, MMX+
 TEXT ·q2_kRowAVX2(SB), NOSPLIT, $0-72
-	MOVQ blocks+64(FP), AX
-	MOVQ dst+0(FP), CX
-	MOVQ w+8(FP), DX
-	MOVQ q+32(FP), BX
-	MOVQ d+40(FP), SI
-	MOVQ s+48(FP), DI
-	MOVQ half+56(FP), R8
-	JMP  constants
-
-begin:
-	ANDQ $-8, AX
-	SHLQ $0x02, AX
+	MOVQ dst+0(FP), AX
+	MOVQ w+8(FP), CX
+	MOVQ stride+16(FP), DX
+	MOVQ n+24(FP), BX
+	MOVQ blocks+64(FP), SI
+	MOVQ q+32(FP), DI
+	MOVQ d+40(FP), R8
+	MOVQ s+48(FP), R9
+	MOVQ half+56(FP), R10
+	ANDQ $-8, SI
+	SHLQ $0x02, SI
 
 row:
 	VPXOR Y0, Y0, Y0
-	MOVQ  DX, R10
-	XORQ  R9, R9
-	CMPQ  R9, AX
-	JGE   rest
+	MOVQ  CX, R12
+	XORQ  R11, R11
 
 group:
-	PREFETCHT1     8192(R10)
-	PREFETCHT0     3072(R10)
-	PREFETCHT1     8256(R10)
-	PREFETCHT0     3136(R10)
-	LEAQ           (BX)(R9*8), R11
-	VMOVDQU        16(R10), Y1
+	CMPQ           R11, SI
+	JGE            rest
+	PREFETCHT1     8192(R12)
+	PREFETCHT0     3072(R12)
+	PREFETCHT1     8256(R12)
+	PREFETCHT0     3136(R12)
+	VMOVDQU        16(R12), Y1
 	VPSRLD         $0x00, Y1, Y1
-	VPAND          Y2, Y1, Y1
-	VPMADDUBSW     (R11), Y1, Y1
-	VMOVDQU        16(R10), Y4
-	VPSRLD         $0x02, Y4, Y4
-	VPAND          Y2, Y4, Y4
-	VPMADDUBSW     32(R11), Y4, Y4
-	VPUNPCKLDQ     Y4, Y1, Y5
-	VPUNPCKHDQ     Y4, Y1, Y1
-	VPADDW         Y5, Y1, Y1
-	VMOVDQU        16(R10), Y4
-	VPSRLD         $0x04, Y4, Y4
-	VPAND          Y2, Y4, Y4
-	VPMADDUBSW     64(R11), Y4, Y4
-	VMOVDQU        16(R10), Y5
-	VPSRLD         $0x06, Y5, Y5
-	VPAND          Y2, Y5, Y5
-	VPMADDUBSW     96(R11), Y5, Y5
-	VPUNPCKLDQ     Y5, Y4, Y6
-	VPUNPCKHDQ     Y5, Y4, Y4
-	VPADDW         Y6, Y4, Y4
-	VPUNPCKLQDQ    Y4, Y1, Y5
-	VPUNPCKHQDQ    Y4, Y1, Y1
-	VPADDW         Y5, Y1, Y1
-	VMOVDQU        48(R10), Y4
-	VPSRLD         $0x00, Y4, Y4
-	VPAND          Y2, Y4, Y4
-	VPMADDUBSW     128(R11), Y4, Y4
-	VMOVDQU        48(R10), Y5
-	VPSRLD         $0x02, Y5, Y5
-	VPAND          Y2, Y5, Y5
-	VPMADDUBSW     160(R11), Y5, Y5
-	VPUNPCKLDQ     Y5, Y4, Y6
-	VPUNPCKHDQ     Y5, Y4, Y4
-	VPADDW         Y6, Y4, Y4
-	VMOVDQU        48(R10), Y5
-	VPSRLD         $0x04, Y5, Y5
-	VPAND          Y2, Y5, Y5
-	VPMADDUBSW     192(R11), Y5, Y5
-	VMOVDQU        48(R10), Y6
-	VPSRLD         $0x06, Y6, Y6
-	VPAND          Y2, Y6, Y6
-	VPMADDUBSW     224(R11), Y6, Y6
-	VPUNPCKLDQ     Y6, Y5, Y7
-	VPUNPCKHDQ     Y6, Y5, Y5
-	VPADDW         Y7, Y5, Y5
-	VPUNPCKLQDQ    Y5, Y4, Y6
-	VPUNPCKHQDQ    Y5, Y4, Y4
-	VPADDW         Y6, Y4, Y4
-	VPMADDWD       Y3, Y1, Y1
-	VPMADDWD       Y3, Y4, Y4
-	VPERM2I128     $0x20, Y4, Y1, Y5
-	VPERM2I128     $0x31, Y4, Y1, Y1
-	VPBROADCASTD   80(R10), Y4
-	VCVTPH2PS      X4, Y4
-	VMOVSHDUP      Y4, Y6
-	VMOVSLDUP      Y4, Y4
-	VBROADCASTI128 (R10), Y7
-	VPMOVZXWD      X7, Y7
-	VPAND          constant11<>+0(SB), Y7, Y8
-	VCVTDQ2PS      Y8, Y8
-	VMULPS         Y4, Y8, Y8
-	VPSRLD         $0x08, Y7, Y9
-	VPAND          constant11<>+0(SB), Y9, Y9
-	VCVTDQ2PS      Y9, Y9
-	VMULPS         Y4, Y9, Y9
-	VPSRLD         $0x04, Y7, Y4
-	VPAND          constant11<>+0(SB), Y4, Y4
-	VCVTDQ2PS      Y4, Y4
-	VMULPS         Y6, Y4, Y4
-	VPSRLD         $0x0c, Y7, Y7
+	VPAND          constant10<>+0(SB), Y1, Y1
+	VPMADDUBSW     (DI)(R11*8), Y1, Y1
+	VMOVDQU        16(R12), Y2
+	VPSRLD         $0x02, Y2, Y2
+	VPAND          constant10<>+0(SB), Y2, Y2
+	VPMADDUBSW     32(DI)(R11*8), Y2, Y2
+	VPUNPCKLWD     Y2, Y1, Y3
+	VPUNPCKHWD     Y2, Y1, Y1
+	VPADDW         Y3, Y1, Y1
+	VMOVDQU        16(R12), Y2
+	VPSRLD         $0x04, Y2, Y2
+	VPAND          constant10<>+0(SB), Y2, Y2
+	VPMADDUBSW     64(DI)(R11*8), Y2, Y2
+	VMOVDQU        16(R12), Y3
+	VPSRLD         $0x06, Y3, Y3
+	VPAND          constant10<>+0(SB), Y3, Y3
+	VPMADDUBSW     96(DI)(R11*8), Y3, Y3
+	VPUNPCKLWD     Y3, Y2, Y4
+	VPUNPCKHWD     Y3, Y2, Y2
+	VPADDW         Y4, Y2, Y2
+	VPUNPCKLDQ     Y2, Y1, Y3
+	VPUNPCKHDQ     Y2, Y1, Y1
+	VPADDW         Y3, Y1, Y1
+	VMOVDQU        48(R12), Y2
+	VPSRLD         $0x00, Y2, Y2
+	VPAND          constant10<>+0(SB), Y2, Y2
+	VPMADDUBSW     128(DI)(R11*8), Y2, Y2
+	VMOVDQU        48(R12), Y3
+	VPSRLD         $0x02, Y3, Y3
+	VPAND          constant10<>+0(SB), Y3, Y3
+	VPMADDUBSW     160(DI)(R11*8), Y3, Y3
+	VPUNPCKLWD     Y3, Y2, Y4
+	VPUNPCKHWD     Y3, Y2, Y2
+	VPADDW         Y4, Y2, Y2
+	VMOVDQU        48(R12), Y3
+	VPSRLD         $0x04, Y3, Y3
+	VPAND          constant10<>+0(SB), Y3, Y3
+	VPMADDUBSW     192(DI)(R11*8), Y3, Y3
+	VMOVDQU        48(R12), Y4
+	VPSRLD         $0x06, Y4, Y4
+	VPAND          constant10<>+0(SB), Y4, Y4
+	VPMADDUBSW     224(DI)(R11*8), Y4, Y4
+	VPUNPCKLWD     Y4, Y3, Y5
+	VPUNPCKHWD     Y4, Y3, Y3
+	VPADDW         Y5, Y3, Y3
+	VPUNPCKLDQ     Y3, Y2, Y4
+	VPUNPCKHDQ     Y3, Y2, Y2
+	VPADDW         Y4, Y2, Y2
+	VPUNPCKLQDQ    Y2, Y1, Y3
+	VPUNPCKHQDQ    Y2, Y1, Y1
+	VPADDW         Y3, Y1, Y1
+	VEXTRACTI128   $0x01, Y1, X2
+	VPMOVSXWD      X1, Y1
+	VPMOVSXWD      X2, Y2
+	VPBROADCASTD   80(R12), Y3
+	VCVTPH2PS      X3, Y3
+	VMOVSHDUP      Y3, Y4
+	VMOVSLDUP      Y3, Y3
+	VBROADCASTI128 (R12), Y5
+	VPMOVZXWD      X5, Y5
+	VPAND          constant11<>+0(SB), Y5, Y6
+	VCVTDQ2PS      Y6, Y6
+	VMULPS         Y3, Y6, Y6
+	VPSRLD         $0x08, Y5, Y7
+	VPAND          constant11<>+0(SB), Y7, Y7
 	VCVTDQ2PS      Y7, Y7
-	VMULPS         Y6, Y7, Y7
-	VMOVDQU        (SI)(R9*1), Y6
+	VMULPS         Y3, Y7, Y7
+	VPSRLD         $0x04, Y5, Y3
+	VPAND          constant11<>+0(SB), Y3, Y3
+	VCVTDQ2PS      Y3, Y3
+	VMULPS         Y4, Y3, Y3
+	VPSRLD         $0x0c, Y5, Y5
 	VCVTDQ2PS      Y5, Y5
-	VMULPS         Y6, Y8, Y8
-	VFMADD231PS    Y8, Y5, Y0
+	VMULPS         Y4, Y5, Y5
+	VMOVDQU        (R8)(R11*1), Y4
 	VCVTDQ2PS      Y1, Y1
-	VMULPS         Y6, Y9, Y9
-	VFMADD231PS    Y9, Y1, Y0
-	VMOVDQU        (DI)(R9*1), Y1
-	VMOVDQU        (R8)(R9*1), Y5
-	VPSUBD         Y5, Y1, Y1
-	VCVTDQ2PS      Y5, Y5
-	VMULPS         Y6, Y5, Y5
-	VFNMADD231PS   Y5, Y4, Y0
+	VMULPS         Y4, Y6, Y6
+	VFMADD231PS    Y6, Y1, Y0
+	VCVTDQ2PS      Y2, Y2
+	VMULPS         Y4, Y7, Y7
+	VFMADD231PS    Y7, Y2, Y0
+	VMOVDQU        (R9)(R11*1), Y1
+	VMOVDQU        (R10)(R11*1), Y2
+	VPSUBD         Y2, Y1, Y1
+	VCVTDQ2PS      Y2, Y2
+	VMULPS         Y4, Y2, Y2
+	VFNMADD231PS   Y2, Y3, Y0
 	VCVTDQ2PS      Y1, Y1
-	VMULPS         Y6, Y1, Y1
-	VFNMADD231PS   Y1, Y7, Y0
-	ADDQ           $+84, R10
-	ADDQ           $+32, R9
-	CMPQ           R9, AX
-	JL             group
+	VMULPS         Y4, Y1, Y1
+	VFNMADD231PS   Y1, Y5, Y0
+	ADDQ           $+84, R12
+	ADDQ           $+32, R11
+	JMP            group
 
 rest:
-	MOVQ         CX, R9
 	VPERMILPS    $0x4e, Y0, Y1
 	VADDPS       Y0, Y1, Y1
 	VPERMILPS    $0xb1, Y1, Y0
 	VADDPS       Y0, Y1, Y1
 	VEXTRACTI128 $0x01, Y1, X0
 	VADDPS       X1, X0, X0
-	VMOVSS       X0, (R9)
-	ADDQ         $0x04, CX
-	MOVQ         stride+16(FP), R9
-	ADDQ         R9, DX
-	DECQ         n+24(FP)
+	VMOVSS       X0, (AX)
+	ADDQ         $0x04, AX
+	ADDQ         DX, CX
+	DECQ         BX
 	JG           row
 	VZEROUPPER
 	RET
 
-constants:
-	VMOVDQU constant10<>+0(SB), Y3
-	VMOVDQU constant12<>+0(SB), Y2
-	JMP     begin
-
-DATA constant10<>+0(SB)/8, $0x0001000100010001
-DATA constant10<>+8(SB)/8, $0x0001000100010001
-DATA constant10<>+16(SB)/8, $0x0001000100010001
-DATA constant10<>+24(SB)/8, $0x0001000100010001
+DATA constant10<>+0(SB)/8, $0x0303030303030303
+DATA constant10<>+8(SB)/8, $0x0303030303030303
+DATA constant10<>+16(SB)/8, $0x0303030303030303
+DATA constant10<>+24(SB)/8, $0x0303030303030303
 GLOBL constant10<>(SB), RODATA|NOPTR, $32
 
 DATA constant11<>+0(SB)/8, $0x0000000f0000000f
@@ -680,12 +669,6 @@ DATA constant11<>+8(SB)/8, $0x0000000f0000000f
 DATA constant11<>+16(SB)/8, $0x0000000f0000000f
 DATA constant11<>+24(SB)/8, $0x0000000f0000000f
 GLOBL constant11<>(SB), RODATA|NOPTR, $32
-
-DATA constant12<>+0(SB)/8, $0x0303030303030303
-DATA constant12<>+8(SB)/8, $0x0303030303030303
-DATA constant12<>+16(SB)/8, $0x0303030303030303
-DATA constant12<>+24(SB)/8, $0x0303030303030303
-GLOBL constant12<>(SB), RODATA|NOPTR, $32
 
 // func q2_kPackAVX2(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX2, F16C
@@ -708,38 +691,38 @@ tile:
 	VBROADCASTI128 16(R10), Y0
 	VINSERTI128    $0x01, 48(R10), Y0, Y0
 	VPSHUFD        $0x00, Y0, Y1
-	VPSRLVD        constant13<>+0(SB), Y1, Y1
-	VPAND          constant12<>+0(SB), Y1, Y1
+	VPSRLVD        constant12<>+0(SB), Y1, Y1
+	VPAND          constant10<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, (AX)(R9*8)
 	VPSHUFD        $0x55, Y0, Y1
-	VPSRLVD        constant13<>+0(SB), Y1, Y1
-	VPAND          constant12<>+0(SB), Y1, Y1
+	VPSRLVD        constant12<>+0(SB), Y1, Y1
+	VPAND          constant10<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 64(AX)(R9*8)
 	VPSHUFD        $0xaa, Y0, Y1
-	VPSRLVD        constant13<>+0(SB), Y1, Y1
-	VPAND          constant12<>+0(SB), Y1, Y1
+	VPSRLVD        constant12<>+0(SB), Y1, Y1
+	VPAND          constant10<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 128(AX)(R9*8)
 	VPSHUFD        $0xff, Y0, Y0
-	VPSRLVD        constant13<>+0(SB), Y0, Y0
-	VPAND          constant12<>+0(SB), Y0, Y0
+	VPSRLVD        constant12<>+0(SB), Y0, Y0
+	VPAND          constant10<>+0(SB), Y0, Y0
 	VMOVDQU        Y0, 192(AX)(R9*8)
 	VBROADCASTI128 32(R10), Y0
 	VINSERTI128    $0x01, 64(R10), Y0, Y0
 	VPSHUFD        $0x00, Y0, Y1
-	VPSRLVD        constant13<>+0(SB), Y1, Y1
-	VPAND          constant12<>+0(SB), Y1, Y1
+	VPSRLVD        constant12<>+0(SB), Y1, Y1
+	VPAND          constant10<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 256(AX)(R9*8)
 	VPSHUFD        $0x55, Y0, Y1
-	VPSRLVD        constant13<>+0(SB), Y1, Y1
-	VPAND          constant12<>+0(SB), Y1, Y1
+	VPSRLVD        constant12<>+0(SB), Y1, Y1
+	VPAND          constant10<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 320(AX)(R9*8)
 	VPSHUFD        $0xaa, Y0, Y1
-	VPSRLVD        constant13<>+0(SB), Y1, Y1
-	VPAND          constant12<>+0(SB), Y1, Y1
+	VPSRLVD        constant12<>+0(SB), Y1, Y1
+	VPAND          constant10<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 384(AX)(R9*8)
 	VPSHUFD        $0xff, Y0, Y0
-	VPSRLVD        constant13<>+0(SB), Y0, Y0
-	VPAND          constant12<>+0(SB), Y0, Y0
+	VPSRLVD        constant12<>+0(SB), Y0, Y0
+	VPAND          constant10<>+0(SB), Y0, Y0
 	VMOVDQU        Y0, 448(AX)(R9*8)
 	VPBROADCASTD   80(R10), Y0
 	VCVTPH2PS      X0, Y0
@@ -769,38 +752,38 @@ tile:
 	VBROADCASTI128 16(R10), Y0
 	VINSERTI128    $0x01, 48(R10), Y0, Y0
 	VPSHUFD        $0x00, Y0, Y1
-	VPSRLVD        constant13<>+0(SB), Y1, Y1
-	VPAND          constant12<>+0(SB), Y1, Y1
+	VPSRLVD        constant12<>+0(SB), Y1, Y1
+	VPAND          constant10<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 32(AX)(R9*8)
 	VPSHUFD        $0x55, Y0, Y1
-	VPSRLVD        constant13<>+0(SB), Y1, Y1
-	VPAND          constant12<>+0(SB), Y1, Y1
+	VPSRLVD        constant12<>+0(SB), Y1, Y1
+	VPAND          constant10<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 96(AX)(R9*8)
 	VPSHUFD        $0xaa, Y0, Y1
-	VPSRLVD        constant13<>+0(SB), Y1, Y1
-	VPAND          constant12<>+0(SB), Y1, Y1
+	VPSRLVD        constant12<>+0(SB), Y1, Y1
+	VPAND          constant10<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 160(AX)(R9*8)
 	VPSHUFD        $0xff, Y0, Y0
-	VPSRLVD        constant13<>+0(SB), Y0, Y0
-	VPAND          constant12<>+0(SB), Y0, Y0
+	VPSRLVD        constant12<>+0(SB), Y0, Y0
+	VPAND          constant10<>+0(SB), Y0, Y0
 	VMOVDQU        Y0, 224(AX)(R9*8)
 	VBROADCASTI128 32(R10), Y0
 	VINSERTI128    $0x01, 64(R10), Y0, Y0
 	VPSHUFD        $0x00, Y0, Y1
-	VPSRLVD        constant13<>+0(SB), Y1, Y1
-	VPAND          constant12<>+0(SB), Y1, Y1
+	VPSRLVD        constant12<>+0(SB), Y1, Y1
+	VPAND          constant10<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 288(AX)(R9*8)
 	VPSHUFD        $0x55, Y0, Y1
-	VPSRLVD        constant13<>+0(SB), Y1, Y1
-	VPAND          constant12<>+0(SB), Y1, Y1
+	VPSRLVD        constant12<>+0(SB), Y1, Y1
+	VPAND          constant10<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 352(AX)(R9*8)
 	VPSHUFD        $0xaa, Y0, Y1
-	VPSRLVD        constant13<>+0(SB), Y1, Y1
-	VPAND          constant12<>+0(SB), Y1, Y1
+	VPSRLVD        constant12<>+0(SB), Y1, Y1
+	VPAND          constant10<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 416(AX)(R9*8)
 	VPSHUFD        $0xff, Y0, Y0
-	VPSRLVD        constant13<>+0(SB), Y0, Y0
-	VPAND          constant12<>+0(SB), Y0, Y0
+	VPSRLVD        constant12<>+0(SB), Y0, Y0
+	VPAND          constant10<>+0(SB), Y0, Y0
 	VMOVDQU        Y0, 480(AX)(R9*8)
 	VPBROADCASTD   80(R10), Y0
 	VCVTPH2PS      X0, Y0
@@ -838,8 +821,8 @@ tile:
 	VZEROUPPER
 	RET
 
-DATA constant13<>+0(SB)/8, $0x0000000200000000
-DATA constant13<>+8(SB)/8, $0x0000000600000004
-DATA constant13<>+16(SB)/8, $0x0000000200000000
-DATA constant13<>+24(SB)/8, $0x0000000600000004
-GLOBL constant13<>(SB), RODATA|NOPTR, $32
+DATA constant12<>+0(SB)/8, $0x0000000200000000
+DATA constant12<>+8(SB)/8, $0x0000000600000004
+DATA constant12<>+16(SB)/8, $0x0000000200000000
+DATA constant12<>+24(SB)/8, $0x0000000600000004
+GLOBL constant12<>(SB), RODATA|NOPTR, $32

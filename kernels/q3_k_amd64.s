@@ -7,29 +7,31 @@
 // func q3_kRowAVX512(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 // Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VL, AVX512VNNI, MMX+
 TEXT ·q3_kRowAVX512(SB), NOSPLIT, $232-72
-	MOVQ blocks+64(FP), AX
-	MOVQ dst+0(FP), CX
-	MOVQ w+8(FP), DX
-	MOVQ q+32(FP), BX
-	MOVQ d+40(FP), SI
-	MOVQ s+48(FP), DI
-	MOVQ half+56(FP), R8
+	MOVQ dst+0(FP), AX
+	MOVQ w+8(FP), CX
+	MOVQ stride+16(FP), DX
+	MOVQ n+24(FP), BX
+	MOVQ blocks+64(FP), SI
+	MOVQ q+32(FP), DI
+	MOVQ d+40(FP), R8
+	MOVQ s+48(FP), R9
+	MOVQ half+56(FP), R10
 	JMP  constants
 
 begin:
-	MOVQ      w+8(FP), R9
-	MOVQ      stride+16(FP), R10
-	IMULQ     n+24(FP), R10
-	ADDQ      R10, R9
-	SUBQ      $+220, R9
-	MOVQ      R9, (SP)
-	MOVQ      AX, R11
-	ANDQ      $+15, R11
-	LEAQ      constant0<>+0(SB), R9
-	SHLQ      $0x02, R11
-	SUBQ      R11, R9
-	VMOVDQU32 64(R9), Z0
-	SHRQ      $0x02, R11
+	MOVQ      w+8(FP), R11
+	MOVQ      DX, R12
+	IMULQ     BX, R12
+	ADDQ      R12, R11
+	SUBQ      $+220, R11
+	MOVQ      R11, (SP)
+	MOVQ      SI, R13
+	ANDQ      $+15, R13
+	LEAQ      constant0<>+0(SB), R11
+	SHLQ      $0x02, R13
+	SUBQ      R13, R11
+	VMOVDQU32 64(R11), Z0
+	SHRQ      $0x02, R13
 	VMOVDQU32 constant1<>+0(SB), Y1
 	VMOVDQU32 Y1, 8(SP)
 	VMOVDQU32 Y1, 40(SP)
@@ -38,98 +40,97 @@ begin:
 	VMOVDQU32 Y1, 136(SP)
 	VMOVDQU32 Y1, 168(SP)
 	VMOVDQU32 Y1, 200(SP)
-	ANDQ      $-16, AX
-	SHLQ      $0x02, AX
+	ANDQ      $-16, SI
+	SHLQ      $0x02, SI
 
 row:
 	VPXORD Z1, Z1, Z1
-	MOVQ   DX, R10
-	XORQ   R9, R9
-	CMPQ   R9, AX
-	JGE    rest
+	MOVQ   CX, R12
+	XORQ   R11, R11
 
 group:
-	PREFETCHT1      8192(R10)
-	PREFETCHT0      3072(R10)
-	PREFETCHT1      8256(R10)
-	PREFETCHT0      3136(R10)
-	PREFETCHT1      8320(R10)
-	PREFETCHT0      3200(R10)
-	PREFETCHT1      8384(R10)
-	PREFETCHT0      3264(R10)
-	LEAQ            (BX)(R9*8), R12
-	VBROADCASTI64X4 32(R10), Z13
+	CMPQ            R11, SI
+	JGE             rest
+	PREFETCHT1      8192(R12)
+	PREFETCHT0      3072(R12)
+	PREFETCHT1      8256(R12)
+	PREFETCHT0      3136(R12)
+	PREFETCHT1      8320(R12)
+	PREFETCHT0      3200(R12)
+	PREFETCHT1      8384(R12)
+	PREFETCHT0      3264(R12)
+	VBROADCASTI64X4 32(R12), Z13
 	VPSRLVD         Z2, Z13, Z13
 	VPANDD          Z3, Z13, Z13
-	VBROADCASTI64X4 (R10), Z14
+	VBROADCASTI64X4 (R12), Z14
 	VPROLVD         Z4, Z14, Z14
 	VPTERNLOGD      $0xf8, Z5, Z14, Z13
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        (R12), Z13, Z14
-	VBROADCASTI64X4 32(R10), Z13
+	VPDPBUSD        (DI)(R11*8), Z13, Z14
+	VBROADCASTI64X4 32(R12), Z13
 	VPSRLVD         Z6, Z13, Z13
 	VPANDD          Z3, Z13, Z13
-	VBROADCASTI64X4 (R10), Z15
+	VBROADCASTI64X4 (R12), Z15
 	VPROLVD         Z7, Z15, Z15
 	VPTERNLOGD      $0xf8, Z5, Z15, Z13
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        64(R12), Z13, Z15
+	VPDPBUSD        64(DI)(R11*8), Z13, Z15
 	VPACKSSDW       Z15, Z14, Z13
 	VPMADDWD        Z8, Z13, Z13
-	VBROADCASTI64X4 64(R10), Z14
+	VBROADCASTI64X4 64(R12), Z14
 	VPSRLVD         Z2, Z14, Z14
 	VPANDD          Z3, Z14, Z14
-	VBROADCASTI64X4 (R10), Z15
+	VBROADCASTI64X4 (R12), Z15
 	VPROLVD         Z9, Z15, Z15
 	VPTERNLOGD      $0xf8, Z5, Z15, Z14
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        128(R12), Z14, Z15
-	VBROADCASTI64X4 64(R10), Z14
+	VPDPBUSD        128(DI)(R11*8), Z14, Z15
+	VBROADCASTI64X4 64(R12), Z14
 	VPSRLVD         Z6, Z14, Z14
 	VPANDD          Z3, Z14, Z14
-	VBROADCASTI64X4 (R10), Z16
+	VBROADCASTI64X4 (R12), Z16
 	VPROLVD         Z10, Z16, Z16
 	VPTERNLOGD      $0xf8, Z5, Z16, Z14
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        192(R12), Z14, Z16
+	VPDPBUSD        192(DI)(R11*8), Z14, Z16
 	VPACKSSDW       Z16, Z15, Z14
 	VPMADDWD        Z8, Z14, Z14
 	VPACKSSDW       Z14, Z13, Z13
 	VPMADDWD        Z8, Z13, Z13
-	VBROADCASTI64X4 142(R10), Z14
+	VBROADCASTI64X4 142(R12), Z14
 	VPSRLVD         Z2, Z14, Z14
 	VPANDD          Z3, Z14, Z14
-	VBROADCASTI64X4 110(R10), Z15
+	VBROADCASTI64X4 110(R12), Z15
 	VPROLVD         Z4, Z15, Z15
 	VPTERNLOGD      $0xf8, Z5, Z15, Z14
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        256(R12), Z14, Z15
-	VBROADCASTI64X4 142(R10), Z14
+	VPDPBUSD        256(DI)(R11*8), Z14, Z15
+	VBROADCASTI64X4 142(R12), Z14
 	VPSRLVD         Z6, Z14, Z14
 	VPANDD          Z3, Z14, Z14
-	VBROADCASTI64X4 110(R10), Z16
+	VBROADCASTI64X4 110(R12), Z16
 	VPROLVD         Z7, Z16, Z16
 	VPTERNLOGD      $0xf8, Z5, Z16, Z14
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        320(R12), Z14, Z16
+	VPDPBUSD        320(DI)(R11*8), Z14, Z16
 	VPACKSSDW       Z16, Z15, Z14
 	VPMADDWD        Z8, Z14, Z14
-	VBROADCASTI64X4 174(R10), Z15
+	VBROADCASTI64X4 174(R12), Z15
 	VPSRLVD         Z2, Z15, Z15
 	VPANDD          Z3, Z15, Z15
-	VBROADCASTI64X4 110(R10), Z16
+	VBROADCASTI64X4 110(R12), Z16
 	VPROLVD         Z9, Z16, Z16
 	VPTERNLOGD      $0xf8, Z5, Z16, Z15
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        384(R12), Z15, Z16
-	VBROADCASTI64X4 174(R10), Z15
+	VPDPBUSD        384(DI)(R11*8), Z15, Z16
+	VBROADCASTI64X4 174(R12), Z15
 	VPSRLVD         Z6, Z15, Z15
 	VPANDD          Z3, Z15, Z15
-	VBROADCASTI64X4 110(R10), Z17
+	VBROADCASTI64X4 110(R12), Z17
 	VPROLVD         Z10, Z17, Z17
 	VPTERNLOGD      $0xf8, Z5, Z17, Z15
 	VPXORD          Z17, Z17, Z17
-	VPDPBUSD        448(R12), Z15, Z17
+	VPDPBUSD        448(DI)(R11*8), Z15, Z17
 	VPACKSSDW       Z17, Z16, Z15
 	VPMADDWD        Z8, Z15, Z15
 	VPACKSSDW       Z15, Z14, Z14
@@ -137,15 +138,15 @@ group:
 	VMOVDQU32       Z13, Z15
 	VPERMT2D        Z14, Z11, Z15
 	VPERMT2D        Z14, Z12, Z13
-	VMOVDQU32       (DI)(R9*1), Z14
-	VMOVDQU32       (R8)(R9*1), Z16
+	VMOVDQU32       (R9)(R11*1), Z14
+	VMOVDQU32       (R10)(R11*1), Z16
 	VPSUBD          Z16, Z14, Z14
 	VPSLLD          $0x02, Z16, Z16
 	VPSUBD          Z16, Z15, Z15
 	VPSLLD          $0x02, Z14, Z14
 	VPSUBD          Z14, Z13, Z13
-	VBROADCASTI32X4 94(R10), Y14
-	VINSERTI32X4    $0x01, 204(R10), Y14, Y14
+	VBROADCASTI32X4 94(R12), Y14
+	VINSERTI32X4    $0x01, 204(R12), Y14, Y14
 	VPSHUFB         constant2<>+0(SB), Y14, Y16
 	VPSHUFB         constant3<>+0(SB), Y14, Y14
 	VPSRLVD         constant4<>+0(SB), Y16, Y16
@@ -155,8 +156,8 @@ group:
 	VPANDD          constant6<>+0(SB), Y14, Y14
 	VPORD           Y16, Y14, Y14
 	VPSUBB          constant9<>+0(SB), Y14, Y14
-	VPBROADCASTW    108(R10), Y16
-	VPBROADCASTW    218(R10), X17
+	VPBROADCASTW    108(R12), Y16
+	VPBROADCASTW    218(R12), X17
 	VINSERTI32X4    $0x01, X17, Y16, Y16
 	VCVTPH2PS       Y16, Z16
 	VPMOVZXWD       Y14, Z14
@@ -168,133 +169,131 @@ group:
 	VPSRAD          $0x18, Z14, Z14
 	VCVTDQ2PS       Z14, Z14
 	VMULPS          Z16, Z14, Z14
-	VMOVDQU32       (SI)(R9*1), Z16
+	VMOVDQU32       (R8)(R11*1), Z16
 	VCVTDQ2PS       Z15, Z15
 	VMULPS          Z16, Z17, Z17
 	VFMADD231PS     Z17, Z15, Z1
 	VCVTDQ2PS       Z13, Z13
 	VMULPS          Z16, Z14, Z14
 	VFMADD231PS     Z14, Z13, Z1
-	ADDQ            $+220, R10
-	ADDQ            $+64, R9
-	CMPQ            R9, AX
-	JL              group
+	ADDQ            $+220, R12
+	ADDQ            $+64, R11
+	JMP             group
 
 rest:
-	CMPQ R11, $0x00
+	CMPQ R13, $0x00
 	JE   done
-	CMPQ R10, (SP)
+	CMPQ R12, (SP)
 	JLS  inPlace
-	MOVQ R11, R12
-	LEAQ 8(SP), R13
+	MOVQ R13, R14
+	LEAQ 8(SP), R15
 
 copy:
-	VMOVDQU32 (R10), Y13
-	VMOVDQU32 Y13, (R13)
-	ADDQ      $+32, R10
-	ADDQ      $+32, R13
-	VMOVDQU32 (R10), Y13
-	VMOVDQU32 Y13, (R13)
-	ADDQ      $+32, R10
-	ADDQ      $+32, R13
-	VMOVDQU32 (R10), Y13
-	VMOVDQU32 Y13, (R13)
-	ADDQ      $+32, R10
-	ADDQ      $+32, R13
-	MOVL      (R10), R14
-	MOVL      R14, (R13)
-	ADDQ      $+4, R10
-	ADDQ      $+4, R13
-	MOVL      (R10), R14
-	MOVL      R14, (R13)
-	ADDQ      $+4, R10
-	ADDQ      $+4, R13
-	MOVL      (R10), R14
-	MOVL      R14, (R13)
-	ADDQ      $+4, R10
-	ADDQ      $+4, R13
-	MOVWLZX   (R10), R14
-	MOVW      R14, (R13)
-	ADDQ      $+2, R10
-	ADDQ      $+2, R13
-	SUBQ      $+8, R12
+	VMOVDQU32 (R12), Y13
+	VMOVDQU32 Y13, (R15)
+	ADDQ      $+32, R12
+	ADDQ      $+32, R15
+	VMOVDQU32 (R12), Y13
+	VMOVDQU32 Y13, (R15)
+	ADDQ      $+32, R12
+	ADDQ      $+32, R15
+	VMOVDQU32 (R12), Y13
+	VMOVDQU32 Y13, (R15)
+	ADDQ      $+32, R12
+	ADDQ      $+32, R15
+	MOVL      (R12), BP
+	MOVL      BP, (R15)
+	ADDQ      $+4, R12
+	ADDQ      $+4, R15
+	MOVL      (R12), BP
+	MOVL      BP, (R15)
+	ADDQ      $+4, R12
+	ADDQ      $+4, R15
+	MOVL      (R12), BP
+	MOVL      BP, (R15)
+	ADDQ      $+4, R12
+	ADDQ      $+4, R15
+	MOVWLZX   (R12), BP
+	MOVW      BP, (R15)
+	ADDQ      $+2, R12
+	ADDQ      $+2, R15
+	SUBQ      $+8, R14
 	JG        copy
-	LEAQ      8(SP), R10
+	LEAQ      8(SP), R12
 
 inPlace:
-	LEAQ            (BX)(R9*8), R12
-	VBROADCASTI64X4 32(R10), Z13
+	VBROADCASTI64X4 32(R12), Z13
 	VPSRLVD         Z2, Z13, Z13
 	VPANDD          Z3, Z13, Z13
-	VBROADCASTI64X4 (R10), Z14
+	VBROADCASTI64X4 (R12), Z14
 	VPROLVD         Z4, Z14, Z14
 	VPTERNLOGD      $0xf8, Z5, Z14, Z13
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        (R12), Z13, Z14
-	VBROADCASTI64X4 32(R10), Z13
+	VPDPBUSD        (DI)(R11*8), Z13, Z14
+	VBROADCASTI64X4 32(R12), Z13
 	VPSRLVD         Z6, Z13, Z13
 	VPANDD          Z3, Z13, Z13
-	VBROADCASTI64X4 (R10), Z15
+	VBROADCASTI64X4 (R12), Z15
 	VPROLVD         Z7, Z15, Z15
 	VPTERNLOGD      $0xf8, Z5, Z15, Z13
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        64(R12), Z13, Z15
+	VPDPBUSD        64(DI)(R11*8), Z13, Z15
 	VPACKSSDW       Z15, Z14, Z13
 	VPMADDWD        Z8, Z13, Z13
-	VBROADCASTI64X4 64(R10), Z14
+	VBROADCASTI64X4 64(R12), Z14
 	VPSRLVD         Z2, Z14, Z14
 	VPANDD          Z3, Z14, Z14
-	VBROADCASTI64X4 (R10), Z15
+	VBROADCASTI64X4 (R12), Z15
 	VPROLVD         Z9, Z15, Z15
 	VPTERNLOGD      $0xf8, Z5, Z15, Z14
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        128(R12), Z14, Z15
-	VBROADCASTI64X4 64(R10), Z14
+	VPDPBUSD        128(DI)(R11*8), Z14, Z15
+	VBROADCASTI64X4 64(R12), Z14
 	VPSRLVD         Z6, Z14, Z14
 	VPANDD          Z3, Z14, Z14
-	VBROADCASTI64X4 (R10), Z16
+	VBROADCASTI64X4 (R12), Z16
 	VPROLVD         Z10, Z16, Z16
 	VPTERNLOGD      $0xf8, Z5, Z16, Z14
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        192(R12), Z14, Z16
+	VPDPBUSD        192(DI)(R11*8), Z14, Z16
 	VPACKSSDW       Z16, Z15, Z14
 	VPMADDWD        Z8, Z14, Z14
 	VPACKSSDW       Z14, Z13, Z13
 	VPMADDWD        Z8, Z13, Z13
-	VBROADCASTI64X4 142(R10), Z14
+	VBROADCASTI64X4 142(R12), Z14
 	VPSRLVD         Z2, Z14, Z14
 	VPANDD          Z3, Z14, Z14
-	VBROADCASTI64X4 110(R10), Z15
+	VBROADCASTI64X4 110(R12), Z15
 	VPROLVD         Z4, Z15, Z15
 	VPTERNLOGD      $0xf8, Z5, Z15, Z14
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        256(R12), Z14, Z15
-	VBROADCASTI64X4 142(R10), Z14
+	VPDPBUSD        256(DI)(R11*8), Z14, Z15
+	VBROADCASTI64X4 142(R12), Z14
 	VPSRLVD         Z6, Z14, Z14
 	VPANDD          Z3, Z14, Z14
-	VBROADCASTI64X4 110(R10), Z16
+	VBROADCASTI64X4 110(R12), Z16
 	VPROLVD         Z7, Z16, Z16
 	VPTERNLOGD      $0xf8, Z5, Z16, Z14
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        320(R12), Z14, Z16
+	VPDPBUSD        320(DI)(R11*8), Z14, Z16
 	VPACKSSDW       Z16, Z15, Z14
 	VPMADDWD        Z8, Z14, Z14
-	VBROADCASTI64X4 174(R10), Z15
+	VBROADCASTI64X4 174(R12), Z15
 	VPSRLVD         Z2, Z15, Z15
 	VPANDD          Z3, Z15, Z15
-	VBROADCASTI64X4 110(R10), Z16
+	VBROADCASTI64X4 110(R12), Z16
 	VPROLVD         Z9, Z16, Z16
 	VPTERNLOGD      $0xf8, Z5, Z16, Z15
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        384(R12), Z15, Z16
-	VBROADCASTI64X4 174(R10), Z15
+	VPDPBUSD        384(DI)(R11*8), Z15, Z16
+	VBROADCASTI64X4 174(R12), Z15
 	VPSRLVD         Z6, Z15, Z15
 	VPANDD          Z3, Z15, Z15
-	VBROADCASTI64X4 110(R10), Z17
+	VBROADCASTI64X4 110(R12), Z17
 	VPROLVD         Z10, Z17, Z17
 	VPTERNLOGD      $0xf8, Z5, Z17, Z15
 	VPXORD          Z17, Z17, Z17
-	VPDPBUSD        448(R12), Z15, Z17
+	VPDPBUSD        448(DI)(R11*8), Z15, Z17
 	VPACKSSDW       Z17, Z16, Z15
 	VPMADDWD        Z8, Z15, Z15
 	VPACKSSDW       Z15, Z14, Z14
@@ -302,15 +301,15 @@ inPlace:
 	VMOVDQU32       Z13, Z15
 	VPERMT2D        Z14, Z11, Z15
 	VPERMT2D        Z14, Z12, Z13
-	VMOVDQU32       (DI)(R9*1), Z14
-	VMOVDQU32       (R8)(R9*1), Z16
+	VMOVDQU32       (R9)(R11*1), Z14
+	VMOVDQU32       (R10)(R11*1), Z16
 	VPSUBD          Z16, Z14, Z14
 	VPSLLD          $0x02, Z16, Z16
 	VPSUBD          Z16, Z15, Z15
 	VPSLLD          $0x02, Z14, Z14
 	VPSUBD          Z14, Z13, Z13
-	VBROADCASTI32X4 94(R10), Y14
-	VINSERTI32X4    $0x01, 204(R10), Y14, Y14
+	VBROADCASTI32X4 94(R12), Y14
+	VINSERTI32X4    $0x01, 204(R12), Y14, Y14
 	VPSHUFB         constant2<>+0(SB), Y14, Y16
 	VPSHUFB         constant3<>+0(SB), Y14, Y14
 	VPSRLVD         constant4<>+0(SB), Y16, Y16
@@ -320,8 +319,8 @@ inPlace:
 	VPANDD          constant6<>+0(SB), Y14, Y14
 	VPORD           Y16, Y14, Y14
 	VPSUBB          constant9<>+0(SB), Y14, Y14
-	VPBROADCASTW    108(R10), Y16
-	VPBROADCASTW    218(R10), X17
+	VPBROADCASTW    108(R12), Y16
+	VPBROADCASTW    218(R12), X17
 	VINSERTI32X4    $0x01, X17, Y16, Y16
 	VCVTPH2PS       Y16, Z16
 	VPMOVZXWD       Y14, Z14
@@ -335,7 +334,7 @@ inPlace:
 	VMULPS          Z16, Z14, Z14
 	VPANDD          Z0, Z17, Z17
 	VPANDD          Z0, Z14, Z14
-	VMOVDQU32       (SI)(R9*1), Z16
+	VMOVDQU32       (R8)(R11*1), Z16
 	VCVTDQ2PS       Z15, Z15
 	VMULPS          Z16, Z17, Z17
 	VFMADD231PS     Z17, Z15, Z1
@@ -344,7 +343,6 @@ inPlace:
 	VFMADD231PS     Z14, Z13, Z1
 
 done:
-	MOVQ          CX, R9
 	VPERMILPS     $0x4e, Z1, Z13
 	VADDPS        Z1, Z13, Z13
 	VPERMILPS     $0xb1, Z13, Z1
@@ -353,11 +351,10 @@ done:
 	VADDPS        Z13, Z1, Z1
 	VEXTRACTI32X4 $0x02, Z1, X13
 	VADDPS        X1, X13, X13
-	VMOVSS        X13, (R9)
-	ADDQ          $0x04, CX
-	MOVQ          stride+16(FP), R9
-	ADDQ          R9, DX
-	DECQ          n+24(FP)
+	VMOVSS        X13, (AX)
+	ADDQ          $0x04, AX
+	ADDQ          DX, CX
+	DECQ          BX
 	JG            row
 	VZEROUPPER
 	RET
@@ -719,221 +716,206 @@ GLOBL constant22<>(SB), RODATA|NOPTR, $64
 // func q3_kRowAVX2(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 // Requires: AVX, AVX2, F16C, FMA3, MMX+
 TEXT ·q3_kRowAVX2(SB), NOSPLIT, $0-72
-	MOVQ blocks+64(FP), AX
-	MOVQ dst+0(FP), CX
-	MOVQ w+8(FP), DX
-	MOVQ q+32(FP), BX
-	MOVQ d+40(FP), SI
-	MOVQ s+48(FP), DI
-	MOVQ half+56(FP), R8
-	JMP  constants
-
-begin:
-	ANDQ $-8, AX
-	SHLQ $0x02, AX
+	MOVQ dst+0(FP), AX
+	MOVQ w+8(FP), CX
+	MOVQ stride+16(FP), DX
+	MOVQ n+24(FP), BX
+	MOVQ blocks+64(FP), SI
+	MOVQ q+32(FP), DI
+	MOVQ d+40(FP), R8
+	MOVQ s+48(FP), R9
+	MOVQ half+56(FP), R10
+	ANDQ $-8, SI
+	SHLQ $0x02, SI
 
 row:
 	VPXOR Y0, Y0, Y0
-	MOVQ  DX, R10
-	XORQ  R9, R9
-	CMPQ  R9, AX
-	JGE   rest
+	MOVQ  CX, R12
+	XORQ  R11, R11
 
 group:
-	PREFETCHT1     8192(R10)
-	PREFETCHT0     3072(R10)
-	PREFETCHT1     8256(R10)
-	PREFETCHT0     3136(R10)
-	LEAQ           (BX)(R9*8), R11
-	VMOVDQU        32(R10), Y1
+	CMPQ           R11, SI
+	JGE            rest
+	PREFETCHT1     8192(R12)
+	PREFETCHT0     3072(R12)
+	PREFETCHT1     8256(R12)
+	PREFETCHT0     3136(R12)
+	VMOVDQU        32(R12), Y1
 	VPSRLD         $0x00, Y1, Y1
-	VPAND          Y2, Y1, Y1
-	VMOVDQU        (R10), Y11
-	VPSLLVD        Y3, Y11, Y11
-	VPAND          Y4, Y11, Y11
-	VPOR           Y11, Y1, Y1
-	VPMADDUBSW     (R11), Y1, Y1
-	VMOVDQU        32(R10), Y11
-	VPSRLD         $0x02, Y11, Y11
-	VPAND          Y2, Y11, Y11
-	VMOVDQU        (R10), Y12
-	VPSLLVD        Y5, Y12, Y12
-	VPAND          Y4, Y12, Y12
-	VPOR           Y12, Y11, Y11
-	VPMADDUBSW     32(R11), Y11, Y11
-	VPUNPCKLDQ     Y11, Y1, Y12
-	VPUNPCKHDQ     Y11, Y1, Y1
-	VPADDW         Y12, Y1, Y1
-	VMOVDQU        32(R10), Y11
-	VPSRLD         $0x04, Y11, Y11
-	VPAND          Y2, Y11, Y11
-	VMOVDQU        (R10), Y12
-	VPSRLVD        Y6, Y12, Y12
-	VPAND          Y4, Y12, Y12
-	VPOR           Y12, Y11, Y11
-	VPMADDUBSW     64(R11), Y11, Y11
-	VMOVDQU        32(R10), Y12
-	VPSRLD         $0x06, Y12, Y12
-	VPAND          Y2, Y12, Y12
-	VMOVDQU        (R10), Y13
-	VPSRLVD        Y5, Y13, Y13
-	VPAND          Y4, Y13, Y13
-	VPOR           Y13, Y12, Y12
-	VPMADDUBSW     96(R11), Y12, Y12
-	VPUNPCKLDQ     Y12, Y11, Y13
-	VPUNPCKHDQ     Y12, Y11, Y11
-	VPADDW         Y13, Y11, Y11
-	VPUNPCKLQDQ    Y11, Y1, Y12
-	VPUNPCKHQDQ    Y11, Y1, Y1
-	VPADDW         Y12, Y1, Y1
-	VMOVDQU        64(R10), Y11
-	VPSRLD         $0x00, Y11, Y11
-	VPAND          Y2, Y11, Y11
-	VMOVDQU        (R10), Y12
-	VPSRLVD        Y3, Y12, Y12
-	VPAND          Y4, Y12, Y12
-	VPOR           Y12, Y11, Y11
-	VPMADDUBSW     128(R11), Y11, Y11
-	VMOVDQU        64(R10), Y12
-	VPSRLD         $0x02, Y12, Y12
-	VPAND          Y2, Y12, Y12
-	VMOVDQU        (R10), Y13
-	VPSRLVD        Y7, Y13, Y13
-	VPAND          Y4, Y13, Y13
-	VPOR           Y13, Y12, Y12
-	VPMADDUBSW     160(R11), Y12, Y12
-	VPUNPCKLDQ     Y12, Y11, Y13
-	VPUNPCKHDQ     Y12, Y11, Y11
-	VPADDW         Y13, Y11, Y11
-	VMOVDQU        64(R10), Y12
-	VPSRLD         $0x04, Y12, Y12
-	VPAND          Y2, Y12, Y12
-	VMOVDQU        (R10), Y13
-	VPSRLVD        Y8, Y13, Y13
-	VPAND          Y4, Y13, Y13
-	VPOR           Y13, Y12, Y12
-	VPMADDUBSW     192(R11), Y12, Y12
-	VMOVDQU        64(R10), Y13
-	VPSRLD         $0x06, Y13, Y13
-	VPAND          Y2, Y13, Y13
-	VMOVDQU        (R10), Y14
-	VPSRLVD        Y9, Y14, Y14
-	VPAND          Y4, Y14, Y14
-	VPOR           Y14, Y13, Y13
-	VPMADDUBSW     224(R11), Y13, Y13
-	VPUNPCKLDQ     Y13, Y12, Y14
-	VPUNPCKHDQ     Y13, Y12, Y12
-	VPADDW         Y14, Y12, Y12
-	VPUNPCKLQDQ    Y12, Y11, Y13
-	VPUNPCKHQDQ    Y12, Y11, Y11
-	VPADDW         Y13, Y11, Y11
-	VPMADDWD       Y10, Y1, Y1
-	VPMADDWD       Y10, Y11, Y11
-	VPERM2I128     $0x20, Y11, Y1, Y12
-	VPERM2I128     $0x31, Y11, Y1, Y1
-	VMOVDQU        (DI)(R9*1), Y11
-	VMOVDQU        (R8)(R9*1), Y13
-	VPSUBD         Y13, Y11, Y11
-	VPSLLD         $0x02, Y13, Y13
-	VPSUBD         Y13, Y12, Y12
-	VPSLLD         $0x02, Y11, Y11
-	VPSUBD         Y11, Y1, Y1
-	VBROADCASTI128 94(R10), Y11
-	VPSHUFB        constant2<>+0(SB), Y11, Y13
-	VPSHUFB        constant3<>+0(SB), Y11, Y11
-	VPSRLVD        constant4<>+0(SB), Y13, Y13
-	VPAND          constant5<>+0(SB), Y13, Y13
-	VPSLLVD        constant7<>+0(SB), Y11, Y11
-	VPSRLVD        constant8<>+0(SB), Y11, Y11
-	VPAND          constant6<>+0(SB), Y11, Y11
-	VPOR           Y13, Y11, Y11
-	VPSUBB         constant9<>+0(SB), Y11, Y11
-	VPBROADCASTW   108(R10), Y13
-	VCVTPH2PS      X13, Y13
-	VPMOVZXWD      X11, Y11
-	VPSLLD         $0x18, Y11, Y14
-	VPSLLD         $0x10, Y11, Y11
-	VPSRAD         $0x18, Y14, Y14
-	VCVTDQ2PS      Y14, Y14
-	VMULPS         Y13, Y14, Y14
-	VPSRAD         $0x18, Y11, Y11
-	VCVTDQ2PS      Y11, Y11
-	VMULPS         Y13, Y11, Y11
-	VMOVDQU        (SI)(R9*1), Y13
-	VCVTDQ2PS      Y12, Y12
-	VMULPS         Y13, Y14, Y14
-	VFMADD231PS    Y14, Y12, Y0
+	VPAND          constant23<>+0(SB), Y1, Y1
+	VMOVDQU        (R12), Y2
+	VPSLLVD        constant24<>+0(SB), Y2, Y2
+	VPAND          constant25<>+0(SB), Y2, Y2
+	VPOR           Y2, Y1, Y1
+	VPMADDUBSW     (DI)(R11*8), Y1, Y1
+	VMOVDQU        32(R12), Y2
+	VPSRLD         $0x02, Y2, Y2
+	VPAND          constant23<>+0(SB), Y2, Y2
+	VMOVDQU        (R12), Y3
+	VPSLLVD        constant26<>+0(SB), Y3, Y3
+	VPAND          constant25<>+0(SB), Y3, Y3
+	VPOR           Y3, Y2, Y2
+	VPMADDUBSW     32(DI)(R11*8), Y2, Y2
+	VPUNPCKLWD     Y2, Y1, Y3
+	VPUNPCKHWD     Y2, Y1, Y1
+	VPADDW         Y3, Y1, Y1
+	VMOVDQU        32(R12), Y2
+	VPSRLD         $0x04, Y2, Y2
+	VPAND          constant23<>+0(SB), Y2, Y2
+	VMOVDQU        (R12), Y3
+	VPSRLVD        constant27<>+0(SB), Y3, Y3
+	VPAND          constant25<>+0(SB), Y3, Y3
+	VPOR           Y3, Y2, Y2
+	VPMADDUBSW     64(DI)(R11*8), Y2, Y2
+	VMOVDQU        32(R12), Y3
+	VPSRLD         $0x06, Y3, Y3
+	VPAND          constant23<>+0(SB), Y3, Y3
+	VMOVDQU        (R12), Y4
+	VPSRLVD        constant26<>+0(SB), Y4, Y4
+	VPAND          constant25<>+0(SB), Y4, Y4
+	VPOR           Y4, Y3, Y3
+	VPMADDUBSW     96(DI)(R11*8), Y3, Y3
+	VPUNPCKLWD     Y3, Y2, Y4
+	VPUNPCKHWD     Y3, Y2, Y2
+	VPADDW         Y4, Y2, Y2
+	VPUNPCKLDQ     Y2, Y1, Y3
+	VPUNPCKHDQ     Y2, Y1, Y1
+	VPADDW         Y3, Y1, Y1
+	VMOVDQU        64(R12), Y2
+	VPSRLD         $0x00, Y2, Y2
+	VPAND          constant23<>+0(SB), Y2, Y2
+	VMOVDQU        (R12), Y3
+	VPSRLVD        constant24<>+0(SB), Y3, Y3
+	VPAND          constant25<>+0(SB), Y3, Y3
+	VPOR           Y3, Y2, Y2
+	VPMADDUBSW     128(DI)(R11*8), Y2, Y2
+	VMOVDQU        64(R12), Y3
+	VPSRLD         $0x02, Y3, Y3
+	VPAND          constant23<>+0(SB), Y3, Y3
+	VMOVDQU        (R12), Y4
+	VPSRLVD        constant28<>+0(SB), Y4, Y4
+	VPAND          constant25<>+0(SB), Y4, Y4
+	VPOR           Y4, Y3, Y3
+	VPMADDUBSW     160(DI)(R11*8), Y3, Y3
+	VPUNPCKLWD     Y3, Y2, Y4
+	VPUNPCKHWD     Y3, Y2, Y2
+	VPADDW         Y4, Y2, Y2
+	VMOVDQU        64(R12), Y3
+	VPSRLD         $0x04, Y3, Y3
+	VPAND          constant23<>+0(SB), Y3, Y3
+	VMOVDQU        (R12), Y4
+	VPSRLVD        constant29<>+0(SB), Y4, Y4
+	VPAND          constant25<>+0(SB), Y4, Y4
+	VPOR           Y4, Y3, Y3
+	VPMADDUBSW     192(DI)(R11*8), Y3, Y3
+	VMOVDQU        64(R12), Y4
+	VPSRLD         $0x06, Y4, Y4
+	VPAND          constant23<>+0(SB), Y4, Y4
+	VMOVDQU        (R12), Y5
+	VPSRLVD        constant30<>+0(SB), Y5, Y5
+	VPAND          constant25<>+0(SB), Y5, Y5
+	VPOR           Y5, Y4, Y4
+	VPMADDUBSW     224(DI)(R11*8), Y4, Y4
+	VPUNPCKLWD     Y4, Y3, Y5
+	VPUNPCKHWD     Y4, Y3, Y3
+	VPADDW         Y5, Y3, Y3
+	VPUNPCKLDQ     Y3, Y2, Y4
+	VPUNPCKHDQ     Y3, Y2, Y2
+	VPADDW         Y4, Y2, Y2
+	VPUNPCKLQDQ    Y2, Y1, Y3
+	VPUNPCKHQDQ    Y2, Y1, Y1
+	VPADDW         Y3, Y1, Y1
+	VEXTRACTI128   $0x01, Y1, X2
+	VPMOVSXWD      X1, Y1
+	VPMOVSXWD      X2, Y2
+	VMOVDQU        (R9)(R11*1), Y3
+	VMOVDQU        (R10)(R11*1), Y4
+	VPSUBD         Y4, Y3, Y3
+	VPSLLD         $0x02, Y4, Y4
+	VPSUBD         Y4, Y1, Y1
+	VPSLLD         $0x02, Y3, Y3
+	VPSUBD         Y3, Y2, Y2
+	VBROADCASTI128 94(R12), Y3
+	VPSHUFB        constant2<>+0(SB), Y3, Y4
+	VPSHUFB        constant3<>+0(SB), Y3, Y3
+	VPSRLVD        constant4<>+0(SB), Y4, Y4
+	VPAND          constant5<>+0(SB), Y4, Y4
+	VPSLLVD        constant7<>+0(SB), Y3, Y3
+	VPSRLVD        constant8<>+0(SB), Y3, Y3
+	VPAND          constant6<>+0(SB), Y3, Y3
+	VPOR           Y4, Y3, Y3
+	VPSUBB         constant9<>+0(SB), Y3, Y3
+	VPBROADCASTW   108(R12), Y4
+	VCVTPH2PS      X4, Y4
+	VPMOVZXWD      X3, Y3
+	VPSLLD         $0x18, Y3, Y5
+	VPSLLD         $0x10, Y3, Y3
+	VPSRAD         $0x18, Y5, Y5
+	VCVTDQ2PS      Y5, Y5
+	VMULPS         Y4, Y5, Y5
+	VPSRAD         $0x18, Y3, Y3
+	VCVTDQ2PS      Y3, Y3
+	VMULPS         Y4, Y3, Y3
+	VMOVDQU        (R8)(R11*1), Y4
 	VCVTDQ2PS      Y1, Y1
-	VMULPS         Y13, Y11, Y11
-	VFMADD231PS    Y11, Y1, Y0
-	ADDQ           $+110, R10
-	ADDQ           $+32, R9
-	CMPQ           R9, AX
-	JL             group
+	VMULPS         Y4, Y5, Y5
+	VFMADD231PS    Y5, Y1, Y0
+	VCVTDQ2PS      Y2, Y2
+	VMULPS         Y4, Y3, Y3
+	VFMADD231PS    Y3, Y2, Y0
+	ADDQ           $+110, R12
+	ADDQ           $+32, R11
+	JMP            group
 
 rest:
-	MOVQ         CX, R9
 	VPERMILPS    $0x4e, Y0, Y1
 	VADDPS       Y0, Y1, Y1
 	VPERMILPS    $0xb1, Y1, Y0
 	VADDPS       Y0, Y1, Y1
 	VEXTRACTI128 $0x01, Y1, X0
 	VADDPS       X1, X0, X0
-	VMOVSS       X0, (R9)
-	ADDQ         $0x04, CX
-	MOVQ         stride+16(FP), R9
-	ADDQ         R9, DX
-	DECQ         n+24(FP)
+	VMOVSS       X0, (AX)
+	ADDQ         $0x04, AX
+	ADDQ         DX, CX
+	DECQ         BX
 	JG           row
 	VZEROUPPER
 	RET
 
-constants:
-	VMOVDQU constant24<>+0(SB), Y6
-	VMOVDQU constant25<>+0(SB), Y5
-	VMOVDQU constant23<>+0(SB), Y10
-	VMOVDQU constant26<>+0(SB), Y3
-	VMOVDQU constant27<>+0(SB), Y7
-	VMOVDQU constant28<>+0(SB), Y2
-	VMOVDQU constant29<>+0(SB), Y8
-	VMOVDQU constant30<>+0(SB), Y4
-	VMOVDQU constant31<>+0(SB), Y9
-	JMP     begin
-
-DATA constant23<>+0(SB)/8, $0x0001000100010001
-DATA constant23<>+8(SB)/8, $0x0001000100010001
-DATA constant23<>+16(SB)/8, $0x0001000100010001
-DATA constant23<>+24(SB)/8, $0x0001000100010001
+DATA constant23<>+0(SB)/8, $0x0303030303030303
+DATA constant23<>+8(SB)/8, $0x0303030303030303
+DATA constant23<>+16(SB)/8, $0x0303030303030303
+DATA constant23<>+24(SB)/8, $0x0303030303030303
 GLOBL constant23<>(SB), RODATA|NOPTR, $32
 
-DATA constant24<>+0(SB)/8, $0x0000000000000000
-DATA constant24<>+8(SB)/8, $0x0000000000000000
-DATA constant24<>+16(SB)/8, $0x0000000000000000
-DATA constant24<>+24(SB)/8, $0x0000000000000000
+DATA constant24<>+0(SB)/8, $0x0000000200000002
+DATA constant24<>+8(SB)/8, $0x0000000200000002
+DATA constant24<>+16(SB)/8, $0x0000000200000002
+DATA constant24<>+24(SB)/8, $0x0000000200000002
 GLOBL constant24<>(SB), RODATA|NOPTR, $32
 
-DATA constant25<>+0(SB)/8, $0x0000000100000001
-DATA constant25<>+8(SB)/8, $0x0000000100000001
-DATA constant25<>+16(SB)/8, $0x0000000100000001
-DATA constant25<>+24(SB)/8, $0x0000000100000001
+DATA constant25<>+0(SB)/8, $0x0404040404040404
+DATA constant25<>+8(SB)/8, $0x0404040404040404
+DATA constant25<>+16(SB)/8, $0x0404040404040404
+DATA constant25<>+24(SB)/8, $0x0404040404040404
 GLOBL constant25<>(SB), RODATA|NOPTR, $32
 
-DATA constant26<>+0(SB)/8, $0x0000000200000002
-DATA constant26<>+8(SB)/8, $0x0000000200000002
-DATA constant26<>+16(SB)/8, $0x0000000200000002
-DATA constant26<>+24(SB)/8, $0x0000000200000002
+DATA constant26<>+0(SB)/8, $0x0000000100000001
+DATA constant26<>+8(SB)/8, $0x0000000100000001
+DATA constant26<>+16(SB)/8, $0x0000000100000001
+DATA constant26<>+24(SB)/8, $0x0000000100000001
 GLOBL constant26<>(SB), RODATA|NOPTR, $32
 
-DATA constant27<>+0(SB)/8, $0x0000000300000003
-DATA constant27<>+8(SB)/8, $0x0000000300000003
-DATA constant27<>+16(SB)/8, $0x0000000300000003
-DATA constant27<>+24(SB)/8, $0x0000000300000003
+DATA constant27<>+0(SB)/8, $0x0000000000000000
+DATA constant27<>+8(SB)/8, $0x0000000000000000
+DATA constant27<>+16(SB)/8, $0x0000000000000000
+DATA constant27<>+24(SB)/8, $0x0000000000000000
 GLOBL constant27<>(SB), RODATA|NOPTR, $32
 
-DATA constant28<>+0(SB)/8, $0x0303030303030303
-DATA constant28<>+8(SB)/8, $0x0303030303030303
-DATA constant28<>+16(SB)/8, $0x0303030303030303
-DATA constant28<>+24(SB)/8, $0x0303030303030303
+DATA constant28<>+0(SB)/8, $0x0000000300000003
+DATA constant28<>+8(SB)/8, $0x0000000300000003
+DATA constant28<>+16(SB)/8, $0x0000000300000003
+DATA constant28<>+24(SB)/8, $0x0000000300000003
 GLOBL constant28<>(SB), RODATA|NOPTR, $32
 
 DATA constant29<>+0(SB)/8, $0x0000000400000004
@@ -942,17 +924,11 @@ DATA constant29<>+16(SB)/8, $0x0000000400000004
 DATA constant29<>+24(SB)/8, $0x0000000400000004
 GLOBL constant29<>(SB), RODATA|NOPTR, $32
 
-DATA constant30<>+0(SB)/8, $0x0404040404040404
-DATA constant30<>+8(SB)/8, $0x0404040404040404
-DATA constant30<>+16(SB)/8, $0x0404040404040404
-DATA constant30<>+24(SB)/8, $0x0404040404040404
+DATA constant30<>+0(SB)/8, $0x0000000500000005
+DATA constant30<>+8(SB)/8, $0x0000000500000005
+DATA constant30<>+16(SB)/8, $0x0000000500000005
+DATA constant30<>+24(SB)/8, $0x0000000500000005
 GLOBL constant30<>(SB), RODATA|NOPTR, $32
-
-DATA constant31<>+0(SB)/8, $0x0000000500000005
-DATA constant31<>+8(SB)/8, $0x0000000500000005
-DATA constant31<>+16(SB)/8, $0x0000000500000005
-DATA constant31<>+24(SB)/8, $0x0000000500000005
-GLOBL constant31<>(SB), RODATA|NOPTR, $32
 
 // func q3_kPackAVX2(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX2, F16C
@@ -975,81 +951,81 @@ tile:
 	VBROADCASTI128 32(R10), Y0
 	VINSERTI128    $0x01, 64(R10), Y0, Y0
 	VPSHUFD        $0x00, Y0, Y1
-	VPSRLVD        constant32<>+0(SB), Y1, Y1
-	VPAND          constant28<>+0(SB), Y1, Y1
+	VPSRLVD        constant31<>+0(SB), Y1, Y1
+	VPAND          constant23<>+0(SB), Y1, Y1
 	VBROADCASTI128 (R10), Y2
 	VINSERTI128    $0x01, (R10), Y2, Y2
 	VPSHUFD        $0x00, Y2, Y3
-	VPSLLVD        constant33<>+0(SB), Y3, Y3
-	VPSRLVD        constant34<>+0(SB), Y3, Y3
-	VPAND          constant30<>+0(SB), Y3, Y3
+	VPSLLVD        constant32<>+0(SB), Y3, Y3
+	VPSRLVD        constant33<>+0(SB), Y3, Y3
+	VPAND          constant25<>+0(SB), Y3, Y3
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, (AX)(R9*8)
 	VPSHUFD        $0x55, Y0, Y1
-	VPSRLVD        constant32<>+0(SB), Y1, Y1
-	VPAND          constant28<>+0(SB), Y1, Y1
+	VPSRLVD        constant31<>+0(SB), Y1, Y1
+	VPAND          constant23<>+0(SB), Y1, Y1
 	VPSHUFD        $0x55, Y2, Y3
-	VPSLLVD        constant33<>+0(SB), Y3, Y3
-	VPSRLVD        constant34<>+0(SB), Y3, Y3
-	VPAND          constant30<>+0(SB), Y3, Y3
+	VPSLLVD        constant32<>+0(SB), Y3, Y3
+	VPSRLVD        constant33<>+0(SB), Y3, Y3
+	VPAND          constant25<>+0(SB), Y3, Y3
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 64(AX)(R9*8)
 	VPSHUFD        $0xaa, Y0, Y1
-	VPSRLVD        constant32<>+0(SB), Y1, Y1
-	VPAND          constant28<>+0(SB), Y1, Y1
+	VPSRLVD        constant31<>+0(SB), Y1, Y1
+	VPAND          constant23<>+0(SB), Y1, Y1
 	VPSHUFD        $0xaa, Y2, Y3
-	VPSLLVD        constant33<>+0(SB), Y3, Y3
-	VPSRLVD        constant34<>+0(SB), Y3, Y3
-	VPAND          constant30<>+0(SB), Y3, Y3
+	VPSLLVD        constant32<>+0(SB), Y3, Y3
+	VPSRLVD        constant33<>+0(SB), Y3, Y3
+	VPAND          constant25<>+0(SB), Y3, Y3
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 128(AX)(R9*8)
 	VPSHUFD        $0xff, Y0, Y0
-	VPSRLVD        constant32<>+0(SB), Y0, Y0
-	VPAND          constant28<>+0(SB), Y0, Y0
+	VPSRLVD        constant31<>+0(SB), Y0, Y0
+	VPAND          constant23<>+0(SB), Y0, Y0
 	VPSHUFD        $0xff, Y2, Y1
-	VPSLLVD        constant33<>+0(SB), Y1, Y1
-	VPSRLVD        constant34<>+0(SB), Y1, Y1
-	VPAND          constant30<>+0(SB), Y1, Y1
+	VPSLLVD        constant32<>+0(SB), Y1, Y1
+	VPSRLVD        constant33<>+0(SB), Y1, Y1
+	VPAND          constant25<>+0(SB), Y1, Y1
 	VPOR           Y1, Y0, Y0
 	VMOVDQU        Y0, 192(AX)(R9*8)
 	VBROADCASTI128 48(R10), Y0
 	VINSERTI128    $0x01, 80(R10), Y0, Y0
 	VPSHUFD        $0x00, Y0, Y1
-	VPSRLVD        constant32<>+0(SB), Y1, Y1
-	VPAND          constant28<>+0(SB), Y1, Y1
+	VPSRLVD        constant31<>+0(SB), Y1, Y1
+	VPAND          constant23<>+0(SB), Y1, Y1
 	VBROADCASTI128 16(R10), Y2
 	VINSERTI128    $0x01, 16(R10), Y2, Y2
 	VPSHUFD        $0x00, Y2, Y3
-	VPSLLVD        constant33<>+0(SB), Y3, Y3
-	VPSRLVD        constant34<>+0(SB), Y3, Y3
-	VPAND          constant30<>+0(SB), Y3, Y3
+	VPSLLVD        constant32<>+0(SB), Y3, Y3
+	VPSRLVD        constant33<>+0(SB), Y3, Y3
+	VPAND          constant25<>+0(SB), Y3, Y3
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 256(AX)(R9*8)
 	VPSHUFD        $0x55, Y0, Y1
-	VPSRLVD        constant32<>+0(SB), Y1, Y1
-	VPAND          constant28<>+0(SB), Y1, Y1
+	VPSRLVD        constant31<>+0(SB), Y1, Y1
+	VPAND          constant23<>+0(SB), Y1, Y1
 	VPSHUFD        $0x55, Y2, Y3
-	VPSLLVD        constant33<>+0(SB), Y3, Y3
-	VPSRLVD        constant34<>+0(SB), Y3, Y3
-	VPAND          constant30<>+0(SB), Y3, Y3
+	VPSLLVD        constant32<>+0(SB), Y3, Y3
+	VPSRLVD        constant33<>+0(SB), Y3, Y3
+	VPAND          constant25<>+0(SB), Y3, Y3
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 320(AX)(R9*8)
 	VPSHUFD        $0xaa, Y0, Y1
-	VPSRLVD        constant32<>+0(SB), Y1, Y1
-	VPAND          constant28<>+0(SB), Y1, Y1
+	VPSRLVD        constant31<>+0(SB), Y1, Y1
+	VPAND          constant23<>+0(SB), Y1, Y1
 	VPSHUFD        $0xaa, Y2, Y3
-	VPSLLVD        constant33<>+0(SB), Y3, Y3
-	VPSRLVD        constant34<>+0(SB), Y3, Y3
-	VPAND          constant30<>+0(SB), Y3, Y3
+	VPSLLVD        constant32<>+0(SB), Y3, Y3
+	VPSRLVD        constant33<>+0(SB), Y3, Y3
+	VPAND          constant25<>+0(SB), Y3, Y3
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 384(AX)(R9*8)
 	VPSHUFD        $0xff, Y0, Y0
-	VPSRLVD        constant32<>+0(SB), Y0, Y0
-	VPAND          constant28<>+0(SB), Y0, Y0
+	VPSRLVD        constant31<>+0(SB), Y0, Y0
+	VPAND          constant23<>+0(SB), Y0, Y0
 	VPSHUFD        $0xff, Y2, Y1
-	VPSLLVD        constant33<>+0(SB), Y1, Y1
-	VPSRLVD        constant34<>+0(SB), Y1, Y1
-	VPAND          constant30<>+0(SB), Y1, Y1
+	VPSLLVD        constant32<>+0(SB), Y1, Y1
+	VPSRLVD        constant33<>+0(SB), Y1, Y1
+	VPAND          constant25<>+0(SB), Y1, Y1
 	VPOR           Y1, Y0, Y0
 	VMOVDQU        Y0, 448(AX)(R9*8)
 	VBROADCASTI128 94(R10), Y0
@@ -1079,81 +1055,81 @@ tile:
 	VBROADCASTI128 32(R10), Y0
 	VINSERTI128    $0x01, 64(R10), Y0, Y0
 	VPSHUFD        $0x00, Y0, Y1
-	VPSRLVD        constant32<>+0(SB), Y1, Y1
-	VPAND          constant28<>+0(SB), Y1, Y1
+	VPSRLVD        constant31<>+0(SB), Y1, Y1
+	VPAND          constant23<>+0(SB), Y1, Y1
 	VBROADCASTI128 (R10), Y2
 	VINSERTI128    $0x01, (R10), Y2, Y2
 	VPSHUFD        $0x00, Y2, Y3
-	VPSLLVD        constant33<>+0(SB), Y3, Y3
-	VPSRLVD        constant34<>+0(SB), Y3, Y3
-	VPAND          constant30<>+0(SB), Y3, Y3
+	VPSLLVD        constant32<>+0(SB), Y3, Y3
+	VPSRLVD        constant33<>+0(SB), Y3, Y3
+	VPAND          constant25<>+0(SB), Y3, Y3
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 32(AX)(R9*8)
 	VPSHUFD        $0x55, Y0, Y1
-	VPSRLVD        constant32<>+0(SB), Y1, Y1
-	VPAND          constant28<>+0(SB), Y1, Y1
+	VPSRLVD        constant31<>+0(SB), Y1, Y1
+	VPAND          constant23<>+0(SB), Y1, Y1
 	VPSHUFD        $0x55, Y2, Y3
-	VPSLLVD        constant33<>+0(SB), Y3, Y3
-	VPSRLVD        constant34<>+0(SB), Y3, Y3
-	VPAND          constant30<>+0(SB), Y3, Y3
+	VPSLLVD        constant32<>+0(SB), Y3, Y3
+	VPSRLVD        constant33<>+0(SB), Y3, Y3
+	VPAND          constant25<>+0(SB), Y3, Y3
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 96(AX)(R9*8)
 	VPSHUFD        $0xaa, Y0, Y1
-	VPSRLVD        constant32<>+0(SB), Y1, Y1
-	VPAND          constant28<>+0(SB), Y1, Y1
+	VPSRLVD        constant31<>+0(SB), Y1, Y1
+	VPAND          constant23<>+0(SB), Y1, Y1
 	VPSHUFD        $0xaa, Y2, Y3
-	VPSLLVD        constant33<>+0(SB), Y3, Y3
-	VPSRLVD        constant34<>+0(SB), Y3, Y3
-	VPAND          constant30<>+0(SB), Y3, Y3
+	VPSLLVD        constant32<>+0(SB), Y3, Y3
+	VPSRLVD        constant33<>+0(SB), Y3, Y3
+	VPAND          constant25<>+0(SB), Y3, Y3
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 160(AX)(R9*8)
 	VPSHUFD        $0xff, Y0, Y0
-	VPSRLVD        constant32<>+0(SB), Y0, Y0
-	VPAND          constant28<>+0(SB), Y0, Y0
+	VPSRLVD        constant31<>+0(SB), Y0, Y0
+	VPAND          constant23<>+0(SB), Y0, Y0
 	VPSHUFD        $0xff, Y2, Y1
-	VPSLLVD        constant33<>+0(SB), Y1, Y1
-	VPSRLVD        constant34<>+0(SB), Y1, Y1
-	VPAND          constant30<>+0(SB), Y1, Y1
+	VPSLLVD        constant32<>+0(SB), Y1, Y1
+	VPSRLVD        constant33<>+0(SB), Y1, Y1
+	VPAND          constant25<>+0(SB), Y1, Y1
 	VPOR           Y1, Y0, Y0
 	VMOVDQU        Y0, 224(AX)(R9*8)
 	VBROADCASTI128 48(R10), Y0
 	VINSERTI128    $0x01, 80(R10), Y0, Y0
 	VPSHUFD        $0x00, Y0, Y1
-	VPSRLVD        constant32<>+0(SB), Y1, Y1
-	VPAND          constant28<>+0(SB), Y1, Y1
+	VPSRLVD        constant31<>+0(SB), Y1, Y1
+	VPAND          constant23<>+0(SB), Y1, Y1
 	VBROADCASTI128 16(R10), Y2
 	VINSERTI128    $0x01, 16(R10), Y2, Y2
 	VPSHUFD        $0x00, Y2, Y3
-	VPSLLVD        constant33<>+0(SB), Y3, Y3
-	VPSRLVD        constant34<>+0(SB), Y3, Y3
-	VPAND          constant30<>+0(SB), Y3, Y3
+	VPSLLVD        constant32<>+0(SB), Y3, Y3
+	VPSRLVD        constant33<>+0(SB), Y3, Y3
+	VPAND          constant25<>+0(SB), Y3, Y3
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 288(AX)(R9*8)
 	VPSHUFD        $0x55, Y0, Y1
-	VPSRLVD        constant32<>+0(SB), Y1, Y1
-	VPAND          constant28<>+0(SB), Y1, Y1
+	VPSRLVD        constant31<>+0(SB), Y1, Y1
+	VPAND          constant23<>+0(SB), Y1, Y1
 	VPSHUFD        $0x55, Y2, Y3
-	VPSLLVD        constant33<>+0(SB), Y3, Y3
-	VPSRLVD        constant34<>+0(SB), Y3, Y3
-	VPAND          constant30<>+0(SB), Y3, Y3
+	VPSLLVD        constant32<>+0(SB), Y3, Y3
+	VPSRLVD        constant33<>+0(SB), Y3, Y3
+	VPAND          constant25<>+0(SB), Y3, Y3
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 352(AX)(R9*8)
 	VPSHUFD        $0xaa, Y0, Y1
-	VPSRLVD        constant32<>+0(SB), Y1, Y1
-	VPAND          constant28<>+0(SB), Y1, Y1
+	VPSRLVD        constant31<>+0(SB), Y1, Y1
+	VPAND          constant23<>+0(SB), Y1, Y1
 	VPSHUFD        $0xaa, Y2, Y3
-	VPSLLVD        constant33<>+0(SB), Y3, Y3
-	VPSRLVD        constant34<>+0(SB), Y3, Y3
-	VPAND          constant30<>+0(SB), Y3, Y3
+	VPSLLVD        constant32<>+0(SB), Y3, Y3
+	VPSRLVD        constant33<>+0(SB), Y3, Y3
+	VPAND          constant25<>+0(SB), Y3, Y3
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 416(AX)(R9*8)
 	VPSHUFD        $0xff, Y0, Y0
-	VPSRLVD        constant32<>+0(SB), Y0, Y0
-	VPAND          constant28<>+0(SB), Y0, Y0
+	VPSRLVD        constant31<>+0(SB), Y0, Y0
+	VPAND          constant23<>+0(SB), Y0, Y0
 	VPSHUFD        $0xff, Y2, Y1
-	VPSLLVD        constant33<>+0(SB), Y1, Y1
-	VPSRLVD        constant34<>+0(SB), Y1, Y1
-	VPAND          constant30<>+0(SB), Y1, Y1
+	VPSLLVD        constant32<>+0(SB), Y1, Y1
+	VPSRLVD        constant33<>+0(SB), Y1, Y1
+	VPAND          constant25<>+0(SB), Y1, Y1
 	VPOR           Y1, Y0, Y0
 	VMOVDQU        Y0, 480(AX)(R9*8)
 	VBROADCASTI128 94(R10), Y0
@@ -1191,20 +1167,20 @@ tile:
 	VZEROUPPER
 	RET
 
-DATA constant32<>+0(SB)/8, $0x0000000200000000
-DATA constant32<>+8(SB)/8, $0x0000000600000004
-DATA constant32<>+16(SB)/8, $0x0000000200000000
-DATA constant32<>+24(SB)/8, $0x0000000600000004
+DATA constant31<>+0(SB)/8, $0x0000000200000000
+DATA constant31<>+8(SB)/8, $0x0000000600000004
+DATA constant31<>+16(SB)/8, $0x0000000200000000
+DATA constant31<>+24(SB)/8, $0x0000000600000004
+GLOBL constant31<>(SB), RODATA|NOPTR, $32
+
+DATA constant32<>+0(SB)/8, $0x0000000100000002
+DATA constant32<>+8(SB)/8, $0x0000000000000000
+DATA constant32<>+16(SB)/8, $0x0000000000000000
+DATA constant32<>+24(SB)/8, $0x0000000000000000
 GLOBL constant32<>(SB), RODATA|NOPTR, $32
 
-DATA constant33<>+0(SB)/8, $0x0000000100000002
-DATA constant33<>+8(SB)/8, $0x0000000000000000
-DATA constant33<>+16(SB)/8, $0x0000000000000000
-DATA constant33<>+24(SB)/8, $0x0000000000000000
+DATA constant33<>+0(SB)/8, $0x0000000000000000
+DATA constant33<>+8(SB)/8, $0x0000000100000000
+DATA constant33<>+16(SB)/8, $0x0000000300000002
+DATA constant33<>+24(SB)/8, $0x0000000500000004
 GLOBL constant33<>(SB), RODATA|NOPTR, $32
-
-DATA constant34<>+0(SB)/8, $0x0000000000000000
-DATA constant34<>+8(SB)/8, $0x0000000100000000
-DATA constant34<>+16(SB)/8, $0x0000000300000002
-DATA constant34<>+24(SB)/8, $0x0000000500000004
-GLOBL constant34<>(SB), RODATA|NOPTR, $32

@@ -7,29 +7,31 @@
 // func q4_0RowAVX512(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 // Requires: AVX, AVX512BW, AVX512F, AVX512VL, AVX512VNNI, MMX+
 TEXT ·q4_0RowAVX512(SB), NOSPLIT, $296-72
-	MOVQ blocks+64(FP), AX
-	MOVQ dst+0(FP), CX
-	MOVQ w+8(FP), DX
-	MOVQ q+32(FP), BX
-	MOVQ d+40(FP), SI
-	MOVQ s+48(FP), DI
-	MOVQ half+56(FP), R8
+	MOVQ dst+0(FP), AX
+	MOVQ w+8(FP), CX
+	MOVQ stride+16(FP), DX
+	MOVQ n+24(FP), BX
+	MOVQ blocks+64(FP), SI
+	MOVQ q+32(FP), DI
+	MOVQ d+40(FP), R8
+	MOVQ s+48(FP), R9
+	MOVQ half+56(FP), R10
 	JMP  constants
 
 begin:
-	MOVQ      w+8(FP), R8
-	MOVQ      stride+16(FP), R9
-	IMULQ     n+24(FP), R9
-	ADDQ      R9, R8
-	SUBQ      $+288, R8
-	MOVQ      R8, (SP)
-	MOVQ      AX, R10
-	ANDQ      $+15, R10
-	LEAQ      constant0<>+0(SB), R8
-	SHLQ      $0x02, R10
-	SUBQ      R10, R8
-	VMOVDQU32 64(R8), Z0
-	SHRQ      $0x02, R10
+	MOVQ      w+8(FP), R10
+	MOVQ      DX, R11
+	IMULQ     BX, R11
+	ADDQ      R11, R10
+	SUBQ      $+288, R10
+	MOVQ      R10, (SP)
+	MOVQ      SI, R12
+	ANDQ      $+15, R12
+	LEAQ      constant0<>+0(SB), R10
+	SHLQ      $0x02, R12
+	SUBQ      R12, R10
+	VMOVDQU32 64(R10), Z0
+	SHRQ      $0x02, R12
 	VMOVDQU32 constant1<>+0(SB), Y1
 	VMOVDQU32 Y1, 8(SP)
 	VMOVDQU32 Y1, 40(SP)
@@ -40,84 +42,83 @@ begin:
 	VMOVDQU32 Y1, 200(SP)
 	VMOVDQU32 Y1, 232(SP)
 	VMOVDQU32 Y1, 264(SP)
-	ANDQ      $-16, AX
-	SHLQ      $0x02, AX
+	ANDQ      $-16, SI
+	SHLQ      $0x02, SI
 
 row:
 	VPXORD Z1, Z1, Z1
-	MOVQ   DX, R9
-	XORQ   R8, R8
-	CMPQ   R8, AX
-	JGE    rest
+	MOVQ   CX, R11
+	XORQ   R10, R10
 
 group:
-	PREFETCHT1      8192(R9)
-	PREFETCHT0      3072(R9)
-	PREFETCHT1      8256(R9)
-	PREFETCHT0      3136(R9)
-	PREFETCHT1      8320(R9)
-	PREFETCHT0      3200(R9)
-	PREFETCHT1      8384(R9)
-	PREFETCHT0      3264(R9)
-	PREFETCHT1      8448(R9)
-	PREFETCHT0      3328(R9)
-	LEAQ            (BX)(R8*8), R11
-	VBROADCASTI32X4 2(R9), Z8
-	VBROADCASTI32X4 20(R9), K1, Z8
+	CMPQ            R10, SI
+	JGE             rest
+	PREFETCHT1      8192(R11)
+	PREFETCHT0      3072(R11)
+	PREFETCHT1      8256(R11)
+	PREFETCHT0      3136(R11)
+	PREFETCHT1      8320(R11)
+	PREFETCHT0      3200(R11)
+	PREFETCHT1      8384(R11)
+	PREFETCHT0      3264(R11)
+	PREFETCHT1      8448(R11)
+	PREFETCHT0      3328(R11)
+	VBROADCASTI32X4 2(R11), Z8
+	VBROADCASTI32X4 20(R11), K1, Z8
 	VPSRLVD         Z2, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPXORD          Z9, Z9, Z9
-	VPDPBUSD        (R11), Z8, Z9
-	VBROADCASTI32X4 38(R9), Z8
-	VBROADCASTI32X4 56(R9), K1, Z8
+	VPDPBUSD        (DI)(R10*8), Z8, Z9
+	VBROADCASTI32X4 38(R11), Z8
+	VBROADCASTI32X4 56(R11), K1, Z8
 	VPSRLVD         Z2, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        64(R11), Z8, Z10
+	VPDPBUSD        64(DI)(R10*8), Z8, Z10
 	VPACKSSDW       Z10, Z9, Z8
 	VPMADDWD        Z4, Z8, Z8
-	VBROADCASTI32X4 74(R9), Z9
-	VBROADCASTI32X4 92(R9), K1, Z9
+	VBROADCASTI32X4 74(R11), Z9
+	VBROADCASTI32X4 92(R11), K1, Z9
 	VPSRLVD         Z2, Z9, Z9
 	VPANDD          Z3, Z9, Z9
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        128(R11), Z9, Z10
-	VBROADCASTI32X4 110(R9), Z9
-	VBROADCASTI32X4 128(R9), K1, Z9
+	VPDPBUSD        128(DI)(R10*8), Z9, Z10
+	VBROADCASTI32X4 110(R11), Z9
+	VBROADCASTI32X4 128(R11), K1, Z9
 	VPSRLVD         Z2, Z9, Z9
 	VPANDD          Z3, Z9, Z9
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        192(R11), Z9, Z11
+	VPDPBUSD        192(DI)(R10*8), Z9, Z11
 	VPACKSSDW       Z11, Z10, Z9
 	VPMADDWD        Z4, Z9, Z9
 	VPACKSSDW       Z9, Z8, Z8
 	VPMADDWD        Z4, Z8, Z8
-	VBROADCASTI32X4 146(R9), Z9
-	VBROADCASTI32X4 164(R9), K1, Z9
+	VBROADCASTI32X4 146(R11), Z9
+	VBROADCASTI32X4 164(R11), K1, Z9
 	VPSRLVD         Z2, Z9, Z9
 	VPANDD          Z3, Z9, Z9
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        256(R11), Z9, Z10
-	VBROADCASTI32X4 182(R9), Z9
-	VBROADCASTI32X4 200(R9), K1, Z9
+	VPDPBUSD        256(DI)(R10*8), Z9, Z10
+	VBROADCASTI32X4 182(R11), Z9
+	VBROADCASTI32X4 200(R11), K1, Z9
 	VPSRLVD         Z2, Z9, Z9
 	VPANDD          Z3, Z9, Z9
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        320(R11), Z9, Z11
+	VPDPBUSD        320(DI)(R10*8), Z9, Z11
 	VPACKSSDW       Z11, Z10, Z9
 	VPMADDWD        Z4, Z9, Z9
-	VBROADCASTI32X4 218(R9), Z10
-	VBROADCASTI32X4 236(R9), K1, Z10
+	VBROADCASTI32X4 218(R11), Z10
+	VBROADCASTI32X4 236(R11), K1, Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        384(R11), Z10, Z11
-	VBROADCASTI32X4 254(R9), Z10
-	VBROADCASTI32X4 272(R9), K1, Z10
+	VPDPBUSD        384(DI)(R10*8), Z10, Z11
+	VBROADCASTI32X4 254(R11), Z10
+	VBROADCASTI32X4 272(R11), K1, Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        448(R11), Z10, Z12
+	VPDPBUSD        448(DI)(R10*8), Z10, Z12
 	VPACKSSDW       Z12, Z11, Z10
 	VPMADDWD        Z4, Z10, Z10
 	VPACKSSDW       Z10, Z9, Z9
@@ -126,102 +127,100 @@ group:
 	VPERMT2D        Z9, Z5, Z10
 	VPERMT2D        Z9, Z6, Z8
 	VPADDD          Z8, Z10, Z10
-	VMOVDQU32       (DI)(R8*1), Z8
+	VMOVDQU32       (R9)(R10*1), Z8
 	VPSLLD          $0x03, Z8, Z8
 	VPSUBD          Z8, Z10, Z10
-	VPERMW          (R9), Z7, Z8
-	VPERMW          72(R9), Z7, K2, Z8
-	VPERMW          144(R9), Z7, K3, Z8
-	VPERMW          216(R9), Z7, K4, Z8
+	VPERMW          (R11), Z7, Z8
+	VPERMW          72(R11), Z7, K2, Z8
+	VPERMW          144(R11), Z7, K3, Z8
+	VPERMW          216(R11), Z7, K4, Z8
 	VCVTPH2PS       Y8, Z8
-	VMOVDQU32       (SI)(R8*1), Z9
+	VMOVDQU32       (R8)(R10*1), Z9
 	VCVTDQ2PS       Z10, Z10
 	VMULPS          Z9, Z8, Z8
 	VFMADD231PS     Z8, Z10, Z1
-	ADDQ            $+288, R9
-	ADDQ            $+64, R8
-	CMPQ            R8, AX
-	JL              group
+	ADDQ            $+288, R11
+	ADDQ            $+64, R10
+	JMP             group
 
 rest:
-	CMPQ R10, $0x00
+	CMPQ R12, $0x00
 	JE   done
-	CMPQ R9, (SP)
+	CMPQ R11, (SP)
 	JLS  inPlace
-	MOVQ R10, R11
-	LEAQ 8(SP), R12
+	MOVQ R12, R13
+	LEAQ 8(SP), R14
 
 copy:
-	MOVWLZX   (R9), R13
-	MOVW      R13, (R12)
-	ADDQ      $+2, R9
-	ADDQ      $+2, R12
-	VMOVDQU32 (R9), X8
-	VMOVDQU32 X8, (R12)
-	ADDQ      $+16, R9
-	ADDQ      $+16, R12
-	SUBQ      $+1, R11
+	MOVWLZX   (R11), R15
+	MOVW      R15, (R14)
+	ADDQ      $+2, R11
+	ADDQ      $+2, R14
+	VMOVDQU32 (R11), X8
+	VMOVDQU32 X8, (R14)
+	ADDQ      $+16, R11
+	ADDQ      $+16, R14
+	SUBQ      $+1, R13
 	JG        copy
-	LEAQ      8(SP), R9
+	LEAQ      8(SP), R11
 
 inPlace:
-	LEAQ            (BX)(R8*8), R11
-	VBROADCASTI32X4 2(R9), Z8
-	VBROADCASTI32X4 20(R9), K1, Z8
+	VBROADCASTI32X4 2(R11), Z8
+	VBROADCASTI32X4 20(R11), K1, Z8
 	VPSRLVD         Z2, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPXORD          Z9, Z9, Z9
-	VPDPBUSD        (R11), Z8, Z9
-	VBROADCASTI32X4 38(R9), Z8
-	VBROADCASTI32X4 56(R9), K1, Z8
+	VPDPBUSD        (DI)(R10*8), Z8, Z9
+	VBROADCASTI32X4 38(R11), Z8
+	VBROADCASTI32X4 56(R11), K1, Z8
 	VPSRLVD         Z2, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        64(R11), Z8, Z10
+	VPDPBUSD        64(DI)(R10*8), Z8, Z10
 	VPACKSSDW       Z10, Z9, Z8
 	VPMADDWD        Z4, Z8, Z8
-	VBROADCASTI32X4 74(R9), Z9
-	VBROADCASTI32X4 92(R9), K1, Z9
+	VBROADCASTI32X4 74(R11), Z9
+	VBROADCASTI32X4 92(R11), K1, Z9
 	VPSRLVD         Z2, Z9, Z9
 	VPANDD          Z3, Z9, Z9
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        128(R11), Z9, Z10
-	VBROADCASTI32X4 110(R9), Z9
-	VBROADCASTI32X4 128(R9), K1, Z9
+	VPDPBUSD        128(DI)(R10*8), Z9, Z10
+	VBROADCASTI32X4 110(R11), Z9
+	VBROADCASTI32X4 128(R11), K1, Z9
 	VPSRLVD         Z2, Z9, Z9
 	VPANDD          Z3, Z9, Z9
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        192(R11), Z9, Z11
+	VPDPBUSD        192(DI)(R10*8), Z9, Z11
 	VPACKSSDW       Z11, Z10, Z9
 	VPMADDWD        Z4, Z9, Z9
 	VPACKSSDW       Z9, Z8, Z8
 	VPMADDWD        Z4, Z8, Z8
-	VBROADCASTI32X4 146(R9), Z9
-	VBROADCASTI32X4 164(R9), K1, Z9
+	VBROADCASTI32X4 146(R11), Z9
+	VBROADCASTI32X4 164(R11), K1, Z9
 	VPSRLVD         Z2, Z9, Z9
 	VPANDD          Z3, Z9, Z9
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        256(R11), Z9, Z10
-	VBROADCASTI32X4 182(R9), Z9
-	VBROADCASTI32X4 200(R9), K1, Z9
+	VPDPBUSD        256(DI)(R10*8), Z9, Z10
+	VBROADCASTI32X4 182(R11), Z9
+	VBROADCASTI32X4 200(R11), K1, Z9
 	VPSRLVD         Z2, Z9, Z9
 	VPANDD          Z3, Z9, Z9
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        320(R11), Z9, Z11
+	VPDPBUSD        320(DI)(R10*8), Z9, Z11
 	VPACKSSDW       Z11, Z10, Z9
 	VPMADDWD        Z4, Z9, Z9
-	VBROADCASTI32X4 218(R9), Z10
-	VBROADCASTI32X4 236(R9), K1, Z10
+	VBROADCASTI32X4 218(R11), Z10
+	VBROADCASTI32X4 236(R11), K1, Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        384(R11), Z10, Z11
-	VBROADCASTI32X4 254(R9), Z10
-	VBROADCASTI32X4 272(R9), K1, Z10
+	VPDPBUSD        384(DI)(R10*8), Z10, Z11
+	VBROADCASTI32X4 254(R11), Z10
+	VBROADCASTI32X4 272(R11), K1, Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        448(R11), Z10, Z12
+	VPDPBUSD        448(DI)(R10*8), Z10, Z12
 	VPACKSSDW       Z12, Z11, Z10
 	VPMADDWD        Z4, Z10, Z10
 	VPACKSSDW       Z10, Z9, Z9
@@ -230,22 +229,21 @@ inPlace:
 	VPERMT2D        Z9, Z5, Z10
 	VPERMT2D        Z9, Z6, Z8
 	VPADDD          Z8, Z10, Z10
-	VMOVDQU32       (DI)(R8*1), Z8
+	VMOVDQU32       (R9)(R10*1), Z8
 	VPSLLD          $0x03, Z8, Z8
 	VPSUBD          Z8, Z10, Z10
-	VPERMW          (R9), Z7, Z8
-	VPERMW          72(R9), Z7, K2, Z8
-	VPERMW          144(R9), Z7, K3, Z8
-	VPERMW          216(R9), Z7, K4, Z8
+	VPERMW          (R11), Z7, Z8
+	VPERMW          72(R11), Z7, K2, Z8
+	VPERMW          144(R11), Z7, K3, Z8
+	VPERMW          216(R11), Z7, K4, Z8
 	VCVTPH2PS       Y8, Z8
 	VPANDD          Z0, Z8, Z8
-	VMOVDQU32       (SI)(R8*1), Z9
+	VMOVDQU32       (R8)(R10*1), Z9
 	VCVTDQ2PS       Z10, Z10
 	VMULPS          Z9, Z8, Z8
 	VFMADD231PS     Z8, Z10, Z1
 
 done:
-	MOVQ          CX, R8
 	VPERMILPS     $0x4e, Z1, Z8
 	VADDPS        Z1, Z8, Z8
 	VPERMILPS     $0xb1, Z8, Z1
@@ -254,11 +252,10 @@ done:
 	VADDPS        Z8, Z1, Z1
 	VEXTRACTI32X4 $0x02, Z1, X8
 	VADDPS        X1, X8, X8
-	VMOVSS        X8, (R8)
-	ADDQ          $0x04, CX
-	MOVQ          stride+16(FP), R8
-	ADDQ          R8, DX
-	DECQ          n+24(FP)
+	VMOVSS        X8, (AX)
+	ADDQ          $0x04, AX
+	ADDQ          DX, CX
+	DECQ          BX
 	JG            row
 	VZEROUPPER
 	RET
@@ -270,14 +267,14 @@ constants:
 	VMOVDQU32 constant5<>+0(SB), Z4
 	VMOVDQU32 constant6<>+0(SB), Z6
 	VMOVDQU32 constant7<>+0(SB), Z3
-	MOVL      $0x000000f0, R8
-	KMOVD     R8, K2
-	MOVL      $0x00000f00, R8
-	KMOVD     R8, K3
-	MOVL      $0x0000f000, R8
-	KMOVD     R8, K4
-	MOVL      $0x0000ff00, R8
-	KMOVD     R8, K1
+	MOVL      $0x000000f0, R10
+	KMOVD     R10, K2
+	MOVL      $0x00000f00, R10
+	KMOVD     R10, K3
+	MOVL      $0x0000f000, R10
+	KMOVD     R10, K4
+	MOVL      $0x0000ff00, R10
+	KMOVD     R10, K1
 	JMP       begin
 
 DATA constant0<>+0(SB)/8, $0xffffffffffffffff
@@ -461,247 +458,241 @@ constants:
 // func q4_0RowAVX2(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 // Requires: AVX, AVX2, F16C, FMA3, MMX+
 TEXT ·q4_0RowAVX2(SB), NOSPLIT, $168-72
-	MOVQ blocks+64(FP), AX
-	MOVQ dst+0(FP), CX
-	MOVQ w+8(FP), DX
-	MOVQ q+32(FP), BX
-	MOVQ d+40(FP), SI
-	MOVQ s+48(FP), DI
-	MOVQ half+56(FP), R8
-	JMP  constants
-
-begin:
-	MOVQ    w+8(FP), R8
-	MOVQ    stride+16(FP), R9
-	IMULQ   n+24(FP), R9
-	ADDQ    R9, R8
-	SUBQ    $+144, R8
-	MOVQ    R8, (SP)
-	MOVQ    AX, R10
-	ANDQ    $+7, R10
-	LEAQ    constant8<>+0(SB), R8
-	SHLQ    $0x02, R10
-	SUBQ    R10, R8
-	VMOVDQU 32(R8), Y0
-	SHRQ    $0x02, R10
+	MOVQ    dst+0(FP), AX
+	MOVQ    w+8(FP), CX
+	MOVQ    stride+16(FP), DX
+	MOVQ    n+24(FP), BX
+	MOVQ    blocks+64(FP), SI
+	MOVQ    q+32(FP), DI
+	MOVQ    d+40(FP), R8
+	MOVQ    s+48(FP), R9
+	MOVQ    half+56(FP), R10
+	MOVQ    w+8(FP), R10
+	MOVQ    DX, R11
+	IMULQ   BX, R11
+	ADDQ    R11, R10
+	SUBQ    $+144, R10
+	MOVQ    R10, (SP)
+	MOVQ    SI, R12
+	ANDQ    $+7, R12
+	LEAQ    constant8<>+0(SB), R10
+	SHLQ    $0x02, R12
+	SUBQ    R12, R10
+	VMOVDQU 32(R10), Y0
+	SHRQ    $0x02, R12
 	VMOVDQU constant1<>+0(SB), Y1
 	VMOVDQU Y1, 8(SP)
 	VMOVDQU Y1, 40(SP)
 	VMOVDQU Y1, 72(SP)
 	VMOVDQU Y1, 104(SP)
 	VMOVDQU Y1, 136(SP)
-	ANDQ    $-8, AX
-	SHLQ    $0x02, AX
+	ANDQ    $-8, SI
+	SHLQ    $0x02, SI
 
 row:
 	VPXOR Y1, Y1, Y1
-	MOVQ  DX, R9
-	XORQ  R8, R8
-	CMPQ  R8, AX
-	JGE   rest
+	MOVQ  CX, R11
+	XORQ  R10, R10
 
 group:
-	PREFETCHT1     8192(R9)
-	PREFETCHT0     3072(R9)
-	PREFETCHT1     8256(R9)
-	PREFETCHT0     3136(R9)
-	PREFETCHT1     8320(R9)
-	PREFETCHT0     3200(R9)
-	LEAQ           (BX)(R8*8), R11
-	VBROADCASTI128 2(R9), Y5
-	VPSRLVD        Y2, Y5, Y5
-	VPAND          Y3, Y5, Y5
-	VPMADDUBSW     (R11), Y5, Y5
-	VBROADCASTI128 20(R9), Y6
-	VPSRLVD        Y2, Y6, Y6
-	VPAND          Y3, Y6, Y6
-	VPMADDUBSW     32(R11), Y6, Y6
-	VPUNPCKLDQ     Y6, Y5, Y7
-	VPUNPCKHDQ     Y6, Y5, Y5
-	VPADDW         Y7, Y5, Y5
-	VBROADCASTI128 38(R9), Y6
-	VPSRLVD        Y2, Y6, Y6
-	VPAND          Y3, Y6, Y6
-	VPMADDUBSW     64(R11), Y6, Y6
-	VBROADCASTI128 56(R9), Y7
-	VPSRLVD        Y2, Y7, Y7
-	VPAND          Y3, Y7, Y7
-	VPMADDUBSW     96(R11), Y7, Y7
-	VPUNPCKLDQ     Y7, Y6, Y8
-	VPUNPCKHDQ     Y7, Y6, Y6
-	VPADDW         Y8, Y6, Y6
-	VPUNPCKLQDQ    Y6, Y5, Y7
-	VPUNPCKHQDQ    Y6, Y5, Y5
-	VPADDW         Y7, Y5, Y5
-	VBROADCASTI128 74(R9), Y6
-	VPSRLVD        Y2, Y6, Y6
-	VPAND          Y3, Y6, Y6
-	VPMADDUBSW     128(R11), Y6, Y6
-	VBROADCASTI128 92(R9), Y7
-	VPSRLVD        Y2, Y7, Y7
-	VPAND          Y3, Y7, Y7
-	VPMADDUBSW     160(R11), Y7, Y7
-	VPUNPCKLDQ     Y7, Y6, Y8
-	VPUNPCKHDQ     Y7, Y6, Y6
-	VPADDW         Y8, Y6, Y6
-	VBROADCASTI128 110(R9), Y7
-	VPSRLVD        Y2, Y7, Y7
-	VPAND          Y3, Y7, Y7
-	VPMADDUBSW     192(R11), Y7, Y7
-	VBROADCASTI128 128(R9), Y8
-	VPSRLVD        Y2, Y8, Y8
-	VPAND          Y3, Y8, Y8
-	VPMADDUBSW     224(R11), Y8, Y8
-	VPUNPCKLDQ     Y8, Y7, Y9
-	VPUNPCKHDQ     Y8, Y7, Y7
-	VPADDW         Y9, Y7, Y7
-	VPUNPCKLQDQ    Y7, Y6, Y8
-	VPUNPCKHQDQ    Y7, Y6, Y6
-	VPADDW         Y8, Y6, Y6
-	VPERM2I128     $0x20, Y6, Y5, Y7
-	VPERM2I128     $0x31, Y6, Y5, Y5
-	VPADDW         Y5, Y7, Y7
-	VPMADDWD       Y4, Y7, Y7
-	VMOVDQU        (DI)(R8*1), Y5
-	VPSLLD         $0x03, Y5, Y5
-	VPSUBD         Y5, Y7, Y7
-	VPXOR          X5, X5, X5
-	VPINSRW        $0x00, (R9), X5, X5
-	VPINSRW        $0x01, 18(R9), X5, X5
-	VPINSRW        $0x02, 36(R9), X5, X5
-	VPINSRW        $0x03, 54(R9), X5, X5
-	VPINSRW        $0x04, 72(R9), X5, X5
-	VPINSRW        $0x05, 90(R9), X5, X5
-	VPINSRW        $0x06, 108(R9), X5, X5
-	VPINSRW        $0x07, 126(R9), X5, X5
-	VCVTPH2PS      X5, Y5
-	VMOVDQU        (SI)(R8*1), Y6
-	VCVTDQ2PS      Y7, Y7
-	VMULPS         Y6, Y5, Y5
-	VFMADD231PS    Y5, Y7, Y1
-	ADDQ           $+144, R9
-	ADDQ           $+32, R8
-	CMPQ           R8, AX
-	JL             group
+	CMPQ           R10, SI
+	JGE            rest
+	PREFETCHT1     8192(R11)
+	PREFETCHT0     3072(R11)
+	PREFETCHT1     8256(R11)
+	PREFETCHT0     3136(R11)
+	PREFETCHT1     8320(R11)
+	PREFETCHT0     3200(R11)
+	VBROADCASTI128 2(R11), Y2
+	VPSRLVD        constant9<>+0(SB), Y2, Y2
+	VPAND          constant10<>+0(SB), Y2, Y2
+	VPMADDUBSW     (DI)(R10*8), Y2, Y2
+	VBROADCASTI128 20(R11), Y3
+	VPSRLVD        constant9<>+0(SB), Y3, Y3
+	VPAND          constant10<>+0(SB), Y3, Y3
+	VPMADDUBSW     32(DI)(R10*8), Y3, Y3
+	VPUNPCKLWD     Y3, Y2, Y4
+	VPUNPCKHWD     Y3, Y2, Y2
+	VPADDW         Y4, Y2, Y2
+	VBROADCASTI128 38(R11), Y3
+	VPSRLVD        constant9<>+0(SB), Y3, Y3
+	VPAND          constant10<>+0(SB), Y3, Y3
+	VPMADDUBSW     64(DI)(R10*8), Y3, Y3
+	VBROADCASTI128 56(R11), Y4
+	VPSRLVD        constant9<>+0(SB), Y4, Y4
+	VPAND          constant10<>+0(SB), Y4, Y4
+	VPMADDUBSW     96(DI)(R10*8), Y4, Y4
+	VPUNPCKLWD     Y4, Y3, Y5
+	VPUNPCKHWD     Y4, Y3, Y3
+	VPADDW         Y5, Y3, Y3
+	VPUNPCKLDQ     Y3, Y2, Y4
+	VPUNPCKHDQ     Y3, Y2, Y2
+	VPADDW         Y4, Y2, Y2
+	VBROADCASTI128 74(R11), Y3
+	VPSRLVD        constant9<>+0(SB), Y3, Y3
+	VPAND          constant10<>+0(SB), Y3, Y3
+	VPMADDUBSW     128(DI)(R10*8), Y3, Y3
+	VBROADCASTI128 92(R11), Y4
+	VPSRLVD        constant9<>+0(SB), Y4, Y4
+	VPAND          constant10<>+0(SB), Y4, Y4
+	VPMADDUBSW     160(DI)(R10*8), Y4, Y4
+	VPUNPCKLWD     Y4, Y3, Y5
+	VPUNPCKHWD     Y4, Y3, Y3
+	VPADDW         Y5, Y3, Y3
+	VBROADCASTI128 110(R11), Y4
+	VPSRLVD        constant9<>+0(SB), Y4, Y4
+	VPAND          constant10<>+0(SB), Y4, Y4
+	VPMADDUBSW     192(DI)(R10*8), Y4, Y4
+	VBROADCASTI128 128(R11), Y5
+	VPSRLVD        constant9<>+0(SB), Y5, Y5
+	VPAND          constant10<>+0(SB), Y5, Y5
+	VPMADDUBSW     224(DI)(R10*8), Y5, Y5
+	VPUNPCKLWD     Y5, Y4, Y6
+	VPUNPCKHWD     Y5, Y4, Y4
+	VPADDW         Y6, Y4, Y4
+	VPUNPCKLDQ     Y4, Y3, Y5
+	VPUNPCKHDQ     Y4, Y3, Y3
+	VPADDW         Y5, Y3, Y3
+	VPUNPCKLQDQ    Y3, Y2, Y4
+	VPUNPCKHQDQ    Y3, Y2, Y2
+	VPADDW         Y4, Y2, Y2
+	VEXTRACTI128   $0x01, Y2, X3
+	VPMOVSXWD      X2, Y2
+	VPMOVSXWD      X3, Y3
+	VPADDD         Y3, Y2, Y2
+	VMOVDQU        (R9)(R10*1), Y3
+	VPSLLD         $0x03, Y3, Y3
+	VPSUBD         Y3, Y2, Y2
+	VPXOR          X3, X3, X3
+	VPINSRW        $0x00, (R11), X3, X3
+	VPINSRW        $0x01, 18(R11), X3, X3
+	VPINSRW        $0x02, 36(R11), X3, X3
+	VPINSRW        $0x03, 54(R11), X3, X3
+	VPINSRW        $0x04, 72(R11), X3, X3
+	VPINSRW        $0x05, 90(R11), X3, X3
+	VPINSRW        $0x06, 108(R11), X3, X3
+	VPINSRW        $0x07, 126(R11), X3, X3
+	VCVTPH2PS      X3, Y3
+	VMOVDQU        (R8)(R10*1), Y4
+	VCVTDQ2PS      Y2, Y2
+	VMULPS         Y4, Y3, Y3
+	VFMADD231PS    Y3, Y2, Y1
+	ADDQ           $+144, R11
+	ADDQ           $+32, R10
+	JMP            group
 
 rest:
-	CMPQ R10, $0x00
+	CMPQ R12, $0x00
 	JE   done
-	CMPQ R9, (SP)
+	CMPQ R11, (SP)
 	JLS  inPlace
-	MOVQ R10, R11
-	LEAQ 8(SP), R12
+	MOVQ R12, R13
+	LEAQ 8(SP), R14
 
 copy:
-	MOVWLZX (R9), R13
-	MOVW    R13, (R12)
-	ADDQ    $+2, R9
-	ADDQ    $+2, R12
-	VMOVDQU (R9), X5
-	VMOVDQU X5, (R12)
-	ADDQ    $+16, R9
-	ADDQ    $+16, R12
-	SUBQ    $+1, R11
+	MOVWLZX (R11), R15
+	MOVW    R15, (R14)
+	ADDQ    $+2, R11
+	ADDQ    $+2, R14
+	VMOVDQU (R11), X2
+	VMOVDQU X2, (R14)
+	ADDQ    $+16, R11
+	ADDQ    $+16, R14
+	SUBQ    $+1, R13
 	JG      copy
-	LEAQ    8(SP), R9
+	LEAQ    8(SP), R11
 
 inPlace:
-	LEAQ           (BX)(R8*8), R11
-	VBROADCASTI128 2(R9), Y5
-	VPSRLVD        Y2, Y5, Y5
-	VPAND          Y3, Y5, Y5
-	VPMADDUBSW     (R11), Y5, Y5
-	VBROADCASTI128 20(R9), Y6
-	VPSRLVD        Y2, Y6, Y6
-	VPAND          Y3, Y6, Y6
-	VPMADDUBSW     32(R11), Y6, Y6
-	VPUNPCKLDQ     Y6, Y5, Y7
-	VPUNPCKHDQ     Y6, Y5, Y5
-	VPADDW         Y7, Y5, Y5
-	VBROADCASTI128 38(R9), Y6
-	VPSRLVD        Y2, Y6, Y6
-	VPAND          Y3, Y6, Y6
-	VPMADDUBSW     64(R11), Y6, Y6
-	VBROADCASTI128 56(R9), Y7
-	VPSRLVD        Y2, Y7, Y7
-	VPAND          Y3, Y7, Y7
-	VPMADDUBSW     96(R11), Y7, Y7
-	VPUNPCKLDQ     Y7, Y6, Y8
-	VPUNPCKHDQ     Y7, Y6, Y6
-	VPADDW         Y8, Y6, Y6
-	VPUNPCKLQDQ    Y6, Y5, Y7
-	VPUNPCKHQDQ    Y6, Y5, Y5
-	VPADDW         Y7, Y5, Y5
-	VBROADCASTI128 74(R9), Y6
-	VPSRLVD        Y2, Y6, Y6
-	VPAND          Y3, Y6, Y6
-	VPMADDUBSW     128(R11), Y6, Y6
-	VBROADCASTI128 92(R9), Y7
-	VPSRLVD        Y2, Y7, Y7
-	VPAND          Y3, Y7, Y7
-	VPMADDUBSW     160(R11), Y7, Y7
-	VPUNPCKLDQ     Y7, Y6, Y8
-	VPUNPCKHDQ     Y7, Y6, Y6
-	VPADDW         Y8, Y6, Y6
-	VBROADCASTI128 110(R9), Y7
-	VPSRLVD        Y2, Y7, Y7
-	VPAND          Y3, Y7, Y7
-	VPMADDUBSW     192(R11), Y7, Y7
-	VBROADCASTI128 128(R9), Y8
-	VPSRLVD        Y2, Y8, Y8
-	VPAND          Y3, Y8, Y8
-	VPMADDUBSW     224(R11), Y8, Y8
-	VPUNPCKLDQ     Y8, Y7, Y9
-	VPUNPCKHDQ     Y8, Y7, Y7
-	VPADDW         Y9, Y7, Y7
-	VPUNPCKLQDQ    Y7, Y6, Y8
-	VPUNPCKHQDQ    Y7, Y6, Y6
-	VPADDW         Y8, Y6, Y6
-	VPERM2I128     $0x20, Y6, Y5, Y7
-	VPERM2I128     $0x31, Y6, Y5, Y5
-	VPADDW         Y5, Y7, Y7
-	VPMADDWD       Y4, Y7, Y7
-	VMOVDQU        (DI)(R8*1), Y5
-	VPSLLD         $0x03, Y5, Y5
-	VPSUBD         Y5, Y7, Y7
-	VPXOR          X5, X5, X5
-	VPINSRW        $0x00, (R9), X5, X5
-	VPINSRW        $0x01, 18(R9), X5, X5
-	VPINSRW        $0x02, 36(R9), X5, X5
-	VPINSRW        $0x03, 54(R9), X5, X5
-	VPINSRW        $0x04, 72(R9), X5, X5
-	VPINSRW        $0x05, 90(R9), X5, X5
-	VPINSRW        $0x06, 108(R9), X5, X5
-	VPINSRW        $0x07, 126(R9), X5, X5
-	VCVTPH2PS      X5, Y5
-	VPAND          Y0, Y5, Y5
-	VMOVDQU        (SI)(R8*1), Y6
-	VCVTDQ2PS      Y7, Y7
-	VMULPS         Y6, Y5, Y5
-	VFMADD231PS    Y5, Y7, Y1
+	VBROADCASTI128 2(R11), Y2
+	VPSRLVD        constant9<>+0(SB), Y2, Y2
+	VPAND          constant10<>+0(SB), Y2, Y2
+	VPMADDUBSW     (DI)(R10*8), Y2, Y2
+	VBROADCASTI128 20(R11), Y3
+	VPSRLVD        constant9<>+0(SB), Y3, Y3
+	VPAND          constant10<>+0(SB), Y3, Y3
+	VPMADDUBSW     32(DI)(R10*8), Y3, Y3
+	VPUNPCKLWD     Y3, Y2, Y4
+	VPUNPCKHWD     Y3, Y2, Y2
+	VPADDW         Y4, Y2, Y2
+	VBROADCASTI128 38(R11), Y3
+	VPSRLVD        constant9<>+0(SB), Y3, Y3
+	VPAND          constant10<>+0(SB), Y3, Y3
+	VPMADDUBSW     64(DI)(R10*8), Y3, Y3
+	VBROADCASTI128 56(R11), Y4
+	VPSRLVD        constant9<>+0(SB), Y4, Y4
+	VPAND          constant10<>+0(SB), Y4, Y4
+	VPMADDUBSW     96(DI)(R10*8), Y4, Y4
+	VPUNPCKLWD     Y4, Y3, Y5
+	VPUNPCKHWD     Y4, Y3, Y3
+	VPADDW         Y5, Y3, Y3
+	VPUNPCKLDQ     Y3, Y2, Y4
+	VPUNPCKHDQ     Y3, Y2, Y2
+	VPADDW         Y4, Y2, Y2
+	VBROADCASTI128 74(R11), Y3
+	VPSRLVD        constant9<>+0(SB), Y3, Y3
+	VPAND          constant10<>+0(SB), Y3, Y3
+	VPMADDUBSW     128(DI)(R10*8), Y3, Y3
+	VBROADCASTI128 92(R11), Y4
+	VPSRLVD        constant9<>+0(SB), Y4, Y4
+	VPAND          constant10<>+0(SB), Y4, Y4
+	VPMADDUBSW     160(DI)(R10*8), Y4, Y4
+	VPUNPCKLWD     Y4, Y3, Y5
+	VPUNPCKHWD     Y4, Y3, Y3
+	VPADDW         Y5, Y3, Y3
+	VBROADCASTI128 110(R11), Y4
+	VPSRLVD        constant9<>+0(SB), Y4, Y4
+	VPAND          constant10<>+0(SB), Y4, Y4
+	VPMADDUBSW     192(DI)(R10*8), Y4, Y4
+	VBROADCASTI128 128(R11), Y5
+	VPSRLVD        constant9<>+0(SB), Y5, Y5
+	VPAND          constant10<>+0(SB), Y5, Y5
+	VPMADDUBSW     224(DI)(R10*8), Y5, Y5
+	VPUNPCKLWD     Y5, Y4, Y6
+	VPUNPCKHWD     Y5, Y4, Y4
+	VPADDW         Y6, Y4, Y4
+	VPUNPCKLDQ     Y4, Y3, Y5
+	VPUNPCKHDQ     Y4, Y3, Y3
+	VPADDW         Y5, Y3, Y3
+	VPUNPCKLQDQ    Y3, Y2, Y4
+	VPUNPCKHQDQ    Y3, Y2, Y2
+	VPADDW         Y4, Y2, Y2
+	VEXTRACTI128   $0x01, Y2, X3
+	VPMOVSXWD      X2, Y2
+	VPMOVSXWD      X3, Y3
+	VPADDD         Y3, Y2, Y2
+	VMOVDQU        (R9)(R10*1), Y3
+	VPSLLD         $0x03, Y3, Y3
+	VPSUBD         Y3, Y2, Y2
+	VPXOR          X3, X3, X3
+	VPINSRW        $0x00, (R11), X3, X3
+	VPINSRW        $0x01, 18(R11), X3, X3
+	VPINSRW        $0x02, 36(R11), X3, X3
+	VPINSRW        $0x03, 54(R11), X3, X3
+	VPINSRW        $0x04, 72(R11), X3, X3
+	VPINSRW        $0x05, 90(R11), X3, X3
+	VPINSRW        $0x06, 108(R11), X3, X3
+	VPINSRW        $0x07, 126(R11), X3, X3
+	VCVTPH2PS      X3, Y3
+	VPAND          Y0, Y3, Y3
+	VMOVDQU        (R8)(R10*1), Y4
+	VCVTDQ2PS      Y2, Y2
+	VMULPS         Y4, Y3, Y3
+	VFMADD231PS    Y3, Y2, Y1
 
 done:
-	MOVQ         CX, R8
-	VPERMILPS    $0x4e, Y1, Y5
-	VADDPS       Y1, Y5, Y5
-	VPERMILPS    $0xb1, Y5, Y1
-	VADDPS       Y1, Y5, Y5
-	VEXTRACTI128 $0x01, Y5, X1
-	VADDPS       X5, X1, X1
-	VMOVSS       X1, (R8)
-	ADDQ         $0x04, CX
-	MOVQ         stride+16(FP), R8
-	ADDQ         R8, DX
-	DECQ         n+24(FP)
+	VPERMILPS    $0x4e, Y1, Y2
+	VADDPS       Y1, Y2, Y2
+	VPERMILPS    $0xb1, Y2, Y1
+	VADDPS       Y1, Y2, Y2
+	VEXTRACTI128 $0x01, Y2, X1
+	VADDPS       X2, X1, X1
+	VMOVSS       X1, (AX)
+	ADDQ         $0x04, AX
+	ADDQ         DX, CX
+	DECQ         BX
 	JG           row
 	VZEROUPPER
 	RET
-
-constants:
-	VMOVDQU constant10<>+0(SB), Y2
-	VMOVDQU constant9<>+0(SB), Y4
-	VMOVDQU constant11<>+0(SB), Y3
-	JMP     begin
 
 DATA constant8<>+0(SB)/8, $0xffffffffffffffff
 DATA constant8<>+8(SB)/8, $0xffffffffffffffff
@@ -713,23 +704,17 @@ DATA constant8<>+48(SB)/8, $0x0000000000000000
 DATA constant8<>+56(SB)/8, $0x0000000000000000
 GLOBL constant8<>(SB), RODATA|NOPTR, $64
 
-DATA constant9<>+0(SB)/8, $0x0001000100010001
-DATA constant9<>+8(SB)/8, $0x0001000100010001
-DATA constant9<>+16(SB)/8, $0x0001000100010001
-DATA constant9<>+24(SB)/8, $0x0001000100010001
+DATA constant9<>+0(SB)/8, $0x0000000000000000
+DATA constant9<>+8(SB)/8, $0x0000000000000000
+DATA constant9<>+16(SB)/8, $0x0000000400000004
+DATA constant9<>+24(SB)/8, $0x0000000400000004
 GLOBL constant9<>(SB), RODATA|NOPTR, $32
 
-DATA constant10<>+0(SB)/8, $0x0000000000000000
-DATA constant10<>+8(SB)/8, $0x0000000000000000
-DATA constant10<>+16(SB)/8, $0x0000000400000004
-DATA constant10<>+24(SB)/8, $0x0000000400000004
+DATA constant10<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant10<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant10<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant10<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
 GLOBL constant10<>(SB), RODATA|NOPTR, $32
-
-DATA constant11<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant11<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant11<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant11<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
-GLOBL constant11<>(SB), RODATA|NOPTR, $32
 
 // func q4_0PackAVX2(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX2, F16C
@@ -766,23 +751,23 @@ tile:
 	VPUNPCKLQDQ    Y2, Y0, Y4
 	VPUNPCKHQDQ    Y2, Y0, Y0
 	VPSRLD         $0x04, Y3, Y2
-	VPAND          constant11<>+0(SB), Y3, Y3
-	VPAND          constant11<>+0(SB), Y2, Y2
+	VPAND          constant10<>+0(SB), Y3, Y3
+	VPAND          constant10<>+0(SB), Y2, Y2
 	VMOVDQU        Y3, (AX)(R9*8)
 	VMOVDQU        Y2, 256(AX)(R9*8)
 	VPSRLD         $0x04, Y1, Y2
-	VPAND          constant11<>+0(SB), Y1, Y1
-	VPAND          constant11<>+0(SB), Y2, Y2
+	VPAND          constant10<>+0(SB), Y1, Y1
+	VPAND          constant10<>+0(SB), Y2, Y2
 	VMOVDQU        Y1, 64(AX)(R9*8)
 	VMOVDQU        Y2, 320(AX)(R9*8)
 	VPSRLD         $0x04, Y4, Y1
-	VPAND          constant11<>+0(SB), Y4, Y2
-	VPAND          constant11<>+0(SB), Y1, Y1
+	VPAND          constant10<>+0(SB), Y4, Y2
+	VPAND          constant10<>+0(SB), Y1, Y1
 	VMOVDQU        Y2, 128(AX)(R9*8)
 	VMOVDQU        Y1, 384(AX)(R9*8)
 	VPSRLD         $0x04, Y0, Y1
-	VPAND          constant11<>+0(SB), Y0, Y0
-	VPAND          constant11<>+0(SB), Y1, Y1
+	VPAND          constant10<>+0(SB), Y0, Y0
+	VPAND          constant10<>+0(SB), Y1, Y1
 	VMOVDQU        Y0, 192(AX)(R9*8)
 	VMOVDQU        Y1, 448(AX)(R9*8)
 	VPXOR          X0, X0, X0
@@ -814,23 +799,23 @@ tile:
 	VPUNPCKLQDQ    Y2, Y0, Y4
 	VPUNPCKHQDQ    Y2, Y0, Y0
 	VPSRLD         $0x04, Y3, Y2
-	VPAND          constant11<>+0(SB), Y3, Y3
-	VPAND          constant11<>+0(SB), Y2, Y2
+	VPAND          constant10<>+0(SB), Y3, Y3
+	VPAND          constant10<>+0(SB), Y2, Y2
 	VMOVDQU        Y3, 32(AX)(R9*8)
 	VMOVDQU        Y2, 288(AX)(R9*8)
 	VPSRLD         $0x04, Y1, Y2
-	VPAND          constant11<>+0(SB), Y1, Y1
-	VPAND          constant11<>+0(SB), Y2, Y2
+	VPAND          constant10<>+0(SB), Y1, Y1
+	VPAND          constant10<>+0(SB), Y2, Y2
 	VMOVDQU        Y1, 96(AX)(R9*8)
 	VMOVDQU        Y2, 352(AX)(R9*8)
 	VPSRLD         $0x04, Y4, Y1
-	VPAND          constant11<>+0(SB), Y4, Y2
-	VPAND          constant11<>+0(SB), Y1, Y1
+	VPAND          constant10<>+0(SB), Y4, Y2
+	VPAND          constant10<>+0(SB), Y1, Y1
 	VMOVDQU        Y2, 160(AX)(R9*8)
 	VMOVDQU        Y1, 416(AX)(R9*8)
 	VPSRLD         $0x04, Y0, Y1
-	VPAND          constant11<>+0(SB), Y0, Y0
-	VPAND          constant11<>+0(SB), Y1, Y1
+	VPAND          constant10<>+0(SB), Y0, Y0
+	VPAND          constant10<>+0(SB), Y1, Y1
 	VMOVDQU        Y0, 224(AX)(R9*8)
 	VMOVDQU        Y1, 480(AX)(R9*8)
 	VPXOR          X0, X0, X0

@@ -7,29 +7,31 @@
 // func q4_kRowAVX512(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 // Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VL, AVX512VNNI, MMX+
 TEXT ·q4_kRowAVX512(SB), NOSPLIT, $296-72
-	MOVQ blocks+64(FP), AX
-	MOVQ dst+0(FP), CX
-	MOVQ w+8(FP), DX
-	MOVQ q+32(FP), BX
-	MOVQ d+40(FP), SI
-	MOVQ s+48(FP), DI
-	MOVQ half+56(FP), R8
+	MOVQ dst+0(FP), AX
+	MOVQ w+8(FP), CX
+	MOVQ stride+16(FP), DX
+	MOVQ n+24(FP), BX
+	MOVQ blocks+64(FP), SI
+	MOVQ q+32(FP), DI
+	MOVQ d+40(FP), R8
+	MOVQ s+48(FP), R9
+	MOVQ half+56(FP), R10
 	JMP  constants
 
 begin:
-	MOVQ      w+8(FP), R8
-	MOVQ      stride+16(FP), R9
-	IMULQ     n+24(FP), R9
-	ADDQ      R9, R8
-	SUBQ      $+288, R8
-	MOVQ      R8, (SP)
-	MOVQ      AX, R10
-	ANDQ      $+15, R10
-	LEAQ      constant0<>+0(SB), R8
-	SHLQ      $0x02, R10
-	SUBQ      R10, R8
-	VMOVDQU32 64(R8), Z0
-	SHRQ      $0x02, R10
+	MOVQ      w+8(FP), R10
+	MOVQ      DX, R11
+	IMULQ     BX, R11
+	ADDQ      R11, R10
+	SUBQ      $+288, R10
+	MOVQ      R10, (SP)
+	MOVQ      SI, R12
+	ANDQ      $+15, R12
+	LEAQ      constant0<>+0(SB), R10
+	SHLQ      $0x02, R12
+	SUBQ      R12, R10
+	VMOVDQU32 64(R10), Z0
+	SHRQ      $0x02, R12
 	VMOVDQU32 constant1<>+0(SB), Y1
 	VMOVDQU32 Y1, 8(SP)
 	VMOVDQU32 Y1, 40(SP)
@@ -40,76 +42,75 @@ begin:
 	VMOVDQU32 Y1, 200(SP)
 	VMOVDQU32 Y1, 232(SP)
 	VMOVDQU32 Y1, 264(SP)
-	ANDQ      $-16, AX
-	SHLQ      $0x02, AX
+	ANDQ      $-16, SI
+	SHLQ      $0x02, SI
 
 row:
 	VPXORD Z1, Z1, Z1
-	MOVQ   DX, R9
-	XORQ   R8, R8
-	CMPQ   R8, AX
-	JGE    rest
+	MOVQ   CX, R11
+	XORQ   R10, R10
 
 group:
-	PREFETCHT1      8192(R9)
-	PREFETCHT0      3072(R9)
-	PREFETCHT1      8256(R9)
-	PREFETCHT0      3136(R9)
-	PREFETCHT1      8320(R9)
-	PREFETCHT0      3200(R9)
-	PREFETCHT1      8384(R9)
-	PREFETCHT0      3264(R9)
-	PREFETCHT1      8448(R9)
-	PREFETCHT0      3328(R9)
-	LEAQ            (BX)(R8*8), R11
-	VBROADCASTI64X4 16(R9), Z9
+	CMPQ            R10, SI
+	JGE             rest
+	PREFETCHT1      8192(R11)
+	PREFETCHT0      3072(R11)
+	PREFETCHT1      8256(R11)
+	PREFETCHT0      3136(R11)
+	PREFETCHT1      8320(R11)
+	PREFETCHT0      3200(R11)
+	PREFETCHT1      8384(R11)
+	PREFETCHT0      3264(R11)
+	PREFETCHT1      8448(R11)
+	PREFETCHT0      3328(R11)
+	VBROADCASTI64X4 16(R11), Z9
 	VPSRLVD         Z2, Z9, Z9
 	VPANDD          Z3, Z9, Z9
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        (R11), Z9, Z10
-	VBROADCASTI64X4 48(R9), Z9
+	VPDPBUSD        (DI)(R10*8), Z9, Z10
+	VBROADCASTI64X4 48(R11), Z9
 	VPSRLVD         Z2, Z9, Z9
 	VPANDD          Z3, Z9, Z9
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        64(R11), Z9, Z11
+	VPDPBUSD        64(DI)(R10*8), Z9, Z11
 	VPACKSSDW       Z11, Z10, Z9
 	VPMADDWD        Z4, Z9, Z9
-	VBROADCASTI64X4 80(R9), Z10
+	VBROADCASTI64X4 80(R11), Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        128(R11), Z10, Z11
-	VBROADCASTI64X4 112(R9), Z10
+	VPDPBUSD        128(DI)(R10*8), Z10, Z11
+	VBROADCASTI64X4 112(R11), Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        192(R11), Z10, Z12
+	VPDPBUSD        192(DI)(R10*8), Z10, Z12
 	VPACKSSDW       Z12, Z11, Z10
 	VPMADDWD        Z4, Z10, Z10
 	VPACKSSDW       Z10, Z9, Z9
 	VPMADDWD        Z4, Z9, Z9
-	VBROADCASTI64X4 160(R9), Z10
+	VBROADCASTI64X4 160(R11), Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        256(R11), Z10, Z11
-	VBROADCASTI64X4 192(R9), Z10
+	VPDPBUSD        256(DI)(R10*8), Z10, Z11
+	VBROADCASTI64X4 192(R11), Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        320(R11), Z10, Z12
+	VPDPBUSD        320(DI)(R10*8), Z10, Z12
 	VPACKSSDW       Z12, Z11, Z10
 	VPMADDWD        Z4, Z10, Z10
-	VBROADCASTI64X4 224(R9), Z11
+	VBROADCASTI64X4 224(R11), Z11
 	VPSRLVD         Z2, Z11, Z11
 	VPANDD          Z3, Z11, Z11
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        384(R11), Z11, Z12
-	VBROADCASTI64X4 256(R9), Z11
+	VPDPBUSD        384(DI)(R10*8), Z11, Z12
+	VBROADCASTI64X4 256(R11), Z11
 	VPSRLVD         Z2, Z11, Z11
 	VPANDD          Z3, Z11, Z11
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        448(R11), Z11, Z13
+	VPDPBUSD        448(DI)(R10*8), Z11, Z13
 	VPACKSSDW       Z13, Z12, Z11
 	VPMADDWD        Z4, Z11, Z11
 	VPACKSSDW       Z11, Z10, Z10
@@ -118,8 +119,8 @@ group:
 	VPERMT2D        Z10, Z5, Z11
 	VPERMT2D        Z10, Z6, Z9
 	VPADDD          Z9, Z11, Z11
-	VBROADCASTI32X4 (R9), Y9
-	VINSERTI32X4    $0x01, 144(R9), Y9, Y9
+	VBROADCASTI32X4 (R11), Y9
+	VINSERTI32X4    $0x01, 144(R11), Y9, Y9
 	VPSHUFD         $0xed, Y9, Y10
 	VPSRLVD         constant2<>+0(SB), Y10, Y10
 	VPANDD          constant3<>+0(SB), Y10, Y12
@@ -138,102 +139,100 @@ group:
 	VCVTDQ2PS       Z12, Z12
 	VMULPS          Z9, Z10, Z10
 	VMULPS          Z13, Z12, Z12
-	VMOVDQU32       (SI)(R8*1), Z9
+	VMOVDQU32       (R8)(R10*1), Z9
 	VCVTDQ2PS       Z11, Z11
 	VMULPS          Z9, Z10, Z10
 	VFMADD231PS     Z10, Z11, Z1
-	VMOVDQU32       (DI)(R8*1), Z10
+	VMOVDQU32       (R9)(R10*1), Z10
 	VCVTDQ2PS       Z10, Z10
 	VMULPS          Z9, Z10, Z10
 	VFNMADD231PS    Z10, Z12, Z1
-	ADDQ            $+288, R9
-	ADDQ            $+64, R8
-	CMPQ            R8, AX
-	JL              group
+	ADDQ            $+288, R11
+	ADDQ            $+64, R10
+	JMP             group
 
 rest:
-	CMPQ R10, $0x00
+	CMPQ R12, $0x00
 	JE   done
-	CMPQ R9, (SP)
+	CMPQ R11, (SP)
 	JLS  inPlace
-	MOVQ R10, R11
-	LEAQ 8(SP), R12
+	MOVQ R12, R13
+	LEAQ 8(SP), R14
 
 copy:
-	VMOVDQU32 (R9), X9
-	VMOVDQU32 X9, (R12)
-	ADDQ      $+16, R9
-	ADDQ      $+16, R12
-	VMOVDQU32 (R9), Y9
-	VMOVDQU32 Y9, (R12)
-	ADDQ      $+32, R9
-	ADDQ      $+32, R12
-	VMOVDQU32 (R9), Y9
-	VMOVDQU32 Y9, (R12)
-	ADDQ      $+32, R9
-	ADDQ      $+32, R12
-	VMOVDQU32 (R9), Y9
-	VMOVDQU32 Y9, (R12)
-	ADDQ      $+32, R9
-	ADDQ      $+32, R12
-	VMOVDQU32 (R9), Y9
-	VMOVDQU32 Y9, (R12)
-	ADDQ      $+32, R9
-	ADDQ      $+32, R12
-	SUBQ      $+8, R11
+	VMOVDQU32 (R11), X9
+	VMOVDQU32 X9, (R14)
+	ADDQ      $+16, R11
+	ADDQ      $+16, R14
+	VMOVDQU32 (R11), Y9
+	VMOVDQU32 Y9, (R14)
+	ADDQ      $+32, R11
+	ADDQ      $+32, R14
+	VMOVDQU32 (R11), Y9
+	VMOVDQU32 Y9, (R14)
+	ADDQ      $+32, R11
+	ADDQ      $+32, R14
+	VMOVDQU32 (R11), Y9
+	VMOVDQU32 Y9, (R14)
+	ADDQ      $+32, R11
+	ADDQ      $+32, R14
+	VMOVDQU32 (R11), Y9
+	VMOVDQU32 Y9, (R14)
+	ADDQ      $+32, R11
+	ADDQ      $+32, R14
+	SUBQ      $+8, R13
 	JG        copy
-	LEAQ      8(SP), R9
+	LEAQ      8(SP), R11
 
 inPlace:
-	LEAQ            (BX)(R8*8), R11
-	VBROADCASTI64X4 16(R9), Z9
+	VBROADCASTI64X4 16(R11), Z9
 	VPSRLVD         Z2, Z9, Z9
 	VPANDD          Z3, Z9, Z9
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        (R11), Z9, Z10
-	VBROADCASTI64X4 48(R9), Z9
+	VPDPBUSD        (DI)(R10*8), Z9, Z10
+	VBROADCASTI64X4 48(R11), Z9
 	VPSRLVD         Z2, Z9, Z9
 	VPANDD          Z3, Z9, Z9
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        64(R11), Z9, Z11
+	VPDPBUSD        64(DI)(R10*8), Z9, Z11
 	VPACKSSDW       Z11, Z10, Z9
 	VPMADDWD        Z4, Z9, Z9
-	VBROADCASTI64X4 80(R9), Z10
+	VBROADCASTI64X4 80(R11), Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        128(R11), Z10, Z11
-	VBROADCASTI64X4 112(R9), Z10
+	VPDPBUSD        128(DI)(R10*8), Z10, Z11
+	VBROADCASTI64X4 112(R11), Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        192(R11), Z10, Z12
+	VPDPBUSD        192(DI)(R10*8), Z10, Z12
 	VPACKSSDW       Z12, Z11, Z10
 	VPMADDWD        Z4, Z10, Z10
 	VPACKSSDW       Z10, Z9, Z9
 	VPMADDWD        Z4, Z9, Z9
-	VBROADCASTI64X4 160(R9), Z10
+	VBROADCASTI64X4 160(R11), Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        256(R11), Z10, Z11
-	VBROADCASTI64X4 192(R9), Z10
+	VPDPBUSD        256(DI)(R10*8), Z10, Z11
+	VBROADCASTI64X4 192(R11), Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        320(R11), Z10, Z12
+	VPDPBUSD        320(DI)(R10*8), Z10, Z12
 	VPACKSSDW       Z12, Z11, Z10
 	VPMADDWD        Z4, Z10, Z10
-	VBROADCASTI64X4 224(R9), Z11
+	VBROADCASTI64X4 224(R11), Z11
 	VPSRLVD         Z2, Z11, Z11
 	VPANDD          Z3, Z11, Z11
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        384(R11), Z11, Z12
-	VBROADCASTI64X4 256(R9), Z11
+	VPDPBUSD        384(DI)(R10*8), Z11, Z12
+	VBROADCASTI64X4 256(R11), Z11
 	VPSRLVD         Z2, Z11, Z11
 	VPANDD          Z3, Z11, Z11
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        448(R11), Z11, Z13
+	VPDPBUSD        448(DI)(R10*8), Z11, Z13
 	VPACKSSDW       Z13, Z12, Z11
 	VPMADDWD        Z4, Z11, Z11
 	VPACKSSDW       Z11, Z10, Z10
@@ -242,8 +241,8 @@ inPlace:
 	VPERMT2D        Z10, Z5, Z11
 	VPERMT2D        Z10, Z6, Z9
 	VPADDD          Z9, Z11, Z11
-	VBROADCASTI32X4 (R9), Y9
-	VINSERTI32X4    $0x01, 144(R9), Y9, Y9
+	VBROADCASTI32X4 (R11), Y9
+	VINSERTI32X4    $0x01, 144(R11), Y9, Y9
 	VPSHUFD         $0xed, Y9, Y10
 	VPSRLVD         constant2<>+0(SB), Y10, Y10
 	VPANDD          constant3<>+0(SB), Y10, Y12
@@ -264,17 +263,16 @@ inPlace:
 	VMULPS          Z13, Z12, Z12
 	VPANDD          Z0, Z10, Z10
 	VPANDD          Z0, Z12, Z12
-	VMOVDQU32       (SI)(R8*1), Z9
+	VMOVDQU32       (R8)(R10*1), Z9
 	VCVTDQ2PS       Z11, Z11
 	VMULPS          Z9, Z10, Z10
 	VFMADD231PS     Z10, Z11, Z1
-	VMOVDQU32       (DI)(R8*1), Z10
+	VMOVDQU32       (R9)(R10*1), Z10
 	VCVTDQ2PS       Z10, Z10
 	VMULPS          Z9, Z10, Z10
 	VFNMADD231PS    Z10, Z12, Z1
 
 done:
-	MOVQ          CX, R8
 	VPERMILPS     $0x4e, Z1, Z9
 	VADDPS        Z1, Z9, Z9
 	VPERMILPS     $0xb1, Z9, Z1
@@ -283,11 +281,10 @@ done:
 	VADDPS        Z9, Z1, Z1
 	VEXTRACTI32X4 $0x02, Z1, X9
 	VADDPS        X1, X9, X9
-	VMOVSS        X9, (R8)
-	ADDQ          $0x04, CX
-	MOVQ          stride+16(FP), R8
-	ADDQ          R8, DX
-	DECQ          n+24(FP)
+	VMOVSS        X9, (AX)
+	ADDQ          $0x04, AX
+	ADDQ          DX, CX
+	DECQ          BX
 	JG            row
 	VZEROUPPER
 	RET
@@ -545,146 +542,133 @@ GLOBL constant12<>(SB), RODATA|NOPTR, $64
 // func q4_kRowAVX2(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 // Requires: AVX, AVX2, F16C, FMA3, MMX+
 TEXT ·q4_kRowAVX2(SB), NOSPLIT, $0-72
-	MOVQ blocks+64(FP), AX
-	MOVQ dst+0(FP), CX
-	MOVQ w+8(FP), DX
-	MOVQ q+32(FP), BX
-	MOVQ d+40(FP), SI
-	MOVQ s+48(FP), DI
-	MOVQ half+56(FP), R8
-	JMP  constants
-
-begin:
-	ANDQ $-8, AX
-	SHLQ $0x02, AX
+	MOVQ dst+0(FP), AX
+	MOVQ w+8(FP), CX
+	MOVQ stride+16(FP), DX
+	MOVQ n+24(FP), BX
+	MOVQ blocks+64(FP), SI
+	MOVQ q+32(FP), DI
+	MOVQ d+40(FP), R8
+	MOVQ s+48(FP), R9
+	MOVQ half+56(FP), R10
+	ANDQ $-8, SI
+	SHLQ $0x02, SI
 
 row:
 	VPXOR Y0, Y0, Y0
-	MOVQ  DX, R9
-	XORQ  R8, R8
-	CMPQ  R8, AX
-	JGE   rest
+	MOVQ  CX, R11
+	XORQ  R10, R10
 
 group:
-	PREFETCHT1     8192(R9)
-	PREFETCHT0     3072(R9)
-	PREFETCHT1     8256(R9)
-	PREFETCHT0     3136(R9)
-	PREFETCHT1     8320(R9)
-	PREFETCHT0     3200(R9)
-	LEAQ           (BX)(R8*8), R10
-	VMOVDQU        16(R9), Y1
+	CMPQ           R10, SI
+	JGE            rest
+	PREFETCHT1     8192(R11)
+	PREFETCHT0     3072(R11)
+	PREFETCHT1     8256(R11)
+	PREFETCHT0     3136(R11)
+	PREFETCHT1     8320(R11)
+	PREFETCHT0     3200(R11)
+	VMOVDQU        16(R11), Y1
 	VPSRLD         $0x04, Y1, Y2
-	VPAND          Y3, Y1, Y1
-	VPAND          Y3, Y2, Y2
-	VPMADDUBSW     (R10), Y1, Y1
-	VPMADDUBSW     32(R10), Y2, Y2
-	VPUNPCKLDQ     Y2, Y1, Y5
+	VPAND          constant13<>+0(SB), Y1, Y1
+	VPAND          constant13<>+0(SB), Y2, Y2
+	VPMADDUBSW     (DI)(R10*8), Y1, Y1
+	VPMADDUBSW     32(DI)(R10*8), Y2, Y2
+	VPUNPCKLWD     Y2, Y1, Y3
+	VPUNPCKHWD     Y2, Y1, Y1
+	VPADDW         Y3, Y1, Y1
+	VMOVDQU        48(R11), Y2
+	VPSRLD         $0x04, Y2, Y3
+	VPAND          constant13<>+0(SB), Y2, Y2
+	VPAND          constant13<>+0(SB), Y3, Y3
+	VPMADDUBSW     64(DI)(R10*8), Y2, Y2
+	VPMADDUBSW     96(DI)(R10*8), Y3, Y3
+	VPUNPCKLWD     Y3, Y2, Y4
+	VPUNPCKHWD     Y3, Y2, Y2
+	VPADDW         Y4, Y2, Y2
+	VPUNPCKLDQ     Y2, Y1, Y3
 	VPUNPCKHDQ     Y2, Y1, Y1
-	VPADDW         Y5, Y1, Y1
-	VMOVDQU        48(R9), Y2
-	VPSRLD         $0x04, Y2, Y5
-	VPAND          Y3, Y2, Y2
-	VPAND          Y3, Y5, Y5
-	VPMADDUBSW     64(R10), Y2, Y2
-	VPMADDUBSW     96(R10), Y5, Y5
-	VPUNPCKLDQ     Y5, Y2, Y6
-	VPUNPCKHDQ     Y5, Y2, Y2
-	VPADDW         Y6, Y2, Y2
-	VPUNPCKLQDQ    Y2, Y1, Y5
+	VPADDW         Y3, Y1, Y1
+	VMOVDQU        80(R11), Y2
+	VPSRLD         $0x04, Y2, Y3
+	VPAND          constant13<>+0(SB), Y2, Y2
+	VPAND          constant13<>+0(SB), Y3, Y3
+	VPMADDUBSW     128(DI)(R10*8), Y2, Y2
+	VPMADDUBSW     160(DI)(R10*8), Y3, Y3
+	VPUNPCKLWD     Y3, Y2, Y4
+	VPUNPCKHWD     Y3, Y2, Y2
+	VPADDW         Y4, Y2, Y2
+	VMOVDQU        112(R11), Y3
+	VPSRLD         $0x04, Y3, Y4
+	VPAND          constant13<>+0(SB), Y3, Y3
+	VPAND          constant13<>+0(SB), Y4, Y4
+	VPMADDUBSW     192(DI)(R10*8), Y3, Y3
+	VPMADDUBSW     224(DI)(R10*8), Y4, Y4
+	VPUNPCKLWD     Y4, Y3, Y5
+	VPUNPCKHWD     Y4, Y3, Y3
+	VPADDW         Y5, Y3, Y3
+	VPUNPCKLDQ     Y3, Y2, Y4
+	VPUNPCKHDQ     Y3, Y2, Y2
+	VPADDW         Y4, Y2, Y2
+	VPUNPCKLQDQ    Y2, Y1, Y3
 	VPUNPCKHQDQ    Y2, Y1, Y1
-	VPADDW         Y5, Y1, Y1
-	VMOVDQU        80(R9), Y2
-	VPSRLD         $0x04, Y2, Y5
-	VPAND          Y3, Y2, Y2
-	VPAND          Y3, Y5, Y5
-	VPMADDUBSW     128(R10), Y2, Y2
-	VPMADDUBSW     160(R10), Y5, Y5
-	VPUNPCKLDQ     Y5, Y2, Y6
-	VPUNPCKHDQ     Y5, Y2, Y2
-	VPADDW         Y6, Y2, Y2
-	VMOVDQU        112(R9), Y5
-	VPSRLD         $0x04, Y5, Y6
-	VPAND          Y3, Y5, Y5
-	VPAND          Y3, Y6, Y6
-	VPMADDUBSW     192(R10), Y5, Y5
-	VPMADDUBSW     224(R10), Y6, Y6
-	VPUNPCKLDQ     Y6, Y5, Y7
-	VPUNPCKHDQ     Y6, Y5, Y5
-	VPADDW         Y7, Y5, Y5
-	VPUNPCKLQDQ    Y5, Y2, Y6
-	VPUNPCKHQDQ    Y5, Y2, Y2
-	VPADDW         Y6, Y2, Y2
-	VPERM2I128     $0x20, Y2, Y1, Y5
-	VPERM2I128     $0x31, Y2, Y1, Y1
-	VPADDW         Y1, Y5, Y5
-	VPMADDWD       Y4, Y5, Y5
-	VBROADCASTI128 (R9), Y1
-	VPSHUFD        $0xed, Y1, Y2
-	VPSRLVD        constant2<>+0(SB), Y2, Y2
-	VPAND          constant3<>+0(SB), Y2, Y6
-	VPSHUFD        $0x84, Y1, Y2
-	VPSRLD         $0x02, Y2, Y2
-	VPAND          constant4<>+0(SB), Y2, Y2
-	VPOR           Y2, Y6, Y2
-	VPERMQ         $0xd8, Y2, Y2
-	VEXTRACTI128   $0x01, Y2, X6
-	VCVTPH2PS      X1, X1
-	VMOVSHDUP      X1, X7
-	VBROADCASTSS   X1, Y1
-	VBROADCASTSS   X7, Y7
-	VPMOVZXBD      X2, Y2
-	VPMOVZXBD      X6, Y6
-	VCVTDQ2PS      Y2, Y2
-	VCVTDQ2PS      Y6, Y6
-	VMULPS         Y1, Y2, Y2
-	VMULPS         Y7, Y6, Y6
-	VMOVDQU        (SI)(R8*1), Y1
-	VCVTDQ2PS      Y5, Y5
-	VMULPS         Y1, Y2, Y2
-	VFMADD231PS    Y2, Y5, Y0
-	VMOVDQU        (DI)(R8*1), Y2
-	VCVTDQ2PS      Y2, Y2
-	VMULPS         Y1, Y2, Y2
-	VFNMADD231PS   Y2, Y6, Y0
-	ADDQ           $+144, R9
-	ADDQ           $+32, R8
-	CMPQ           R8, AX
-	JL             group
+	VPADDW         Y3, Y1, Y1
+	VEXTRACTI128   $0x01, Y1, X2
+	VPMOVSXWD      X1, Y1
+	VPMOVSXWD      X2, Y2
+	VPADDD         Y2, Y1, Y1
+	VBROADCASTI128 (R11), Y2
+	VPSHUFD        $0xed, Y2, Y3
+	VPSRLVD        constant2<>+0(SB), Y3, Y3
+	VPAND          constant3<>+0(SB), Y3, Y4
+	VPSHUFD        $0x84, Y2, Y3
+	VPSRLD         $0x02, Y3, Y3
+	VPAND          constant4<>+0(SB), Y3, Y3
+	VPOR           Y3, Y4, Y3
+	VPERMQ         $0xd8, Y3, Y3
+	VEXTRACTI128   $0x01, Y3, X4
+	VCVTPH2PS      X2, X2
+	VMOVSHDUP      X2, X5
+	VBROADCASTSS   X2, Y2
+	VBROADCASTSS   X5, Y5
+	VPMOVZXBD      X3, Y3
+	VPMOVZXBD      X4, Y4
+	VCVTDQ2PS      Y3, Y3
+	VCVTDQ2PS      Y4, Y4
+	VMULPS         Y2, Y3, Y3
+	VMULPS         Y5, Y4, Y4
+	VMOVDQU        (R8)(R10*1), Y2
+	VCVTDQ2PS      Y1, Y1
+	VMULPS         Y2, Y3, Y3
+	VFMADD231PS    Y3, Y1, Y0
+	VMOVDQU        (R9)(R10*1), Y1
+	VCVTDQ2PS      Y1, Y1
+	VMULPS         Y2, Y1, Y1
+	VFNMADD231PS   Y1, Y4, Y0
+	ADDQ           $+144, R11
+	ADDQ           $+32, R10
+	JMP            group
 
 rest:
-	MOVQ         CX, R8
 	VPERMILPS    $0x4e, Y0, Y1
 	VADDPS       Y0, Y1, Y1
 	VPERMILPS    $0xb1, Y1, Y0
 	VADDPS       Y0, Y1, Y1
 	VEXTRACTI128 $0x01, Y1, X0
 	VADDPS       X1, X0, X0
-	VMOVSS       X0, (R8)
-	ADDQ         $0x04, CX
-	MOVQ         stride+16(FP), R8
-	ADDQ         R8, DX
-	DECQ         n+24(FP)
+	VMOVSS       X0, (AX)
+	ADDQ         $0x04, AX
+	ADDQ         DX, CX
+	DECQ         BX
 	JG           row
 	VZEROUPPER
 	RET
 
-constants:
-	VMOVDQU constant13<>+0(SB), Y4
-	VMOVDQU constant14<>+0(SB), Y3
-	JMP     begin
-
-DATA constant13<>+0(SB)/8, $0x0001000100010001
-DATA constant13<>+8(SB)/8, $0x0001000100010001
-DATA constant13<>+16(SB)/8, $0x0001000100010001
-DATA constant13<>+24(SB)/8, $0x0001000100010001
+DATA constant13<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant13<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant13<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant13<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
 GLOBL constant13<>(SB), RODATA|NOPTR, $32
-
-DATA constant14<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant14<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant14<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant14<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
-GLOBL constant14<>(SB), RODATA|NOPTR, $32
 
 // func q4_kPackAVX2(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX2, F16C
@@ -716,17 +700,17 @@ tile:
 	VPUNPCKHQDQ    Y3, Y2, Y2
 	VPUNPCKLQDQ    Y1, Y0, Y3
 	VPUNPCKHQDQ    Y1, Y0, Y0
-	VPSRLVD        constant15<>+0(SB), Y4, Y1
-	VPAND          constant14<>+0(SB), Y1, Y1
+	VPSRLVD        constant14<>+0(SB), Y4, Y1
+	VPAND          constant13<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, (AX)(R9*8)
-	VPSRLVD        constant15<>+0(SB), Y2, Y1
-	VPAND          constant14<>+0(SB), Y1, Y1
+	VPSRLVD        constant14<>+0(SB), Y2, Y1
+	VPAND          constant13<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 64(AX)(R9*8)
-	VPSRLVD        constant15<>+0(SB), Y3, Y1
-	VPAND          constant14<>+0(SB), Y1, Y1
+	VPSRLVD        constant14<>+0(SB), Y3, Y1
+	VPAND          constant13<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 128(AX)(R9*8)
-	VPSRLVD        constant15<>+0(SB), Y0, Y0
-	VPAND          constant14<>+0(SB), Y0, Y0
+	VPSRLVD        constant14<>+0(SB), Y0, Y0
+	VPAND          constant13<>+0(SB), Y0, Y0
 	VMOVDQU        Y0, 192(AX)(R9*8)
 	VBROADCASTI128 32(R10), Y0
 	VINSERTI128    $0x01, 96(R10), Y0, Y0
@@ -740,17 +724,17 @@ tile:
 	VPUNPCKHQDQ    Y3, Y2, Y2
 	VPUNPCKLQDQ    Y1, Y0, Y3
 	VPUNPCKHQDQ    Y1, Y0, Y0
-	VPSRLVD        constant15<>+0(SB), Y4, Y1
-	VPAND          constant14<>+0(SB), Y1, Y1
+	VPSRLVD        constant14<>+0(SB), Y4, Y1
+	VPAND          constant13<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 256(AX)(R9*8)
-	VPSRLVD        constant15<>+0(SB), Y2, Y1
-	VPAND          constant14<>+0(SB), Y1, Y1
+	VPSRLVD        constant14<>+0(SB), Y2, Y1
+	VPAND          constant13<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 320(AX)(R9*8)
-	VPSRLVD        constant15<>+0(SB), Y3, Y1
-	VPAND          constant14<>+0(SB), Y1, Y1
+	VPSRLVD        constant14<>+0(SB), Y3, Y1
+	VPAND          constant13<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 384(AX)(R9*8)
-	VPSRLVD        constant15<>+0(SB), Y0, Y0
-	VPAND          constant14<>+0(SB), Y0, Y0
+	VPSRLVD        constant14<>+0(SB), Y0, Y0
+	VPAND          constant13<>+0(SB), Y0, Y0
 	VMOVDQU        Y0, 448(AX)(R9*8)
 	VBROADCASTI128 (R10), Y0
 	VPSHUFD        $0xed, Y0, Y1
@@ -787,17 +771,17 @@ tile:
 	VPUNPCKHQDQ    Y3, Y2, Y2
 	VPUNPCKLQDQ    Y1, Y0, Y3
 	VPUNPCKHQDQ    Y1, Y0, Y0
-	VPSRLVD        constant15<>+0(SB), Y4, Y1
-	VPAND          constant14<>+0(SB), Y1, Y1
+	VPSRLVD        constant14<>+0(SB), Y4, Y1
+	VPAND          constant13<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 32(AX)(R9*8)
-	VPSRLVD        constant15<>+0(SB), Y2, Y1
-	VPAND          constant14<>+0(SB), Y1, Y1
+	VPSRLVD        constant14<>+0(SB), Y2, Y1
+	VPAND          constant13<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 96(AX)(R9*8)
-	VPSRLVD        constant15<>+0(SB), Y3, Y1
-	VPAND          constant14<>+0(SB), Y1, Y1
+	VPSRLVD        constant14<>+0(SB), Y3, Y1
+	VPAND          constant13<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 160(AX)(R9*8)
-	VPSRLVD        constant15<>+0(SB), Y0, Y0
-	VPAND          constant14<>+0(SB), Y0, Y0
+	VPSRLVD        constant14<>+0(SB), Y0, Y0
+	VPAND          constant13<>+0(SB), Y0, Y0
 	VMOVDQU        Y0, 224(AX)(R9*8)
 	VBROADCASTI128 32(R10), Y0
 	VINSERTI128    $0x01, 96(R10), Y0, Y0
@@ -811,17 +795,17 @@ tile:
 	VPUNPCKHQDQ    Y3, Y2, Y2
 	VPUNPCKLQDQ    Y1, Y0, Y3
 	VPUNPCKHQDQ    Y1, Y0, Y0
-	VPSRLVD        constant15<>+0(SB), Y4, Y1
-	VPAND          constant14<>+0(SB), Y1, Y1
+	VPSRLVD        constant14<>+0(SB), Y4, Y1
+	VPAND          constant13<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 288(AX)(R9*8)
-	VPSRLVD        constant15<>+0(SB), Y2, Y1
-	VPAND          constant14<>+0(SB), Y1, Y1
+	VPSRLVD        constant14<>+0(SB), Y2, Y1
+	VPAND          constant13<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 352(AX)(R9*8)
-	VPSRLVD        constant15<>+0(SB), Y3, Y1
-	VPAND          constant14<>+0(SB), Y1, Y1
+	VPSRLVD        constant14<>+0(SB), Y3, Y1
+	VPAND          constant13<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 416(AX)(R9*8)
-	VPSRLVD        constant15<>+0(SB), Y0, Y0
-	VPAND          constant14<>+0(SB), Y0, Y0
+	VPSRLVD        constant14<>+0(SB), Y0, Y0
+	VPAND          constant13<>+0(SB), Y0, Y0
 	VMOVDQU        Y0, 480(AX)(R9*8)
 	VBROADCASTI128 (R10), Y0
 	VPSHUFD        $0xed, Y0, Y1
@@ -857,8 +841,8 @@ tile:
 	VZEROUPPER
 	RET
 
-DATA constant15<>+0(SB)/8, $0x0000000400000000
-DATA constant15<>+8(SB)/8, $0x0000000400000000
-DATA constant15<>+16(SB)/8, $0x0000000400000000
-DATA constant15<>+24(SB)/8, $0x0000000400000000
-GLOBL constant15<>(SB), RODATA|NOPTR, $32
+DATA constant14<>+0(SB)/8, $0x0000000400000000
+DATA constant14<>+8(SB)/8, $0x0000000400000000
+DATA constant14<>+16(SB)/8, $0x0000000400000000
+DATA constant14<>+24(SB)/8, $0x0000000400000000
+GLOBL constant14<>(SB), RODATA|NOPTR, $32

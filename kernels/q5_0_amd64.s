@@ -7,29 +7,31 @@
 // func q5_0RowAVX512(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 // Requires: AVX, AVX512BW, AVX512F, AVX512VL, AVX512VNNI, MMX+
 TEXT ·q5_0RowAVX512(SB), NOSPLIT, $360-72
-	MOVQ blocks+64(FP), AX
-	MOVQ dst+0(FP), CX
-	MOVQ w+8(FP), DX
-	MOVQ q+32(FP), BX
-	MOVQ d+40(FP), SI
-	MOVQ s+48(FP), DI
-	MOVQ half+56(FP), R8
+	MOVQ dst+0(FP), AX
+	MOVQ w+8(FP), CX
+	MOVQ stride+16(FP), DX
+	MOVQ n+24(FP), BX
+	MOVQ blocks+64(FP), SI
+	MOVQ q+32(FP), DI
+	MOVQ d+40(FP), R8
+	MOVQ s+48(FP), R9
+	MOVQ half+56(FP), R10
 	JMP  constants
 
 begin:
-	MOVQ      w+8(FP), R8
-	MOVQ      stride+16(FP), R9
-	IMULQ     n+24(FP), R9
-	ADDQ      R9, R8
-	SUBQ      $+352, R8
-	MOVQ      R8, (SP)
-	MOVQ      AX, R10
-	ANDQ      $+15, R10
-	LEAQ      constant0<>+0(SB), R8
-	SHLQ      $0x02, R10
-	SUBQ      R10, R8
-	VMOVDQU32 64(R8), Z0
-	SHRQ      $0x02, R10
+	MOVQ      w+8(FP), R10
+	MOVQ      DX, R11
+	IMULQ     BX, R11
+	ADDQ      R11, R10
+	SUBQ      $+352, R10
+	MOVQ      R10, (SP)
+	MOVQ      SI, R12
+	ANDQ      $+15, R12
+	LEAQ      constant0<>+0(SB), R10
+	SHLQ      $0x02, R12
+	SUBQ      R12, R10
+	VMOVDQU32 64(R10), Z0
+	SHRQ      $0x02, R12
 	VMOVDQU32 constant1<>+0(SB), Y1
 	VMOVDQU32 Y1, 8(SP)
 	VMOVDQU32 Y1, 40(SP)
@@ -42,134 +44,133 @@ begin:
 	VMOVDQU32 Y1, 264(SP)
 	VMOVDQU32 Y1, 296(SP)
 	VMOVDQU32 Y1, 328(SP)
-	ANDQ      $-16, AX
-	SHLQ      $0x02, AX
+	ANDQ      $-16, SI
+	SHLQ      $0x02, SI
 
 row:
 	VPXORD Z1, Z1, Z1
-	MOVQ   DX, R9
-	XORQ   R8, R8
-	CMPQ   R8, AX
-	JGE    rest
+	MOVQ   CX, R11
+	XORQ   R10, R10
 
 group:
-	PREFETCHT1      8192(R9)
-	PREFETCHT0      3072(R9)
-	PREFETCHT1      8256(R9)
-	PREFETCHT0      3136(R9)
-	PREFETCHT1      8320(R9)
-	PREFETCHT0      3200(R9)
-	PREFETCHT1      8384(R9)
-	PREFETCHT0      3264(R9)
-	PREFETCHT1      8448(R9)
-	PREFETCHT0      3328(R9)
-	PREFETCHT1      8512(R9)
-	PREFETCHT0      3392(R9)
-	LEAQ            (BX)(R8*8), R11
-	VBROADCASTI32X4 6(R9), Z9
-	VBROADCASTI32X4 28(R9), K1, Z9
+	CMPQ            R10, SI
+	JGE             rest
+	PREFETCHT1      8192(R11)
+	PREFETCHT0      3072(R11)
+	PREFETCHT1      8256(R11)
+	PREFETCHT0      3136(R11)
+	PREFETCHT1      8320(R11)
+	PREFETCHT0      3200(R11)
+	PREFETCHT1      8384(R11)
+	PREFETCHT0      3264(R11)
+	PREFETCHT1      8448(R11)
+	PREFETCHT0      3328(R11)
+	PREFETCHT1      8512(R11)
+	PREFETCHT0      3392(R11)
+	VBROADCASTI32X4 6(R11), Z9
+	VBROADCASTI32X4 28(R11), K1, Z9
 	VPSRLVD         Z2, Z9, Z9
 	VPANDD          Z3, Z9, Z9
-	MOVL            2(R9), R12
-	MOVL            24(R9), R13
-	SHLQ            $0x20, R13
-	ORQ             R12, R13
-	KMOVQ           R13, K2
+	MOVL            2(R11), R13
+	MOVL            24(R11), R14
+	SHLQ            $0x20, R14
+	ORQ             R13, R14
+	KMOVQ           R14, K2
 	VPADDB          Z4, Z9, K2, Z9
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        (R11), Z9, Z10
-	VBROADCASTI32X4 50(R9), Z9
-	VBROADCASTI32X4 72(R9), K1, Z9
+	VPDPBUSD        (DI)(R10*8), Z9, Z10
+	VBROADCASTI32X4 50(R11), Z9
+	VBROADCASTI32X4 72(R11), K1, Z9
 	VPSRLVD         Z2, Z9, Z9
 	VPANDD          Z3, Z9, Z9
-	MOVL            46(R9), R12
-	MOVL            68(R9), R13
-	SHLQ            $0x20, R13
-	ORQ             R12, R13
-	KMOVQ           R13, K2
+	MOVL            46(R11), R13
+	MOVL            68(R11), R14
+	SHLQ            $0x20, R14
+	ORQ             R13, R14
+	KMOVQ           R14, K2
 	VPADDB          Z4, Z9, K2, Z9
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        64(R11), Z9, Z11
+	VPDPBUSD        64(DI)(R10*8), Z9, Z11
 	VPACKSSDW       Z11, Z10, Z9
 	VPMADDWD        Z5, Z9, Z9
-	VBROADCASTI32X4 94(R9), Z10
-	VBROADCASTI32X4 116(R9), K1, Z10
+	VBROADCASTI32X4 94(R11), Z10
+	VBROADCASTI32X4 116(R11), K1, Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
-	MOVL            90(R9), R12
-	MOVL            112(R9), R13
-	SHLQ            $0x20, R13
-	ORQ             R12, R13
-	KMOVQ           R13, K2
+	MOVL            90(R11), R13
+	MOVL            112(R11), R14
+	SHLQ            $0x20, R14
+	ORQ             R13, R14
+	KMOVQ           R14, K2
 	VPADDB          Z4, Z10, K2, Z10
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        128(R11), Z10, Z11
-	VBROADCASTI32X4 138(R9), Z10
-	VBROADCASTI32X4 160(R9), K1, Z10
+	VPDPBUSD        128(DI)(R10*8), Z10, Z11
+	VBROADCASTI32X4 138(R11), Z10
+	VBROADCASTI32X4 160(R11), K1, Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
-	MOVL            134(R9), R12
-	MOVL            156(R9), R13
-	SHLQ            $0x20, R13
-	ORQ             R12, R13
-	KMOVQ           R13, K2
+	MOVL            134(R11), R13
+	MOVL            156(R11), R14
+	SHLQ            $0x20, R14
+	ORQ             R13, R14
+	KMOVQ           R14, K2
 	VPADDB          Z4, Z10, K2, Z10
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        192(R11), Z10, Z12
+	VPDPBUSD        192(DI)(R10*8), Z10, Z12
 	VPACKSSDW       Z12, Z11, Z10
 	VPMADDWD        Z5, Z10, Z10
 	VPACKSSDW       Z10, Z9, Z9
 	VPMADDWD        Z5, Z9, Z9
-	VBROADCASTI32X4 182(R9), Z10
-	VBROADCASTI32X4 204(R9), K1, Z10
+	VBROADCASTI32X4 182(R11), Z10
+	VBROADCASTI32X4 204(R11), K1, Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
-	MOVL            178(R9), R12
-	MOVL            200(R9), R13
-	SHLQ            $0x20, R13
-	ORQ             R12, R13
-	KMOVQ           R13, K2
+	MOVL            178(R11), R13
+	MOVL            200(R11), R14
+	SHLQ            $0x20, R14
+	ORQ             R13, R14
+	KMOVQ           R14, K2
 	VPADDB          Z4, Z10, K2, Z10
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        256(R11), Z10, Z11
-	VBROADCASTI32X4 226(R9), Z10
-	VBROADCASTI32X4 248(R9), K1, Z10
+	VPDPBUSD        256(DI)(R10*8), Z10, Z11
+	VBROADCASTI32X4 226(R11), Z10
+	VBROADCASTI32X4 248(R11), K1, Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
-	MOVL            222(R9), R12
-	MOVL            244(R9), R13
-	SHLQ            $0x20, R13
-	ORQ             R12, R13
-	KMOVQ           R13, K2
+	MOVL            222(R11), R13
+	MOVL            244(R11), R14
+	SHLQ            $0x20, R14
+	ORQ             R13, R14
+	KMOVQ           R14, K2
 	VPADDB          Z4, Z10, K2, Z10
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        320(R11), Z10, Z12
+	VPDPBUSD        320(DI)(R10*8), Z10, Z12
 	VPACKSSDW       Z12, Z11, Z10
 	VPMADDWD        Z5, Z10, Z10
-	VBROADCASTI32X4 270(R9), Z11
-	VBROADCASTI32X4 292(R9), K1, Z11
+	VBROADCASTI32X4 270(R11), Z11
+	VBROADCASTI32X4 292(R11), K1, Z11
 	VPSRLVD         Z2, Z11, Z11
 	VPANDD          Z3, Z11, Z11
-	MOVL            266(R9), R12
-	MOVL            288(R9), R13
-	SHLQ            $0x20, R13
-	ORQ             R12, R13
-	KMOVQ           R13, K2
+	MOVL            266(R11), R13
+	MOVL            288(R11), R14
+	SHLQ            $0x20, R14
+	ORQ             R13, R14
+	KMOVQ           R14, K2
 	VPADDB          Z4, Z11, K2, Z11
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        384(R11), Z11, Z12
-	VBROADCASTI32X4 314(R9), Z11
-	VBROADCASTI32X4 336(R9), K1, Z11
+	VPDPBUSD        384(DI)(R10*8), Z11, Z12
+	VBROADCASTI32X4 314(R11), Z11
+	VBROADCASTI32X4 336(R11), K1, Z11
 	VPSRLVD         Z2, Z11, Z11
 	VPANDD          Z3, Z11, Z11
-	MOVL            310(R9), R12
-	MOVL            332(R9), R13
-	SHLQ            $0x20, R13
-	ORQ             R12, R13
-	KMOVQ           R13, K2
+	MOVL            310(R11), R13
+	MOVL            332(R11), R14
+	SHLQ            $0x20, R14
+	ORQ             R13, R14
+	KMOVQ           R14, K2
 	VPADDB          Z4, Z11, K2, Z11
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        448(R11), Z11, Z13
+	VPDPBUSD        448(DI)(R10*8), Z11, Z13
 	VPACKSSDW       Z13, Z12, Z11
 	VPMADDWD        Z5, Z11, Z11
 	VPACKSSDW       Z11, Z10, Z10
@@ -178,156 +179,154 @@ group:
 	VPERMT2D        Z10, Z6, Z11
 	VPERMT2D        Z10, Z7, Z9
 	VPADDD          Z9, Z11, Z11
-	VMOVDQU32       (DI)(R8*1), Z9
+	VMOVDQU32       (R9)(R10*1), Z9
 	VPSLLD          $0x04, Z9, Z9
 	VPSUBD          Z9, Z11, Z11
-	VPERMW          (R9), Z8, Z9
-	VPERMW          66(R9), Z8, K3, Z9
-	VPERMW          132(R9), Z8, K4, Z9
-	VPERMW          198(R9), Z8, K5, Z9
-	VPERMW          264(R9), Z8, K6, Z9
-	VPERMW          288(R9), Z8, K7, Z9
+	VPERMW          (R11), Z8, Z9
+	VPERMW          66(R11), Z8, K3, Z9
+	VPERMW          132(R11), Z8, K4, Z9
+	VPERMW          198(R11), Z8, K5, Z9
+	VPERMW          264(R11), Z8, K6, Z9
+	VPERMW          288(R11), Z8, K7, Z9
 	VCVTPH2PS       Y9, Z9
-	VMOVDQU32       (SI)(R8*1), Z10
+	VMOVDQU32       (R8)(R10*1), Z10
 	VCVTDQ2PS       Z11, Z11
 	VMULPS          Z10, Z9, Z9
 	VFMADD231PS     Z9, Z11, Z1
-	ADDQ            $+352, R9
-	ADDQ            $+64, R8
-	CMPQ            R8, AX
-	JL              group
+	ADDQ            $+352, R11
+	ADDQ            $+64, R10
+	JMP             group
 
 rest:
-	CMPQ R10, $0x00
+	CMPQ R12, $0x00
 	JE   done
-	CMPQ R9, (SP)
+	CMPQ R11, (SP)
 	JLS  inPlace
-	MOVQ R10, R11
-	LEAQ 8(SP), R12
+	MOVQ R12, R13
+	LEAQ 8(SP), R14
 
 copy:
-	MOVWLZX   (R9), R13
-	MOVW      R13, (R12)
-	ADDQ      $+2, R9
-	ADDQ      $+2, R12
-	MOVL      (R9), R13
-	MOVL      R13, (R12)
-	ADDQ      $+4, R9
-	ADDQ      $+4, R12
-	VMOVDQU32 (R9), X9
-	VMOVDQU32 X9, (R12)
-	ADDQ      $+16, R9
-	ADDQ      $+16, R12
-	SUBQ      $+1, R11
+	MOVWLZX   (R11), R15
+	MOVW      R15, (R14)
+	ADDQ      $+2, R11
+	ADDQ      $+2, R14
+	MOVL      (R11), R15
+	MOVL      R15, (R14)
+	ADDQ      $+4, R11
+	ADDQ      $+4, R14
+	VMOVDQU32 (R11), X9
+	VMOVDQU32 X9, (R14)
+	ADDQ      $+16, R11
+	ADDQ      $+16, R14
+	SUBQ      $+1, R13
 	JG        copy
-	LEAQ      8(SP), R9
+	LEAQ      8(SP), R11
 
 inPlace:
-	LEAQ            (BX)(R8*8), R11
-	VBROADCASTI32X4 6(R9), Z9
-	VBROADCASTI32X4 28(R9), K1, Z9
+	VBROADCASTI32X4 6(R11), Z9
+	VBROADCASTI32X4 28(R11), K1, Z9
 	VPSRLVD         Z2, Z9, Z9
 	VPANDD          Z3, Z9, Z9
-	MOVL            2(R9), R12
-	MOVL            24(R9), R13
-	SHLQ            $0x20, R13
-	ORQ             R12, R13
-	KMOVQ           R13, K2
+	MOVL            2(R11), R13
+	MOVL            24(R11), R14
+	SHLQ            $0x20, R14
+	ORQ             R13, R14
+	KMOVQ           R14, K2
 	VPADDB          Z4, Z9, K2, Z9
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        (R11), Z9, Z10
-	VBROADCASTI32X4 50(R9), Z9
-	VBROADCASTI32X4 72(R9), K1, Z9
+	VPDPBUSD        (DI)(R10*8), Z9, Z10
+	VBROADCASTI32X4 50(R11), Z9
+	VBROADCASTI32X4 72(R11), K1, Z9
 	VPSRLVD         Z2, Z9, Z9
 	VPANDD          Z3, Z9, Z9
-	MOVL            46(R9), R12
-	MOVL            68(R9), R13
-	SHLQ            $0x20, R13
-	ORQ             R12, R13
-	KMOVQ           R13, K2
+	MOVL            46(R11), R13
+	MOVL            68(R11), R14
+	SHLQ            $0x20, R14
+	ORQ             R13, R14
+	KMOVQ           R14, K2
 	VPADDB          Z4, Z9, K2, Z9
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        64(R11), Z9, Z11
+	VPDPBUSD        64(DI)(R10*8), Z9, Z11
 	VPACKSSDW       Z11, Z10, Z9
 	VPMADDWD        Z5, Z9, Z9
-	VBROADCASTI32X4 94(R9), Z10
-	VBROADCASTI32X4 116(R9), K1, Z10
+	VBROADCASTI32X4 94(R11), Z10
+	VBROADCASTI32X4 116(R11), K1, Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
-	MOVL            90(R9), R12
-	MOVL            112(R9), R13
-	SHLQ            $0x20, R13
-	ORQ             R12, R13
-	KMOVQ           R13, K2
+	MOVL            90(R11), R13
+	MOVL            112(R11), R14
+	SHLQ            $0x20, R14
+	ORQ             R13, R14
+	KMOVQ           R14, K2
 	VPADDB          Z4, Z10, K2, Z10
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        128(R11), Z10, Z11
-	VBROADCASTI32X4 138(R9), Z10
-	VBROADCASTI32X4 160(R9), K1, Z10
+	VPDPBUSD        128(DI)(R10*8), Z10, Z11
+	VBROADCASTI32X4 138(R11), Z10
+	VBROADCASTI32X4 160(R11), K1, Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
-	MOVL            134(R9), R12
-	MOVL            156(R9), R13
-	SHLQ            $0x20, R13
-	ORQ             R12, R13
-	KMOVQ           R13, K2
+	MOVL            134(R11), R13
+	MOVL            156(R11), R14
+	SHLQ            $0x20, R14
+	ORQ             R13, R14
+	KMOVQ           R14, K2
 	VPADDB          Z4, Z10, K2, Z10
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        192(R11), Z10, Z12
+	VPDPBUSD        192(DI)(R10*8), Z10, Z12
 	VPACKSSDW       Z12, Z11, Z10
 	VPMADDWD        Z5, Z10, Z10
 	VPACKSSDW       Z10, Z9, Z9
 	VPMADDWD        Z5, Z9, Z9
-	VBROADCASTI32X4 182(R9), Z10
-	VBROADCASTI32X4 204(R9), K1, Z10
+	VBROADCASTI32X4 182(R11), Z10
+	VBROADCASTI32X4 204(R11), K1, Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
-	MOVL            178(R9), R12
-	MOVL            200(R9), R13
-	SHLQ            $0x20, R13
-	ORQ             R12, R13
-	KMOVQ           R13, K2
+	MOVL            178(R11), R13
+	MOVL            200(R11), R14
+	SHLQ            $0x20, R14
+	ORQ             R13, R14
+	KMOVQ           R14, K2
 	VPADDB          Z4, Z10, K2, Z10
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        256(R11), Z10, Z11
-	VBROADCASTI32X4 226(R9), Z10
-	VBROADCASTI32X4 248(R9), K1, Z10
+	VPDPBUSD        256(DI)(R10*8), Z10, Z11
+	VBROADCASTI32X4 226(R11), Z10
+	VBROADCASTI32X4 248(R11), K1, Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
-	MOVL            222(R9), R12
-	MOVL            244(R9), R13
-	SHLQ            $0x20, R13
-	ORQ             R12, R13
-	KMOVQ           R13, K2
+	MOVL            222(R11), R13
+	MOVL            244(R11), R14
+	SHLQ            $0x20, R14
+	ORQ             R13, R14
+	KMOVQ           R14, K2
 	VPADDB          Z4, Z10, K2, Z10
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        320(R11), Z10, Z12
+	VPDPBUSD        320(DI)(R10*8), Z10, Z12
 	VPACKSSDW       Z12, Z11, Z10
 	VPMADDWD        Z5, Z10, Z10
-	VBROADCASTI32X4 270(R9), Z11
-	VBROADCASTI32X4 292(R9), K1, Z11
+	VBROADCASTI32X4 270(R11), Z11
+	VBROADCASTI32X4 292(R11), K1, Z11
 	VPSRLVD         Z2, Z11, Z11
 	VPANDD          Z3, Z11, Z11
-	MOVL            266(R9), R12
-	MOVL            288(R9), R13
-	SHLQ            $0x20, R13
-	ORQ             R12, R13
-	KMOVQ           R13, K2
+	MOVL            266(R11), R13
+	MOVL            288(R11), R14
+	SHLQ            $0x20, R14
+	ORQ             R13, R14
+	KMOVQ           R14, K2
 	VPADDB          Z4, Z11, K2, Z11
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        384(R11), Z11, Z12
-	VBROADCASTI32X4 314(R9), Z11
-	VBROADCASTI32X4 336(R9), K1, Z11
+	VPDPBUSD        384(DI)(R10*8), Z11, Z12
+	VBROADCASTI32X4 314(R11), Z11
+	VBROADCASTI32X4 336(R11), K1, Z11
 	VPSRLVD         Z2, Z11, Z11
 	VPANDD          Z3, Z11, Z11
-	MOVL            310(R9), R12
-	MOVL            332(R9), R13
-	SHLQ            $0x20, R13
-	ORQ             R12, R13
-	KMOVQ           R13, K2
+	MOVL            310(R11), R13
+	MOVL            332(R11), R14
+	SHLQ            $0x20, R14
+	ORQ             R13, R14
+	KMOVQ           R14, K2
 	VPADDB          Z4, Z11, K2, Z11
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        448(R11), Z11, Z13
+	VPDPBUSD        448(DI)(R10*8), Z11, Z13
 	VPACKSSDW       Z13, Z12, Z11
 	VPMADDWD        Z5, Z11, Z11
 	VPACKSSDW       Z11, Z10, Z10
@@ -336,24 +335,23 @@ inPlace:
 	VPERMT2D        Z10, Z6, Z11
 	VPERMT2D        Z10, Z7, Z9
 	VPADDD          Z9, Z11, Z11
-	VMOVDQU32       (DI)(R8*1), Z9
+	VMOVDQU32       (R9)(R10*1), Z9
 	VPSLLD          $0x04, Z9, Z9
 	VPSUBD          Z9, Z11, Z11
-	VPERMW          (R9), Z8, Z9
-	VPERMW          66(R9), Z8, K3, Z9
-	VPERMW          132(R9), Z8, K4, Z9
-	VPERMW          198(R9), Z8, K5, Z9
-	VPERMW          264(R9), Z8, K6, Z9
-	VPERMW          288(R9), Z8, K7, Z9
+	VPERMW          (R11), Z8, Z9
+	VPERMW          66(R11), Z8, K3, Z9
+	VPERMW          132(R11), Z8, K4, Z9
+	VPERMW          198(R11), Z8, K5, Z9
+	VPERMW          264(R11), Z8, K6, Z9
+	VPERMW          288(R11), Z8, K7, Z9
 	VCVTPH2PS       Y9, Z9
 	VPANDD          Z0, Z9, Z9
-	VMOVDQU32       (SI)(R8*1), Z10
+	VMOVDQU32       (R8)(R10*1), Z10
 	VCVTDQ2PS       Z11, Z11
 	VMULPS          Z10, Z9, Z9
 	VFMADD231PS     Z9, Z11, Z1
 
 done:
-	MOVQ          CX, R8
 	VPERMILPS     $0x4e, Z1, Z9
 	VADDPS        Z1, Z9, Z9
 	VPERMILPS     $0xb1, Z9, Z1
@@ -362,11 +360,10 @@ done:
 	VADDPS        Z9, Z1, Z1
 	VEXTRACTI32X4 $0x02, Z1, X9
 	VADDPS        X1, X9, X9
-	VMOVSS        X9, (R8)
-	ADDQ          $0x04, CX
-	MOVQ          stride+16(FP), R8
-	ADDQ          R8, DX
-	DECQ          n+24(FP)
+	VMOVSS        X9, (AX)
+	ADDQ          $0x04, AX
+	ADDQ          DX, CX
+	DECQ          BX
 	JG            row
 	VZEROUPPER
 	RET
@@ -379,18 +376,18 @@ constants:
 	VMOVDQU32 constant6<>+0(SB), Z7
 	VMOVDQU32 constant7<>+0(SB), Z3
 	VMOVDQU32 constant8<>+0(SB), Z4
-	MOVL      $0x00000038, R8
-	KMOVD     R8, K3
-	MOVL      $0x000001c0, R8
-	KMOVD     R8, K4
-	MOVL      $0x00000e00, R8
-	KMOVD     R8, K5
-	MOVL      $0x00007000, R8
-	KMOVD     R8, K6
-	MOVL      $0x00008000, R8
-	KMOVD     R8, K7
-	MOVL      $0x0000ff00, R8
-	KMOVD     R8, K1
+	MOVL      $0x00000038, R10
+	KMOVD     R10, K3
+	MOVL      $0x000001c0, R10
+	KMOVD     R10, K4
+	MOVL      $0x00000e00, R10
+	KMOVD     R10, K5
+	MOVL      $0x00007000, R10
+	KMOVD     R10, K6
+	MOVL      $0x00008000, R10
+	KMOVD     R10, K7
+	MOVL      $0x0000ff00, R10
+	KMOVD     R10, K1
 	JMP       begin
 
 DATA constant0<>+0(SB)/8, $0xffffffffffffffff
@@ -702,29 +699,28 @@ GLOBL constant14<>(SB), RODATA|NOPTR, $64
 // func q5_0RowAVX2(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 // Requires: AVX, AVX2, F16C, FMA3, MMX+
 TEXT ·q5_0RowAVX2(SB), NOSPLIT, $200-72
-	MOVQ blocks+64(FP), AX
-	MOVQ dst+0(FP), CX
-	MOVQ w+8(FP), DX
-	MOVQ q+32(FP), BX
-	MOVQ d+40(FP), SI
-	MOVQ s+48(FP), DI
-	MOVQ half+56(FP), R8
-	JMP  constants
-
-begin:
-	MOVQ    w+8(FP), R8
-	MOVQ    stride+16(FP), R9
-	IMULQ   n+24(FP), R9
-	ADDQ    R9, R8
-	SUBQ    $+176, R8
-	MOVQ    R8, (SP)
-	MOVQ    AX, R10
-	ANDQ    $+7, R10
-	LEAQ    constant15<>+0(SB), R8
-	SHLQ    $0x02, R10
-	SUBQ    R10, R8
-	VMOVDQU 32(R8), Y0
-	SHRQ    $0x02, R10
+	MOVQ    dst+0(FP), AX
+	MOVQ    w+8(FP), CX
+	MOVQ    stride+16(FP), DX
+	MOVQ    n+24(FP), BX
+	MOVQ    blocks+64(FP), SI
+	MOVQ    q+32(FP), DI
+	MOVQ    d+40(FP), R8
+	MOVQ    s+48(FP), R9
+	MOVQ    half+56(FP), R10
+	MOVQ    w+8(FP), R10
+	MOVQ    DX, R11
+	IMULQ   BX, R11
+	ADDQ    R11, R10
+	SUBQ    $+176, R10
+	MOVQ    R10, (SP)
+	MOVQ    SI, R12
+	ANDQ    $+7, R12
+	LEAQ    constant15<>+0(SB), R10
+	SHLQ    $0x02, R12
+	SUBQ    R12, R10
+	VMOVDQU 32(R10), Y0
+	SHRQ    $0x02, R12
 	VMOVDQU constant1<>+0(SB), Y1
 	VMOVDQU Y1, 8(SP)
 	VMOVDQU Y1, 40(SP)
@@ -732,323 +728,321 @@ begin:
 	VMOVDQU Y1, 104(SP)
 	VMOVDQU Y1, 136(SP)
 	VMOVDQU Y1, 168(SP)
-	ANDQ    $-8, AX
-	SHLQ    $0x02, AX
+	ANDQ    $-8, SI
+	SHLQ    $0x02, SI
 
 row:
 	VPXOR Y1, Y1, Y1
-	MOVQ  DX, R9
-	XORQ  R8, R8
-	CMPQ  R8, AX
-	JGE   rest
+	MOVQ  CX, R11
+	XORQ  R10, R10
 
 group:
-	PREFETCHT1     8192(R9)
-	PREFETCHT0     3072(R9)
-	PREFETCHT1     8256(R9)
-	PREFETCHT0     3136(R9)
-	PREFETCHT1     8320(R9)
-	PREFETCHT0     3200(R9)
-	LEAQ           (BX)(R8*8), R11
-	VBROADCASTI128 6(R9), Y8
-	VPSRLVD        Y2, Y8, Y8
-	VPAND          Y3, Y8, Y8
-	VPBROADCASTD   2(R9), Y9
-	VPSHUFB        Y4, Y9, Y9
-	VPAND          Y5, Y9, Y9
-	VPCMPEQB       Y5, Y9, Y9
-	VPAND          Y6, Y9, Y9
-	VPOR           Y9, Y8, Y8
-	VPMADDUBSW     (R11), Y8, Y8
-	VBROADCASTI128 28(R9), Y9
-	VPSRLVD        Y2, Y9, Y9
-	VPAND          Y3, Y9, Y9
-	VPBROADCASTD   24(R9), Y10
-	VPSHUFB        Y4, Y10, Y10
-	VPAND          Y5, Y10, Y10
-	VPCMPEQB       Y5, Y10, Y10
-	VPAND          Y6, Y10, Y10
-	VPOR           Y10, Y9, Y9
-	VPMADDUBSW     32(R11), Y9, Y9
-	VPUNPCKLDQ     Y9, Y8, Y10
-	VPUNPCKHDQ     Y9, Y8, Y8
-	VPADDW         Y10, Y8, Y8
-	VBROADCASTI128 50(R9), Y9
-	VPSRLVD        Y2, Y9, Y9
-	VPAND          Y3, Y9, Y9
-	VPBROADCASTD   46(R9), Y10
-	VPSHUFB        Y4, Y10, Y10
-	VPAND          Y5, Y10, Y10
-	VPCMPEQB       Y5, Y10, Y10
-	VPAND          Y6, Y10, Y10
-	VPOR           Y10, Y9, Y9
-	VPMADDUBSW     64(R11), Y9, Y9
-	VBROADCASTI128 72(R9), Y10
-	VPSRLVD        Y2, Y10, Y10
-	VPAND          Y3, Y10, Y10
-	VPBROADCASTD   68(R9), Y11
-	VPSHUFB        Y4, Y11, Y11
-	VPAND          Y5, Y11, Y11
-	VPCMPEQB       Y5, Y11, Y11
-	VPAND          Y6, Y11, Y11
-	VPOR           Y11, Y10, Y10
-	VPMADDUBSW     96(R11), Y10, Y10
-	VPUNPCKLDQ     Y10, Y9, Y11
-	VPUNPCKHDQ     Y10, Y9, Y9
-	VPADDW         Y11, Y9, Y9
-	VPUNPCKLQDQ    Y9, Y8, Y10
-	VPUNPCKHQDQ    Y9, Y8, Y8
-	VPADDW         Y10, Y8, Y8
-	VBROADCASTI128 94(R9), Y9
-	VPSRLVD        Y2, Y9, Y9
-	VPAND          Y3, Y9, Y9
-	VPBROADCASTD   90(R9), Y10
-	VPSHUFB        Y4, Y10, Y10
-	VPAND          Y5, Y10, Y10
-	VPCMPEQB       Y5, Y10, Y10
-	VPAND          Y6, Y10, Y10
-	VPOR           Y10, Y9, Y9
-	VPMADDUBSW     128(R11), Y9, Y9
-	VBROADCASTI128 116(R9), Y10
-	VPSRLVD        Y2, Y10, Y10
-	VPAND          Y3, Y10, Y10
-	VPBROADCASTD   112(R9), Y11
-	VPSHUFB        Y4, Y11, Y11
-	VPAND          Y5, Y11, Y11
-	VPCMPEQB       Y5, Y11, Y11
-	VPAND          Y6, Y11, Y11
-	VPOR           Y11, Y10, Y10
-	VPMADDUBSW     160(R11), Y10, Y10
-	VPUNPCKLDQ     Y10, Y9, Y11
-	VPUNPCKHDQ     Y10, Y9, Y9
-	VPADDW         Y11, Y9, Y9
-	VBROADCASTI128 138(R9), Y10
-	VPSRLVD        Y2, Y10, Y10
-	VPAND          Y3, Y10, Y10
-	VPBROADCASTD   134(R9), Y11
-	VPSHUFB        Y4, Y11, Y11
-	VPAND          Y5, Y11, Y11
-	VPCMPEQB       Y5, Y11, Y11
-	VPAND          Y6, Y11, Y11
-	VPOR           Y11, Y10, Y10
-	VPMADDUBSW     192(R11), Y10, Y10
-	VBROADCASTI128 160(R9), Y11
-	VPSRLVD        Y2, Y11, Y11
-	VPAND          Y3, Y11, Y11
-	VPBROADCASTD   156(R9), Y12
-	VPSHUFB        Y4, Y12, Y12
-	VPAND          Y5, Y12, Y12
-	VPCMPEQB       Y5, Y12, Y12
-	VPAND          Y6, Y12, Y12
-	VPOR           Y12, Y11, Y11
-	VPMADDUBSW     224(R11), Y11, Y11
-	VPUNPCKLDQ     Y11, Y10, Y12
-	VPUNPCKHDQ     Y11, Y10, Y10
-	VPADDW         Y12, Y10, Y10
-	VPUNPCKLQDQ    Y10, Y9, Y11
-	VPUNPCKHQDQ    Y10, Y9, Y9
-	VPADDW         Y11, Y9, Y9
-	VPMADDWD       Y7, Y8, Y8
-	VPMADDWD       Y7, Y9, Y9
-	VPERM2I128     $0x20, Y9, Y8, Y10
-	VPERM2I128     $0x31, Y9, Y8, Y8
-	VPADDD         Y8, Y10, Y10
-	VMOVDQU        (DI)(R8*1), Y8
-	VPSLLD         $0x04, Y8, Y8
-	VPSUBD         Y8, Y10, Y10
-	VPXOR          X8, X8, X8
-	VPINSRW        $0x00, (R9), X8, X8
-	VPINSRW        $0x01, 22(R9), X8, X8
-	VPINSRW        $0x02, 44(R9), X8, X8
-	VPINSRW        $0x03, 66(R9), X8, X8
-	VPINSRW        $0x04, 88(R9), X8, X8
-	VPINSRW        $0x05, 110(R9), X8, X8
-	VPINSRW        $0x06, 132(R9), X8, X8
-	VPINSRW        $0x07, 154(R9), X8, X8
-	VCVTPH2PS      X8, Y8
-	VMOVDQU        (SI)(R8*1), Y9
-	VCVTDQ2PS      Y10, Y10
-	VMULPS         Y9, Y8, Y8
-	VFMADD231PS    Y8, Y10, Y1
-	ADDQ           $+176, R9
-	ADDQ           $+32, R8
-	CMPQ           R8, AX
-	JL             group
+	CMPQ           R10, SI
+	JGE            rest
+	PREFETCHT1     8192(R11)
+	PREFETCHT0     3072(R11)
+	PREFETCHT1     8256(R11)
+	PREFETCHT0     3136(R11)
+	PREFETCHT1     8320(R11)
+	PREFETCHT0     3200(R11)
+	VBROADCASTI128 6(R11), Y2
+	VPSRLVD        constant16<>+0(SB), Y2, Y2
+	VPAND          constant17<>+0(SB), Y2, Y2
+	VPBROADCASTD   2(R11), Y3
+	VPSHUFB        constant18<>+0(SB), Y3, Y3
+	VPAND          constant19<>+0(SB), Y3, Y3
+	VPCMPEQB       constant19<>+0(SB), Y3, Y3
+	VPAND          constant20<>+0(SB), Y3, Y3
+	VPOR           Y3, Y2, Y2
+	VPMADDUBSW     (DI)(R10*8), Y2, Y2
+	VBROADCASTI128 28(R11), Y3
+	VPSRLVD        constant16<>+0(SB), Y3, Y3
+	VPAND          constant17<>+0(SB), Y3, Y3
+	VPBROADCASTD   24(R11), Y4
+	VPSHUFB        constant18<>+0(SB), Y4, Y4
+	VPAND          constant19<>+0(SB), Y4, Y4
+	VPCMPEQB       constant19<>+0(SB), Y4, Y4
+	VPAND          constant20<>+0(SB), Y4, Y4
+	VPOR           Y4, Y3, Y3
+	VPMADDUBSW     32(DI)(R10*8), Y3, Y3
+	VPUNPCKLWD     Y3, Y2, Y4
+	VPUNPCKHWD     Y3, Y2, Y2
+	VPADDW         Y4, Y2, Y2
+	VBROADCASTI128 50(R11), Y3
+	VPSRLVD        constant16<>+0(SB), Y3, Y3
+	VPAND          constant17<>+0(SB), Y3, Y3
+	VPBROADCASTD   46(R11), Y4
+	VPSHUFB        constant18<>+0(SB), Y4, Y4
+	VPAND          constant19<>+0(SB), Y4, Y4
+	VPCMPEQB       constant19<>+0(SB), Y4, Y4
+	VPAND          constant20<>+0(SB), Y4, Y4
+	VPOR           Y4, Y3, Y3
+	VPMADDUBSW     64(DI)(R10*8), Y3, Y3
+	VBROADCASTI128 72(R11), Y4
+	VPSRLVD        constant16<>+0(SB), Y4, Y4
+	VPAND          constant17<>+0(SB), Y4, Y4
+	VPBROADCASTD   68(R11), Y5
+	VPSHUFB        constant18<>+0(SB), Y5, Y5
+	VPAND          constant19<>+0(SB), Y5, Y5
+	VPCMPEQB       constant19<>+0(SB), Y5, Y5
+	VPAND          constant20<>+0(SB), Y5, Y5
+	VPOR           Y5, Y4, Y4
+	VPMADDUBSW     96(DI)(R10*8), Y4, Y4
+	VPUNPCKLWD     Y4, Y3, Y5
+	VPUNPCKHWD     Y4, Y3, Y3
+	VPADDW         Y5, Y3, Y3
+	VPUNPCKLDQ     Y3, Y2, Y4
+	VPUNPCKHDQ     Y3, Y2, Y2
+	VPADDW         Y4, Y2, Y2
+	VBROADCASTI128 94(R11), Y3
+	VPSRLVD        constant16<>+0(SB), Y3, Y3
+	VPAND          constant17<>+0(SB), Y3, Y3
+	VPBROADCASTD   90(R11), Y4
+	VPSHUFB        constant18<>+0(SB), Y4, Y4
+	VPAND          constant19<>+0(SB), Y4, Y4
+	VPCMPEQB       constant19<>+0(SB), Y4, Y4
+	VPAND          constant20<>+0(SB), Y4, Y4
+	VPOR           Y4, Y3, Y3
+	VPMADDUBSW     128(DI)(R10*8), Y3, Y3
+	VBROADCASTI128 116(R11), Y4
+	VPSRLVD        constant16<>+0(SB), Y4, Y4
+	VPAND          constant17<>+0(SB), Y4, Y4
+	VPBROADCASTD   112(R11), Y5
+	VPSHUFB        constant18<>+0(SB), Y5, Y5
+	VPAND          constant19<>+0(SB), Y5, Y5
+	VPCMPEQB       constant19<>+0(SB), Y5, Y5
+	VPAND          constant20<>+0(SB), Y5, Y5
+	VPOR           Y5, Y4, Y4
+	VPMADDUBSW     160(DI)(R10*8), Y4, Y4
+	VPUNPCKLWD     Y4, Y3, Y5
+	VPUNPCKHWD     Y4, Y3, Y3
+	VPADDW         Y5, Y3, Y3
+	VBROADCASTI128 138(R11), Y4
+	VPSRLVD        constant16<>+0(SB), Y4, Y4
+	VPAND          constant17<>+0(SB), Y4, Y4
+	VPBROADCASTD   134(R11), Y5
+	VPSHUFB        constant18<>+0(SB), Y5, Y5
+	VPAND          constant19<>+0(SB), Y5, Y5
+	VPCMPEQB       constant19<>+0(SB), Y5, Y5
+	VPAND          constant20<>+0(SB), Y5, Y5
+	VPOR           Y5, Y4, Y4
+	VPMADDUBSW     192(DI)(R10*8), Y4, Y4
+	VBROADCASTI128 160(R11), Y5
+	VPSRLVD        constant16<>+0(SB), Y5, Y5
+	VPAND          constant17<>+0(SB), Y5, Y5
+	VPBROADCASTD   156(R11), Y6
+	VPSHUFB        constant18<>+0(SB), Y6, Y6
+	VPAND          constant19<>+0(SB), Y6, Y6
+	VPCMPEQB       constant19<>+0(SB), Y6, Y6
+	VPAND          constant20<>+0(SB), Y6, Y6
+	VPOR           Y6, Y5, Y5
+	VPMADDUBSW     224(DI)(R10*8), Y5, Y5
+	VPUNPCKLWD     Y5, Y4, Y6
+	VPUNPCKHWD     Y5, Y4, Y4
+	VPADDW         Y6, Y4, Y4
+	VPUNPCKLDQ     Y4, Y3, Y5
+	VPUNPCKHDQ     Y4, Y3, Y3
+	VPADDW         Y5, Y3, Y3
+	VPUNPCKLQDQ    Y3, Y2, Y4
+	VPUNPCKHQDQ    Y3, Y2, Y2
+	VEXTRACTI128   $0x01, Y4, X3
+	VPMOVSXWD      X4, Y4
+	VPMOVSXWD      X3, Y3
+	VEXTRACTI128   $0x01, Y2, X5
+	VPMOVSXWD      X2, Y2
+	VPMOVSXWD      X5, Y5
+	VPADDD         Y2, Y4, Y4
+	VPADDD         Y5, Y3, Y3
+	VPADDD         Y3, Y4, Y4
+	VMOVDQU        (R9)(R10*1), Y2
+	VPSLLD         $0x04, Y2, Y2
+	VPSUBD         Y2, Y4, Y4
+	VPXOR          X2, X2, X2
+	VPINSRW        $0x00, (R11), X2, X2
+	VPINSRW        $0x01, 22(R11), X2, X2
+	VPINSRW        $0x02, 44(R11), X2, X2
+	VPINSRW        $0x03, 66(R11), X2, X2
+	VPINSRW        $0x04, 88(R11), X2, X2
+	VPINSRW        $0x05, 110(R11), X2, X2
+	VPINSRW        $0x06, 132(R11), X2, X2
+	VPINSRW        $0x07, 154(R11), X2, X2
+	VCVTPH2PS      X2, Y2
+	VMOVDQU        (R8)(R10*1), Y3
+	VCVTDQ2PS      Y4, Y4
+	VMULPS         Y3, Y2, Y2
+	VFMADD231PS    Y2, Y4, Y1
+	ADDQ           $+176, R11
+	ADDQ           $+32, R10
+	JMP            group
 
 rest:
-	CMPQ R10, $0x00
+	CMPQ R12, $0x00
 	JE   done
-	CMPQ R9, (SP)
+	CMPQ R11, (SP)
 	JLS  inPlace
-	MOVQ R10, R11
-	LEAQ 8(SP), R12
+	MOVQ R12, R13
+	LEAQ 8(SP), R14
 
 copy:
-	MOVWLZX (R9), R13
-	MOVW    R13, (R12)
-	ADDQ    $+2, R9
-	ADDQ    $+2, R12
-	MOVL    (R9), R13
-	MOVL    R13, (R12)
-	ADDQ    $+4, R9
-	ADDQ    $+4, R12
-	VMOVDQU (R9), X8
-	VMOVDQU X8, (R12)
-	ADDQ    $+16, R9
-	ADDQ    $+16, R12
-	SUBQ    $+1, R11
+	MOVWLZX (R11), R15
+	MOVW    R15, (R14)
+	ADDQ    $+2, R11
+	ADDQ    $+2, R14
+	MOVL    (R11), R15
+	MOVL    R15, (R14)
+	ADDQ    $+4, R11
+	ADDQ    $+4, R14
+	VMOVDQU (R11), X2
+	VMOVDQU X2, (R14)
+	ADDQ    $+16, R11
+	ADDQ    $+16, R14
+	SUBQ    $+1, R13
 	JG      copy
-	LEAQ    8(SP), R9
+	LEAQ    8(SP), R11
 
 inPlace:
-	LEAQ           (BX)(R8*8), R11
-	VBROADCASTI128 6(R9), Y8
-	VPSRLVD        Y2, Y8, Y8
-	VPAND          Y3, Y8, Y8
-	VPBROADCASTD   2(R9), Y9
-	VPSHUFB        Y4, Y9, Y9
-	VPAND          Y5, Y9, Y9
-	VPCMPEQB       Y5, Y9, Y9
-	VPAND          Y6, Y9, Y9
-	VPOR           Y9, Y8, Y8
-	VPMADDUBSW     (R11), Y8, Y8
-	VBROADCASTI128 28(R9), Y9
-	VPSRLVD        Y2, Y9, Y9
-	VPAND          Y3, Y9, Y9
-	VPBROADCASTD   24(R9), Y10
-	VPSHUFB        Y4, Y10, Y10
-	VPAND          Y5, Y10, Y10
-	VPCMPEQB       Y5, Y10, Y10
-	VPAND          Y6, Y10, Y10
-	VPOR           Y10, Y9, Y9
-	VPMADDUBSW     32(R11), Y9, Y9
-	VPUNPCKLDQ     Y9, Y8, Y10
-	VPUNPCKHDQ     Y9, Y8, Y8
-	VPADDW         Y10, Y8, Y8
-	VBROADCASTI128 50(R9), Y9
-	VPSRLVD        Y2, Y9, Y9
-	VPAND          Y3, Y9, Y9
-	VPBROADCASTD   46(R9), Y10
-	VPSHUFB        Y4, Y10, Y10
-	VPAND          Y5, Y10, Y10
-	VPCMPEQB       Y5, Y10, Y10
-	VPAND          Y6, Y10, Y10
-	VPOR           Y10, Y9, Y9
-	VPMADDUBSW     64(R11), Y9, Y9
-	VBROADCASTI128 72(R9), Y10
-	VPSRLVD        Y2, Y10, Y10
-	VPAND          Y3, Y10, Y10
-	VPBROADCASTD   68(R9), Y11
-	VPSHUFB        Y4, Y11, Y11
-	VPAND          Y5, Y11, Y11
-	VPCMPEQB       Y5, Y11, Y11
-	VPAND          Y6, Y11, Y11
-	VPOR           Y11, Y10, Y10
-	VPMADDUBSW     96(R11), Y10, Y10
-	VPUNPCKLDQ     Y10, Y9, Y11
-	VPUNPCKHDQ     Y10, Y9, Y9
-	VPADDW         Y11, Y9, Y9
-	VPUNPCKLQDQ    Y9, Y8, Y10
-	VPUNPCKHQDQ    Y9, Y8, Y8
-	VPADDW         Y10, Y8, Y8
-	VBROADCASTI128 94(R9), Y9
-	VPSRLVD        Y2, Y9, Y9
-	VPAND          Y3, Y9, Y9
-	VPBROADCASTD   90(R9), Y10
-	VPSHUFB        Y4, Y10, Y10
-	VPAND          Y5, Y10, Y10
-	VPCMPEQB       Y5, Y10, Y10
-	VPAND          Y6, Y10, Y10
-	VPOR           Y10, Y9, Y9
-	VPMADDUBSW     128(R11), Y9, Y9
-	VBROADCASTI128 116(R9), Y10
-	VPSRLVD        Y2, Y10, Y10
-	VPAND          Y3, Y10, Y10
-	VPBROADCASTD   112(R9), Y11
-	VPSHUFB        Y4, Y11, Y11
-	VPAND          Y5, Y11, Y11
-	VPCMPEQB       Y5, Y11, Y11
-	VPAND          Y6, Y11, Y11
-	VPOR           Y11, Y10, Y10
-	VPMADDUBSW     160(R11), Y10, Y10
-	VPUNPCKLDQ     Y10, Y9, Y11
-	VPUNPCKHDQ     Y10, Y9, Y9
-	VPADDW         Y11, Y9, Y9
-	VBROADCASTI128 138(R9), Y10
-	VPSRLVD        Y2, Y10, Y10
-	VPAND          Y3, Y10, Y10
-	VPBROADCASTD   134(R9), Y11
-	VPSHUFB        Y4, Y11, Y11
-	VPAND          Y5, Y11, Y11
-	VPCMPEQB       Y5, Y11, Y11
-	VPAND          Y6, Y11, Y11
-	VPOR           Y11, Y10, Y10
-	VPMADDUBSW     192(R11), Y10, Y10
-	VBROADCASTI128 160(R9), Y11
-	VPSRLVD        Y2, Y11, Y11
-	VPAND          Y3, Y11, Y11
-	VPBROADCASTD   156(R9), Y12
-	VPSHUFB        Y4, Y12, Y12
-	VPAND          Y5, Y12, Y12
-	VPCMPEQB       Y5, Y12, Y12
-	VPAND          Y6, Y12, Y12
-	VPOR           Y12, Y11, Y11
-	VPMADDUBSW     224(R11), Y11, Y11
-	VPUNPCKLDQ     Y11, Y10, Y12
-	VPUNPCKHDQ     Y11, Y10, Y10
-	VPADDW         Y12, Y10, Y10
-	VPUNPCKLQDQ    Y10, Y9, Y11
-	VPUNPCKHQDQ    Y10, Y9, Y9
-	VPADDW         Y11, Y9, Y9
-	VPMADDWD       Y7, Y8, Y8
-	VPMADDWD       Y7, Y9, Y9
-	VPERM2I128     $0x20, Y9, Y8, Y10
-	VPERM2I128     $0x31, Y9, Y8, Y8
-	VPADDD         Y8, Y10, Y10
-	VMOVDQU        (DI)(R8*1), Y8
-	VPSLLD         $0x04, Y8, Y8
-	VPSUBD         Y8, Y10, Y10
-	VPXOR          X8, X8, X8
-	VPINSRW        $0x00, (R9), X8, X8
-	VPINSRW        $0x01, 22(R9), X8, X8
-	VPINSRW        $0x02, 44(R9), X8, X8
-	VPINSRW        $0x03, 66(R9), X8, X8
-	VPINSRW        $0x04, 88(R9), X8, X8
-	VPINSRW        $0x05, 110(R9), X8, X8
-	VPINSRW        $0x06, 132(R9), X8, X8
-	VPINSRW        $0x07, 154(R9), X8, X8
-	VCVTPH2PS      X8, Y8
-	VPAND          Y0, Y8, Y8
-	VMOVDQU        (SI)(R8*1), Y9
-	VCVTDQ2PS      Y10, Y10
-	VMULPS         Y9, Y8, Y8
-	VFMADD231PS    Y8, Y10, Y1
+	VBROADCASTI128 6(R11), Y2
+	VPSRLVD        constant16<>+0(SB), Y2, Y2
+	VPAND          constant17<>+0(SB), Y2, Y2
+	VPBROADCASTD   2(R11), Y3
+	VPSHUFB        constant18<>+0(SB), Y3, Y3
+	VPAND          constant19<>+0(SB), Y3, Y3
+	VPCMPEQB       constant19<>+0(SB), Y3, Y3
+	VPAND          constant20<>+0(SB), Y3, Y3
+	VPOR           Y3, Y2, Y2
+	VPMADDUBSW     (DI)(R10*8), Y2, Y2
+	VBROADCASTI128 28(R11), Y3
+	VPSRLVD        constant16<>+0(SB), Y3, Y3
+	VPAND          constant17<>+0(SB), Y3, Y3
+	VPBROADCASTD   24(R11), Y4
+	VPSHUFB        constant18<>+0(SB), Y4, Y4
+	VPAND          constant19<>+0(SB), Y4, Y4
+	VPCMPEQB       constant19<>+0(SB), Y4, Y4
+	VPAND          constant20<>+0(SB), Y4, Y4
+	VPOR           Y4, Y3, Y3
+	VPMADDUBSW     32(DI)(R10*8), Y3, Y3
+	VPUNPCKLWD     Y3, Y2, Y4
+	VPUNPCKHWD     Y3, Y2, Y2
+	VPADDW         Y4, Y2, Y2
+	VBROADCASTI128 50(R11), Y3
+	VPSRLVD        constant16<>+0(SB), Y3, Y3
+	VPAND          constant17<>+0(SB), Y3, Y3
+	VPBROADCASTD   46(R11), Y4
+	VPSHUFB        constant18<>+0(SB), Y4, Y4
+	VPAND          constant19<>+0(SB), Y4, Y4
+	VPCMPEQB       constant19<>+0(SB), Y4, Y4
+	VPAND          constant20<>+0(SB), Y4, Y4
+	VPOR           Y4, Y3, Y3
+	VPMADDUBSW     64(DI)(R10*8), Y3, Y3
+	VBROADCASTI128 72(R11), Y4
+	VPSRLVD        constant16<>+0(SB), Y4, Y4
+	VPAND          constant17<>+0(SB), Y4, Y4
+	VPBROADCASTD   68(R11), Y5
+	VPSHUFB        constant18<>+0(SB), Y5, Y5
+	VPAND          constant19<>+0(SB), Y5, Y5
+	VPCMPEQB       constant19<>+0(SB), Y5, Y5
+	VPAND          constant20<>+0(SB), Y5, Y5
+	VPOR           Y5, Y4, Y4
+	VPMADDUBSW     96(DI)(R10*8), Y4, Y4
+	VPUNPCKLWD     Y4, Y3, Y5
+	VPUNPCKHWD     Y4, Y3, Y3
+	VPADDW         Y5, Y3, Y3
+	VPUNPCKLDQ     Y3, Y2, Y4
+	VPUNPCKHDQ     Y3, Y2, Y2
+	VPADDW         Y4, Y2, Y2
+	VBROADCASTI128 94(R11), Y3
+	VPSRLVD        constant16<>+0(SB), Y3, Y3
+	VPAND          constant17<>+0(SB), Y3, Y3
+	VPBROADCASTD   90(R11), Y4
+	VPSHUFB        constant18<>+0(SB), Y4, Y4
+	VPAND          constant19<>+0(SB), Y4, Y4
+	VPCMPEQB       constant19<>+0(SB), Y4, Y4
+	VPAND          constant20<>+0(SB), Y4, Y4
+	VPOR           Y4, Y3, Y3
+	VPMADDUBSW     128(DI)(R10*8), Y3, Y3
+	VBROADCASTI128 116(R11), Y4
+	VPSRLVD        constant16<>+0(SB), Y4, Y4
+	VPAND          constant17<>+0(SB), Y4, Y4
+	VPBROADCASTD   112(R11), Y5
+	VPSHUFB        constant18<>+0(SB), Y5, Y5
+	VPAND          constant19<>+0(SB), Y5, Y5
+	VPCMPEQB       constant19<>+0(SB), Y5, Y5
+	VPAND          constant20<>+0(SB), Y5, Y5
+	VPOR           Y5, Y4, Y4
+	VPMADDUBSW     160(DI)(R10*8), Y4, Y4
+	VPUNPCKLWD     Y4, Y3, Y5
+	VPUNPCKHWD     Y4, Y3, Y3
+	VPADDW         Y5, Y3, Y3
+	VBROADCASTI128 138(R11), Y4
+	VPSRLVD        constant16<>+0(SB), Y4, Y4
+	VPAND          constant17<>+0(SB), Y4, Y4
+	VPBROADCASTD   134(R11), Y5
+	VPSHUFB        constant18<>+0(SB), Y5, Y5
+	VPAND          constant19<>+0(SB), Y5, Y5
+	VPCMPEQB       constant19<>+0(SB), Y5, Y5
+	VPAND          constant20<>+0(SB), Y5, Y5
+	VPOR           Y5, Y4, Y4
+	VPMADDUBSW     192(DI)(R10*8), Y4, Y4
+	VBROADCASTI128 160(R11), Y5
+	VPSRLVD        constant16<>+0(SB), Y5, Y5
+	VPAND          constant17<>+0(SB), Y5, Y5
+	VPBROADCASTD   156(R11), Y6
+	VPSHUFB        constant18<>+0(SB), Y6, Y6
+	VPAND          constant19<>+0(SB), Y6, Y6
+	VPCMPEQB       constant19<>+0(SB), Y6, Y6
+	VPAND          constant20<>+0(SB), Y6, Y6
+	VPOR           Y6, Y5, Y5
+	VPMADDUBSW     224(DI)(R10*8), Y5, Y5
+	VPUNPCKLWD     Y5, Y4, Y6
+	VPUNPCKHWD     Y5, Y4, Y4
+	VPADDW         Y6, Y4, Y4
+	VPUNPCKLDQ     Y4, Y3, Y5
+	VPUNPCKHDQ     Y4, Y3, Y3
+	VPADDW         Y5, Y3, Y3
+	VPUNPCKLQDQ    Y3, Y2, Y4
+	VPUNPCKHQDQ    Y3, Y2, Y2
+	VEXTRACTI128   $0x01, Y4, X3
+	VPMOVSXWD      X4, Y4
+	VPMOVSXWD      X3, Y3
+	VEXTRACTI128   $0x01, Y2, X5
+	VPMOVSXWD      X2, Y2
+	VPMOVSXWD      X5, Y5
+	VPADDD         Y2, Y4, Y4
+	VPADDD         Y5, Y3, Y3
+	VPADDD         Y3, Y4, Y4
+	VMOVDQU        (R9)(R10*1), Y2
+	VPSLLD         $0x04, Y2, Y2
+	VPSUBD         Y2, Y4, Y4
+	VPXOR          X2, X2, X2
+	VPINSRW        $0x00, (R11), X2, X2
+	VPINSRW        $0x01, 22(R11), X2, X2
+	VPINSRW        $0x02, 44(R11), X2, X2
+	VPINSRW        $0x03, 66(R11), X2, X2
+	VPINSRW        $0x04, 88(R11), X2, X2
+	VPINSRW        $0x05, 110(R11), X2, X2
+	VPINSRW        $0x06, 132(R11), X2, X2
+	VPINSRW        $0x07, 154(R11), X2, X2
+	VCVTPH2PS      X2, Y2
+	VPAND          Y0, Y2, Y2
+	VMOVDQU        (R8)(R10*1), Y3
+	VCVTDQ2PS      Y4, Y4
+	VMULPS         Y3, Y2, Y2
+	VFMADD231PS    Y2, Y4, Y1
 
 done:
-	MOVQ         CX, R8
-	VPERMILPS    $0x4e, Y1, Y8
-	VADDPS       Y1, Y8, Y8
-	VPERMILPS    $0xb1, Y8, Y1
-	VADDPS       Y1, Y8, Y8
-	VEXTRACTI128 $0x01, Y8, X1
-	VADDPS       X8, X1, X1
-	VMOVSS       X1, (R8)
-	ADDQ         $0x04, CX
-	MOVQ         stride+16(FP), R8
-	ADDQ         R8, DX
-	DECQ         n+24(FP)
+	VPERMILPS    $0x4e, Y1, Y2
+	VADDPS       Y1, Y2, Y2
+	VPERMILPS    $0xb1, Y2, Y1
+	VADDPS       Y1, Y2, Y2
+	VEXTRACTI128 $0x01, Y2, X1
+	VADDPS       X2, X1, X1
+	VMOVSS       X1, (AX)
+	ADDQ         $0x04, AX
+	ADDQ         DX, CX
+	DECQ         BX
 	JG           row
 	VZEROUPPER
 	RET
-
-constants:
-	VMOVDQU constant17<>+0(SB), Y2
-	VMOVDQU constant18<>+0(SB), Y4
-	VMOVDQU constant16<>+0(SB), Y7
-	VMOVDQU constant19<>+0(SB), Y5
-	VMOVDQU constant20<>+0(SB), Y3
-	VMOVDQU constant21<>+0(SB), Y6
-	JMP     begin
 
 DATA constant15<>+0(SB)/8, $0xffffffffffffffff
 DATA constant15<>+8(SB)/8, $0xffffffffffffffff
@@ -1060,16 +1054,16 @@ DATA constant15<>+48(SB)/8, $0x0000000000000000
 DATA constant15<>+56(SB)/8, $0x0000000000000000
 GLOBL constant15<>(SB), RODATA|NOPTR, $64
 
-DATA constant16<>+0(SB)/8, $0x0001000100010001
-DATA constant16<>+8(SB)/8, $0x0001000100010001
-DATA constant16<>+16(SB)/8, $0x0001000100010001
-DATA constant16<>+24(SB)/8, $0x0001000100010001
+DATA constant16<>+0(SB)/8, $0x0000000000000000
+DATA constant16<>+8(SB)/8, $0x0000000000000000
+DATA constant16<>+16(SB)/8, $0x0000000400000004
+DATA constant16<>+24(SB)/8, $0x0000000400000004
 GLOBL constant16<>(SB), RODATA|NOPTR, $32
 
-DATA constant17<>+0(SB)/8, $0x0000000000000000
-DATA constant17<>+8(SB)/8, $0x0000000000000000
-DATA constant17<>+16(SB)/8, $0x0000000400000004
-DATA constant17<>+24(SB)/8, $0x0000000400000004
+DATA constant17<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant17<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant17<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant17<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
 GLOBL constant17<>(SB), RODATA|NOPTR, $32
 
 DATA constant18<>+0(SB)/8, $0x0000000000000000
@@ -1084,17 +1078,11 @@ DATA constant19<>+16(SB)/8, $0x8040201008040201
 DATA constant19<>+24(SB)/8, $0x8040201008040201
 GLOBL constant19<>(SB), RODATA|NOPTR, $32
 
-DATA constant20<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant20<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant20<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant20<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant20<>+0(SB)/8, $0x1010101010101010
+DATA constant20<>+8(SB)/8, $0x1010101010101010
+DATA constant20<>+16(SB)/8, $0x1010101010101010
+DATA constant20<>+24(SB)/8, $0x1010101010101010
 GLOBL constant20<>(SB), RODATA|NOPTR, $32
-
-DATA constant21<>+0(SB)/8, $0x1010101010101010
-DATA constant21<>+8(SB)/8, $0x1010101010101010
-DATA constant21<>+16(SB)/8, $0x1010101010101010
-DATA constant21<>+24(SB)/8, $0x1010101010101010
-GLOBL constant21<>(SB), RODATA|NOPTR, $32
 
 // func q5_0PackAVX2(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX2, F16C
@@ -1142,63 +1130,63 @@ tile:
 	VPUNPCKLQDQ    Y3, Y1, Y5
 	VPUNPCKHQDQ    Y3, Y1, Y1
 	VPSRLD         $0x04, Y4, Y3
-	VPAND          constant20<>+0(SB), Y4, Y4
-	VPAND          constant20<>+0(SB), Y3, Y3
-	VPSHUFB        constant23<>+0(SB), Y0, Y6
-	VPAND          constant22<>+0(SB), Y6, Y6
-	VPCMPEQB       constant22<>+0(SB), Y6, Y6
+	VPAND          constant17<>+0(SB), Y4, Y4
+	VPAND          constant17<>+0(SB), Y3, Y3
+	VPSHUFB        constant22<>+0(SB), Y0, Y6
 	VPAND          constant21<>+0(SB), Y6, Y6
+	VPCMPEQB       constant21<>+0(SB), Y6, Y6
+	VPAND          constant20<>+0(SB), Y6, Y6
 	VPOR           Y6, Y4, Y4
 	VMOVDQU        Y4, (AX)(R9*8)
-	VPSHUFB        constant24<>+0(SB), Y0, Y4
-	VPAND          constant22<>+0(SB), Y4, Y4
-	VPCMPEQB       constant22<>+0(SB), Y4, Y4
+	VPSHUFB        constant23<>+0(SB), Y0, Y4
 	VPAND          constant21<>+0(SB), Y4, Y4
+	VPCMPEQB       constant21<>+0(SB), Y4, Y4
+	VPAND          constant20<>+0(SB), Y4, Y4
 	VPOR           Y4, Y3, Y3
 	VMOVDQU        Y3, 256(AX)(R9*8)
 	VPSRLD         $0x04, Y2, Y3
-	VPAND          constant20<>+0(SB), Y2, Y2
-	VPAND          constant20<>+0(SB), Y3, Y3
-	VPSHUFB        constant23<>+0(SB), Y0, Y4
-	VPAND          constant25<>+0(SB), Y4, Y4
-	VPCMPEQB       constant25<>+0(SB), Y4, Y4
-	VPAND          constant21<>+0(SB), Y4, Y4
+	VPAND          constant17<>+0(SB), Y2, Y2
+	VPAND          constant17<>+0(SB), Y3, Y3
+	VPSHUFB        constant22<>+0(SB), Y0, Y4
+	VPAND          constant24<>+0(SB), Y4, Y4
+	VPCMPEQB       constant24<>+0(SB), Y4, Y4
+	VPAND          constant20<>+0(SB), Y4, Y4
 	VPOR           Y4, Y2, Y2
 	VMOVDQU        Y2, 64(AX)(R9*8)
-	VPSHUFB        constant24<>+0(SB), Y0, Y2
-	VPAND          constant25<>+0(SB), Y2, Y2
-	VPCMPEQB       constant25<>+0(SB), Y2, Y2
-	VPAND          constant21<>+0(SB), Y2, Y2
+	VPSHUFB        constant23<>+0(SB), Y0, Y2
+	VPAND          constant24<>+0(SB), Y2, Y2
+	VPCMPEQB       constant24<>+0(SB), Y2, Y2
+	VPAND          constant20<>+0(SB), Y2, Y2
 	VPOR           Y2, Y3, Y2
 	VMOVDQU        Y2, 320(AX)(R9*8)
 	VPSRLD         $0x04, Y5, Y2
-	VPAND          constant20<>+0(SB), Y5, Y3
-	VPAND          constant20<>+0(SB), Y2, Y2
-	VPSHUFB        constant26<>+0(SB), Y0, Y4
-	VPAND          constant22<>+0(SB), Y4, Y4
-	VPCMPEQB       constant22<>+0(SB), Y4, Y4
+	VPAND          constant17<>+0(SB), Y5, Y3
+	VPAND          constant17<>+0(SB), Y2, Y2
+	VPSHUFB        constant25<>+0(SB), Y0, Y4
 	VPAND          constant21<>+0(SB), Y4, Y4
+	VPCMPEQB       constant21<>+0(SB), Y4, Y4
+	VPAND          constant20<>+0(SB), Y4, Y4
 	VPOR           Y4, Y3, Y3
 	VMOVDQU        Y3, 128(AX)(R9*8)
-	VPSHUFB        constant27<>+0(SB), Y0, Y3
-	VPAND          constant22<>+0(SB), Y3, Y3
-	VPCMPEQB       constant22<>+0(SB), Y3, Y3
+	VPSHUFB        constant26<>+0(SB), Y0, Y3
 	VPAND          constant21<>+0(SB), Y3, Y3
+	VPCMPEQB       constant21<>+0(SB), Y3, Y3
+	VPAND          constant20<>+0(SB), Y3, Y3
 	VPOR           Y3, Y2, Y2
 	VMOVDQU        Y2, 384(AX)(R9*8)
 	VPSRLD         $0x04, Y1, Y2
-	VPAND          constant20<>+0(SB), Y1, Y1
-	VPAND          constant20<>+0(SB), Y2, Y2
-	VPSHUFB        constant26<>+0(SB), Y0, Y3
-	VPAND          constant25<>+0(SB), Y3, Y3
-	VPCMPEQB       constant25<>+0(SB), Y3, Y3
-	VPAND          constant21<>+0(SB), Y3, Y3
+	VPAND          constant17<>+0(SB), Y1, Y1
+	VPAND          constant17<>+0(SB), Y2, Y2
+	VPSHUFB        constant25<>+0(SB), Y0, Y3
+	VPAND          constant24<>+0(SB), Y3, Y3
+	VPCMPEQB       constant24<>+0(SB), Y3, Y3
+	VPAND          constant20<>+0(SB), Y3, Y3
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 192(AX)(R9*8)
-	VPSHUFB        constant27<>+0(SB), Y0, Y0
-	VPAND          constant25<>+0(SB), Y0, Y0
-	VPCMPEQB       constant25<>+0(SB), Y0, Y0
-	VPAND          constant21<>+0(SB), Y0, Y0
+	VPSHUFB        constant26<>+0(SB), Y0, Y0
+	VPAND          constant24<>+0(SB), Y0, Y0
+	VPCMPEQB       constant24<>+0(SB), Y0, Y0
+	VPAND          constant20<>+0(SB), Y0, Y0
 	VPOR           Y0, Y2, Y0
 	VMOVDQU        Y0, 448(AX)(R9*8)
 	VPXOR          X0, X0, X0
@@ -1241,63 +1229,63 @@ tile:
 	VPUNPCKLQDQ    Y3, Y1, Y5
 	VPUNPCKHQDQ    Y3, Y1, Y1
 	VPSRLD         $0x04, Y4, Y3
-	VPAND          constant20<>+0(SB), Y4, Y4
-	VPAND          constant20<>+0(SB), Y3, Y3
-	VPSHUFB        constant23<>+0(SB), Y0, Y6
-	VPAND          constant22<>+0(SB), Y6, Y6
-	VPCMPEQB       constant22<>+0(SB), Y6, Y6
+	VPAND          constant17<>+0(SB), Y4, Y4
+	VPAND          constant17<>+0(SB), Y3, Y3
+	VPSHUFB        constant22<>+0(SB), Y0, Y6
 	VPAND          constant21<>+0(SB), Y6, Y6
+	VPCMPEQB       constant21<>+0(SB), Y6, Y6
+	VPAND          constant20<>+0(SB), Y6, Y6
 	VPOR           Y6, Y4, Y4
 	VMOVDQU        Y4, 32(AX)(R9*8)
-	VPSHUFB        constant24<>+0(SB), Y0, Y4
-	VPAND          constant22<>+0(SB), Y4, Y4
-	VPCMPEQB       constant22<>+0(SB), Y4, Y4
+	VPSHUFB        constant23<>+0(SB), Y0, Y4
 	VPAND          constant21<>+0(SB), Y4, Y4
+	VPCMPEQB       constant21<>+0(SB), Y4, Y4
+	VPAND          constant20<>+0(SB), Y4, Y4
 	VPOR           Y4, Y3, Y3
 	VMOVDQU        Y3, 288(AX)(R9*8)
 	VPSRLD         $0x04, Y2, Y3
-	VPAND          constant20<>+0(SB), Y2, Y2
-	VPAND          constant20<>+0(SB), Y3, Y3
-	VPSHUFB        constant23<>+0(SB), Y0, Y4
-	VPAND          constant25<>+0(SB), Y4, Y4
-	VPCMPEQB       constant25<>+0(SB), Y4, Y4
-	VPAND          constant21<>+0(SB), Y4, Y4
+	VPAND          constant17<>+0(SB), Y2, Y2
+	VPAND          constant17<>+0(SB), Y3, Y3
+	VPSHUFB        constant22<>+0(SB), Y0, Y4
+	VPAND          constant24<>+0(SB), Y4, Y4
+	VPCMPEQB       constant24<>+0(SB), Y4, Y4
+	VPAND          constant20<>+0(SB), Y4, Y4
 	VPOR           Y4, Y2, Y2
 	VMOVDQU        Y2, 96(AX)(R9*8)
-	VPSHUFB        constant24<>+0(SB), Y0, Y2
-	VPAND          constant25<>+0(SB), Y2, Y2
-	VPCMPEQB       constant25<>+0(SB), Y2, Y2
-	VPAND          constant21<>+0(SB), Y2, Y2
+	VPSHUFB        constant23<>+0(SB), Y0, Y2
+	VPAND          constant24<>+0(SB), Y2, Y2
+	VPCMPEQB       constant24<>+0(SB), Y2, Y2
+	VPAND          constant20<>+0(SB), Y2, Y2
 	VPOR           Y2, Y3, Y2
 	VMOVDQU        Y2, 352(AX)(R9*8)
 	VPSRLD         $0x04, Y5, Y2
-	VPAND          constant20<>+0(SB), Y5, Y3
-	VPAND          constant20<>+0(SB), Y2, Y2
-	VPSHUFB        constant26<>+0(SB), Y0, Y4
-	VPAND          constant22<>+0(SB), Y4, Y4
-	VPCMPEQB       constant22<>+0(SB), Y4, Y4
+	VPAND          constant17<>+0(SB), Y5, Y3
+	VPAND          constant17<>+0(SB), Y2, Y2
+	VPSHUFB        constant25<>+0(SB), Y0, Y4
 	VPAND          constant21<>+0(SB), Y4, Y4
+	VPCMPEQB       constant21<>+0(SB), Y4, Y4
+	VPAND          constant20<>+0(SB), Y4, Y4
 	VPOR           Y4, Y3, Y3
 	VMOVDQU        Y3, 160(AX)(R9*8)
-	VPSHUFB        constant27<>+0(SB), Y0, Y3
-	VPAND          constant22<>+0(SB), Y3, Y3
-	VPCMPEQB       constant22<>+0(SB), Y3, Y3
+	VPSHUFB        constant26<>+0(SB), Y0, Y3
 	VPAND          constant21<>+0(SB), Y3, Y3
+	VPCMPEQB       constant21<>+0(SB), Y3, Y3
+	VPAND          constant20<>+0(SB), Y3, Y3
 	VPOR           Y3, Y2, Y2
 	VMOVDQU        Y2, 416(AX)(R9*8)
 	VPSRLD         $0x04, Y1, Y2
-	VPAND          constant20<>+0(SB), Y1, Y1
-	VPAND          constant20<>+0(SB), Y2, Y2
-	VPSHUFB        constant26<>+0(SB), Y0, Y3
-	VPAND          constant25<>+0(SB), Y3, Y3
-	VPCMPEQB       constant25<>+0(SB), Y3, Y3
-	VPAND          constant21<>+0(SB), Y3, Y3
+	VPAND          constant17<>+0(SB), Y1, Y1
+	VPAND          constant17<>+0(SB), Y2, Y2
+	VPSHUFB        constant25<>+0(SB), Y0, Y3
+	VPAND          constant24<>+0(SB), Y3, Y3
+	VPCMPEQB       constant24<>+0(SB), Y3, Y3
+	VPAND          constant20<>+0(SB), Y3, Y3
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 224(AX)(R9*8)
-	VPSHUFB        constant27<>+0(SB), Y0, Y0
-	VPAND          constant25<>+0(SB), Y0, Y0
-	VPCMPEQB       constant25<>+0(SB), Y0, Y0
-	VPAND          constant21<>+0(SB), Y0, Y0
+	VPSHUFB        constant26<>+0(SB), Y0, Y0
+	VPAND          constant24<>+0(SB), Y0, Y0
+	VPCMPEQB       constant24<>+0(SB), Y0, Y0
+	VPAND          constant20<>+0(SB), Y0, Y0
 	VPOR           Y0, Y2, Y0
 	VMOVDQU        Y0, 480(AX)(R9*8)
 	VPXOR          X0, X0, X0
@@ -1323,38 +1311,38 @@ tile:
 	VZEROUPPER
 	RET
 
-DATA constant22<>+0(SB)/8, $0x0804020108040201
-DATA constant22<>+8(SB)/8, $0x0804020108040201
-DATA constant22<>+16(SB)/8, $0x0804020108040201
-DATA constant22<>+24(SB)/8, $0x0804020108040201
+DATA constant21<>+0(SB)/8, $0x0804020108040201
+DATA constant21<>+8(SB)/8, $0x0804020108040201
+DATA constant21<>+16(SB)/8, $0x0804020108040201
+DATA constant21<>+24(SB)/8, $0x0804020108040201
+GLOBL constant21<>(SB), RODATA|NOPTR, $32
+
+DATA constant22<>+0(SB)/8, $0x0404040400000000
+DATA constant22<>+8(SB)/8, $0x0c0c0c0c08080808
+DATA constant22<>+16(SB)/8, $0x0404040400000000
+DATA constant22<>+24(SB)/8, $0x0c0c0c0c08080808
 GLOBL constant22<>(SB), RODATA|NOPTR, $32
 
-DATA constant23<>+0(SB)/8, $0x0404040400000000
-DATA constant23<>+8(SB)/8, $0x0c0c0c0c08080808
-DATA constant23<>+16(SB)/8, $0x0404040400000000
-DATA constant23<>+24(SB)/8, $0x0c0c0c0c08080808
+DATA constant23<>+0(SB)/8, $0x0606060602020202
+DATA constant23<>+8(SB)/8, $0x0e0e0e0e0a0a0a0a
+DATA constant23<>+16(SB)/8, $0x0606060602020202
+DATA constant23<>+24(SB)/8, $0x0e0e0e0e0a0a0a0a
 GLOBL constant23<>(SB), RODATA|NOPTR, $32
 
-DATA constant24<>+0(SB)/8, $0x0606060602020202
-DATA constant24<>+8(SB)/8, $0x0e0e0e0e0a0a0a0a
-DATA constant24<>+16(SB)/8, $0x0606060602020202
-DATA constant24<>+24(SB)/8, $0x0e0e0e0e0a0a0a0a
+DATA constant24<>+0(SB)/8, $0x8040201080402010
+DATA constant24<>+8(SB)/8, $0x8040201080402010
+DATA constant24<>+16(SB)/8, $0x8040201080402010
+DATA constant24<>+24(SB)/8, $0x8040201080402010
 GLOBL constant24<>(SB), RODATA|NOPTR, $32
 
-DATA constant25<>+0(SB)/8, $0x8040201080402010
-DATA constant25<>+8(SB)/8, $0x8040201080402010
-DATA constant25<>+16(SB)/8, $0x8040201080402010
-DATA constant25<>+24(SB)/8, $0x8040201080402010
+DATA constant25<>+0(SB)/8, $0x0505050501010101
+DATA constant25<>+8(SB)/8, $0x0d0d0d0d09090909
+DATA constant25<>+16(SB)/8, $0x0505050501010101
+DATA constant25<>+24(SB)/8, $0x0d0d0d0d09090909
 GLOBL constant25<>(SB), RODATA|NOPTR, $32
 
-DATA constant26<>+0(SB)/8, $0x0505050501010101
-DATA constant26<>+8(SB)/8, $0x0d0d0d0d09090909
-DATA constant26<>+16(SB)/8, $0x0505050501010101
-DATA constant26<>+24(SB)/8, $0x0d0d0d0d09090909
+DATA constant26<>+0(SB)/8, $0x0707070703030303
+DATA constant26<>+8(SB)/8, $0x0f0f0f0f0b0b0b0b
+DATA constant26<>+16(SB)/8, $0x0707070703030303
+DATA constant26<>+24(SB)/8, $0x0f0f0f0f0b0b0b0b
 GLOBL constant26<>(SB), RODATA|NOPTR, $32
-
-DATA constant27<>+0(SB)/8, $0x0707070703030303
-DATA constant27<>+8(SB)/8, $0x0f0f0f0f0b0b0b0b
-DATA constant27<>+16(SB)/8, $0x0707070703030303
-DATA constant27<>+24(SB)/8, $0x0f0f0f0f0b0b0b0b
-GLOBL constant27<>(SB), RODATA|NOPTR, $32

@@ -7,29 +7,31 @@
 // func q5_1RowAVX512(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 // Requires: AVX, AVX512BW, AVX512F, AVX512VL, AVX512VNNI, MMX+
 TEXT ·q5_1RowAVX512(SB), NOSPLIT, $392-72
-	MOVQ blocks+64(FP), AX
-	MOVQ dst+0(FP), CX
-	MOVQ w+8(FP), DX
-	MOVQ q+32(FP), BX
-	MOVQ d+40(FP), SI
-	MOVQ s+48(FP), DI
-	MOVQ half+56(FP), R8
+	MOVQ dst+0(FP), AX
+	MOVQ w+8(FP), CX
+	MOVQ stride+16(FP), DX
+	MOVQ n+24(FP), BX
+	MOVQ blocks+64(FP), SI
+	MOVQ q+32(FP), DI
+	MOVQ d+40(FP), R8
+	MOVQ s+48(FP), R9
+	MOVQ half+56(FP), R10
 	JMP  constants
 
 begin:
-	MOVQ      w+8(FP), R8
-	MOVQ      stride+16(FP), R9
-	IMULQ     n+24(FP), R9
-	ADDQ      R9, R8
-	SUBQ      $+384, R8
-	MOVQ      R8, (SP)
-	MOVQ      AX, R10
-	ANDQ      $+15, R10
-	LEAQ      constant0<>+0(SB), R8
-	SHLQ      $0x02, R10
-	SUBQ      R10, R8
-	VMOVDQU32 64(R8), Z0
-	SHRQ      $0x02, R10
+	MOVQ      w+8(FP), R10
+	MOVQ      DX, R11
+	IMULQ     BX, R11
+	ADDQ      R11, R10
+	SUBQ      $+384, R10
+	MOVQ      R10, (SP)
+	MOVQ      SI, R12
+	ANDQ      $+15, R12
+	LEAQ      constant0<>+0(SB), R10
+	SHLQ      $0x02, R12
+	SUBQ      R12, R10
+	VMOVDQU32 64(R10), Z0
+	SHRQ      $0x02, R12
 	VMOVDQU32 constant1<>+0(SB), Y1
 	VMOVDQU32 Y1, 8(SP)
 	VMOVDQU32 Y1, 40(SP)
@@ -43,134 +45,133 @@ begin:
 	VMOVDQU32 Y1, 296(SP)
 	VMOVDQU32 Y1, 328(SP)
 	VMOVDQU32 Y1, 360(SP)
-	ANDQ      $-16, AX
-	SHLQ      $0x02, AX
+	ANDQ      $-16, SI
+	SHLQ      $0x02, SI
 
 row:
 	VPXORD Z1, Z1, Z1
-	MOVQ   DX, R9
-	XORQ   R8, R8
-	CMPQ   R8, AX
-	JGE    rest
+	MOVQ   CX, R11
+	XORQ   R10, R10
 
 group:
-	PREFETCHT1      8192(R9)
-	PREFETCHT0      3072(R9)
-	PREFETCHT1      8256(R9)
-	PREFETCHT0      3136(R9)
-	PREFETCHT1      8320(R9)
-	PREFETCHT0      3200(R9)
-	PREFETCHT1      8384(R9)
-	PREFETCHT0      3264(R9)
-	PREFETCHT1      8448(R9)
-	PREFETCHT0      3328(R9)
-	PREFETCHT1      8512(R9)
-	PREFETCHT0      3392(R9)
-	LEAQ            (BX)(R8*8), R11
-	VBROADCASTI32X4 8(R9), Z10
-	VBROADCASTI32X4 32(R9), K1, Z10
+	CMPQ            R10, SI
+	JGE             rest
+	PREFETCHT1      8192(R11)
+	PREFETCHT0      3072(R11)
+	PREFETCHT1      8256(R11)
+	PREFETCHT0      3136(R11)
+	PREFETCHT1      8320(R11)
+	PREFETCHT0      3200(R11)
+	PREFETCHT1      8384(R11)
+	PREFETCHT0      3264(R11)
+	PREFETCHT1      8448(R11)
+	PREFETCHT0      3328(R11)
+	PREFETCHT1      8512(R11)
+	PREFETCHT0      3392(R11)
+	VBROADCASTI32X4 8(R11), Z10
+	VBROADCASTI32X4 32(R11), K1, Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
-	MOVL            4(R9), R12
-	MOVL            28(R9), R13
-	SHLQ            $0x20, R13
-	ORQ             R12, R13
-	KMOVQ           R13, K2
+	MOVL            4(R11), R13
+	MOVL            28(R11), R14
+	SHLQ            $0x20, R14
+	ORQ             R13, R14
+	KMOVQ           R14, K2
 	VPADDB          Z4, Z10, K2, Z10
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        (R11), Z10, Z11
-	VBROADCASTI32X4 56(R9), Z10
-	VBROADCASTI32X4 80(R9), K1, Z10
+	VPDPBUSD        (DI)(R10*8), Z10, Z11
+	VBROADCASTI32X4 56(R11), Z10
+	VBROADCASTI32X4 80(R11), K1, Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
-	MOVL            52(R9), R12
-	MOVL            76(R9), R13
-	SHLQ            $0x20, R13
-	ORQ             R12, R13
-	KMOVQ           R13, K2
+	MOVL            52(R11), R13
+	MOVL            76(R11), R14
+	SHLQ            $0x20, R14
+	ORQ             R13, R14
+	KMOVQ           R14, K2
 	VPADDB          Z4, Z10, K2, Z10
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        64(R11), Z10, Z12
+	VPDPBUSD        64(DI)(R10*8), Z10, Z12
 	VPACKSSDW       Z12, Z11, Z10
 	VPMADDWD        Z5, Z10, Z10
-	VBROADCASTI32X4 104(R9), Z11
-	VBROADCASTI32X4 128(R9), K1, Z11
+	VBROADCASTI32X4 104(R11), Z11
+	VBROADCASTI32X4 128(R11), K1, Z11
 	VPSRLVD         Z2, Z11, Z11
 	VPANDD          Z3, Z11, Z11
-	MOVL            100(R9), R12
-	MOVL            124(R9), R13
-	SHLQ            $0x20, R13
-	ORQ             R12, R13
-	KMOVQ           R13, K2
+	MOVL            100(R11), R13
+	MOVL            124(R11), R14
+	SHLQ            $0x20, R14
+	ORQ             R13, R14
+	KMOVQ           R14, K2
 	VPADDB          Z4, Z11, K2, Z11
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        128(R11), Z11, Z12
-	VBROADCASTI32X4 152(R9), Z11
-	VBROADCASTI32X4 176(R9), K1, Z11
+	VPDPBUSD        128(DI)(R10*8), Z11, Z12
+	VBROADCASTI32X4 152(R11), Z11
+	VBROADCASTI32X4 176(R11), K1, Z11
 	VPSRLVD         Z2, Z11, Z11
 	VPANDD          Z3, Z11, Z11
-	MOVL            148(R9), R12
-	MOVL            172(R9), R13
-	SHLQ            $0x20, R13
-	ORQ             R12, R13
-	KMOVQ           R13, K2
+	MOVL            148(R11), R13
+	MOVL            172(R11), R14
+	SHLQ            $0x20, R14
+	ORQ             R13, R14
+	KMOVQ           R14, K2
 	VPADDB          Z4, Z11, K2, Z11
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        192(R11), Z11, Z13
+	VPDPBUSD        192(DI)(R10*8), Z11, Z13
 	VPACKSSDW       Z13, Z12, Z11
 	VPMADDWD        Z5, Z11, Z11
 	VPACKSSDW       Z11, Z10, Z10
 	VPMADDWD        Z5, Z10, Z10
-	VBROADCASTI32X4 200(R9), Z11
-	VBROADCASTI32X4 224(R9), K1, Z11
+	VBROADCASTI32X4 200(R11), Z11
+	VBROADCASTI32X4 224(R11), K1, Z11
 	VPSRLVD         Z2, Z11, Z11
 	VPANDD          Z3, Z11, Z11
-	MOVL            196(R9), R12
-	MOVL            220(R9), R13
-	SHLQ            $0x20, R13
-	ORQ             R12, R13
-	KMOVQ           R13, K2
+	MOVL            196(R11), R13
+	MOVL            220(R11), R14
+	SHLQ            $0x20, R14
+	ORQ             R13, R14
+	KMOVQ           R14, K2
 	VPADDB          Z4, Z11, K2, Z11
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        256(R11), Z11, Z12
-	VBROADCASTI32X4 248(R9), Z11
-	VBROADCASTI32X4 272(R9), K1, Z11
+	VPDPBUSD        256(DI)(R10*8), Z11, Z12
+	VBROADCASTI32X4 248(R11), Z11
+	VBROADCASTI32X4 272(R11), K1, Z11
 	VPSRLVD         Z2, Z11, Z11
 	VPANDD          Z3, Z11, Z11
-	MOVL            244(R9), R12
-	MOVL            268(R9), R13
-	SHLQ            $0x20, R13
-	ORQ             R12, R13
-	KMOVQ           R13, K2
+	MOVL            244(R11), R13
+	MOVL            268(R11), R14
+	SHLQ            $0x20, R14
+	ORQ             R13, R14
+	KMOVQ           R14, K2
 	VPADDB          Z4, Z11, K2, Z11
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        320(R11), Z11, Z13
+	VPDPBUSD        320(DI)(R10*8), Z11, Z13
 	VPACKSSDW       Z13, Z12, Z11
 	VPMADDWD        Z5, Z11, Z11
-	VBROADCASTI32X4 296(R9), Z12
-	VBROADCASTI32X4 320(R9), K1, Z12
+	VBROADCASTI32X4 296(R11), Z12
+	VBROADCASTI32X4 320(R11), K1, Z12
 	VPSRLVD         Z2, Z12, Z12
 	VPANDD          Z3, Z12, Z12
-	MOVL            292(R9), R12
-	MOVL            316(R9), R13
-	SHLQ            $0x20, R13
-	ORQ             R12, R13
-	KMOVQ           R13, K2
+	MOVL            292(R11), R13
+	MOVL            316(R11), R14
+	SHLQ            $0x20, R14
+	ORQ             R13, R14
+	KMOVQ           R14, K2
 	VPADDB          Z4, Z12, K2, Z12
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        384(R11), Z12, Z13
-	VBROADCASTI32X4 344(R9), Z12
-	VBROADCASTI32X4 368(R9), K1, Z12
+	VPDPBUSD        384(DI)(R10*8), Z12, Z13
+	VBROADCASTI32X4 344(R11), Z12
+	VBROADCASTI32X4 368(R11), K1, Z12
 	VPSRLVD         Z2, Z12, Z12
 	VPANDD          Z3, Z12, Z12
-	MOVL            340(R9), R12
-	MOVL            364(R9), R13
-	SHLQ            $0x20, R13
-	ORQ             R12, R13
-	KMOVQ           R13, K2
+	MOVL            340(R11), R13
+	MOVL            364(R11), R14
+	SHLQ            $0x20, R14
+	ORQ             R13, R14
+	KMOVQ           R14, K2
 	VPADDB          Z4, Z12, K2, Z12
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        448(R11), Z12, Z14
+	VPDPBUSD        448(DI)(R10*8), Z12, Z14
 	VPACKSSDW       Z14, Z13, Z12
 	VPMADDWD        Z5, Z12, Z12
 	VPACKSSDW       Z12, Z11, Z11
@@ -179,160 +180,158 @@ group:
 	VPERMT2D        Z11, Z6, Z12
 	VPERMT2D        Z11, Z7, Z10
 	VPADDD          Z10, Z12, Z12
-	VPERMW          (R9), Z8, Z10
-	VPERMW          72(R9), Z8, K3, Z10
-	VPERMW          144(R9), Z8, K4, Z10
-	VPERMW          216(R9), Z8, K5, Z10
-	VPERMW          288(R9), Z8, K6, Z10
-	VPERMW          320(R9), Z8, K7, Z10
+	VPERMW          (R11), Z8, Z10
+	VPERMW          72(R11), Z8, K3, Z10
+	VPERMW          144(R11), Z8, K4, Z10
+	VPERMW          216(R11), Z8, K5, Z10
+	VPERMW          288(R11), Z8, K6, Z10
+	VPERMW          320(R11), Z8, K7, Z10
 	VEXTRACTI64X4   $0x01, Z10, Y11
 	VCVTPH2PS       Y10, Z10
 	VCVTPH2PS       Y11, Z11
 	VPXORD          Z9, Z11, Z11
-	VMOVDQU32       (SI)(R8*1), Z13
+	VMOVDQU32       (R8)(R10*1), Z13
 	VCVTDQ2PS       Z12, Z12
 	VMULPS          Z13, Z10, Z10
 	VFMADD231PS     Z10, Z12, Z1
-	VMOVDQU32       (DI)(R8*1), Z10
+	VMOVDQU32       (R9)(R10*1), Z10
 	VCVTDQ2PS       Z10, Z10
 	VMULPS          Z13, Z10, Z10
 	VFNMADD231PS    Z10, Z11, Z1
-	ADDQ            $+384, R9
-	ADDQ            $+64, R8
-	CMPQ            R8, AX
-	JL              group
+	ADDQ            $+384, R11
+	ADDQ            $+64, R10
+	JMP             group
 
 rest:
-	CMPQ R10, $0x00
+	CMPQ R12, $0x00
 	JE   done
-	CMPQ R9, (SP)
+	CMPQ R11, (SP)
 	JLS  inPlace
-	MOVQ R10, R11
-	LEAQ 8(SP), R12
+	MOVQ R12, R13
+	LEAQ 8(SP), R14
 
 copy:
-	MOVL      (R9), R13
-	MOVL      R13, (R12)
-	ADDQ      $+4, R9
-	ADDQ      $+4, R12
-	MOVL      (R9), R13
-	MOVL      R13, (R12)
-	ADDQ      $+4, R9
-	ADDQ      $+4, R12
-	VMOVDQU32 (R9), X10
-	VMOVDQU32 X10, (R12)
-	ADDQ      $+16, R9
-	ADDQ      $+16, R12
-	SUBQ      $+1, R11
+	MOVL      (R11), R15
+	MOVL      R15, (R14)
+	ADDQ      $+4, R11
+	ADDQ      $+4, R14
+	MOVL      (R11), R15
+	MOVL      R15, (R14)
+	ADDQ      $+4, R11
+	ADDQ      $+4, R14
+	VMOVDQU32 (R11), X10
+	VMOVDQU32 X10, (R14)
+	ADDQ      $+16, R11
+	ADDQ      $+16, R14
+	SUBQ      $+1, R13
 	JG        copy
-	LEAQ      8(SP), R9
+	LEAQ      8(SP), R11
 
 inPlace:
-	LEAQ            (BX)(R8*8), R11
-	VBROADCASTI32X4 8(R9), Z10
-	VBROADCASTI32X4 32(R9), K1, Z10
+	VBROADCASTI32X4 8(R11), Z10
+	VBROADCASTI32X4 32(R11), K1, Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
-	MOVL            4(R9), R12
-	MOVL            28(R9), R13
-	SHLQ            $0x20, R13
-	ORQ             R12, R13
-	KMOVQ           R13, K2
+	MOVL            4(R11), R13
+	MOVL            28(R11), R14
+	SHLQ            $0x20, R14
+	ORQ             R13, R14
+	KMOVQ           R14, K2
 	VPADDB          Z4, Z10, K2, Z10
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        (R11), Z10, Z11
-	VBROADCASTI32X4 56(R9), Z10
-	VBROADCASTI32X4 80(R9), K1, Z10
+	VPDPBUSD        (DI)(R10*8), Z10, Z11
+	VBROADCASTI32X4 56(R11), Z10
+	VBROADCASTI32X4 80(R11), K1, Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
-	MOVL            52(R9), R12
-	MOVL            76(R9), R13
-	SHLQ            $0x20, R13
-	ORQ             R12, R13
-	KMOVQ           R13, K2
+	MOVL            52(R11), R13
+	MOVL            76(R11), R14
+	SHLQ            $0x20, R14
+	ORQ             R13, R14
+	KMOVQ           R14, K2
 	VPADDB          Z4, Z10, K2, Z10
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        64(R11), Z10, Z12
+	VPDPBUSD        64(DI)(R10*8), Z10, Z12
 	VPACKSSDW       Z12, Z11, Z10
 	VPMADDWD        Z5, Z10, Z10
-	VBROADCASTI32X4 104(R9), Z11
-	VBROADCASTI32X4 128(R9), K1, Z11
+	VBROADCASTI32X4 104(R11), Z11
+	VBROADCASTI32X4 128(R11), K1, Z11
 	VPSRLVD         Z2, Z11, Z11
 	VPANDD          Z3, Z11, Z11
-	MOVL            100(R9), R12
-	MOVL            124(R9), R13
-	SHLQ            $0x20, R13
-	ORQ             R12, R13
-	KMOVQ           R13, K2
+	MOVL            100(R11), R13
+	MOVL            124(R11), R14
+	SHLQ            $0x20, R14
+	ORQ             R13, R14
+	KMOVQ           R14, K2
 	VPADDB          Z4, Z11, K2, Z11
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        128(R11), Z11, Z12
-	VBROADCASTI32X4 152(R9), Z11
-	VBROADCASTI32X4 176(R9), K1, Z11
+	VPDPBUSD        128(DI)(R10*8), Z11, Z12
+	VBROADCASTI32X4 152(R11), Z11
+	VBROADCASTI32X4 176(R11), K1, Z11
 	VPSRLVD         Z2, Z11, Z11
 	VPANDD          Z3, Z11, Z11
-	MOVL            148(R9), R12
-	MOVL            172(R9), R13
-	SHLQ            $0x20, R13
-	ORQ             R12, R13
-	KMOVQ           R13, K2
+	MOVL            148(R11), R13
+	MOVL            172(R11), R14
+	SHLQ            $0x20, R14
+	ORQ             R13, R14
+	KMOVQ           R14, K2
 	VPADDB          Z4, Z11, K2, Z11
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        192(R11), Z11, Z13
+	VPDPBUSD        192(DI)(R10*8), Z11, Z13
 	VPACKSSDW       Z13, Z12, Z11
 	VPMADDWD        Z5, Z11, Z11
 	VPACKSSDW       Z11, Z10, Z10
 	VPMADDWD        Z5, Z10, Z10
-	VBROADCASTI32X4 200(R9), Z11
-	VBROADCASTI32X4 224(R9), K1, Z11
+	VBROADCASTI32X4 200(R11), Z11
+	VBROADCASTI32X4 224(R11), K1, Z11
 	VPSRLVD         Z2, Z11, Z11
 	VPANDD          Z3, Z11, Z11
-	MOVL            196(R9), R12
-	MOVL            220(R9), R13
-	SHLQ            $0x20, R13
-	ORQ             R12, R13
-	KMOVQ           R13, K2
+	MOVL            196(R11), R13
+	MOVL            220(R11), R14
+	SHLQ            $0x20, R14
+	ORQ             R13, R14
+	KMOVQ           R14, K2
 	VPADDB          Z4, Z11, K2, Z11
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        256(R11), Z11, Z12
-	VBROADCASTI32X4 248(R9), Z11
-	VBROADCASTI32X4 272(R9), K1, Z11
+	VPDPBUSD        256(DI)(R10*8), Z11, Z12
+	VBROADCASTI32X4 248(R11), Z11
+	VBROADCASTI32X4 272(R11), K1, Z11
 	VPSRLVD         Z2, Z11, Z11
 	VPANDD          Z3, Z11, Z11
-	MOVL            244(R9), R12
-	MOVL            268(R9), R13
-	SHLQ            $0x20, R13
-	ORQ             R12, R13
-	KMOVQ           R13, K2
+	MOVL            244(R11), R13
+	MOVL            268(R11), R14
+	SHLQ            $0x20, R14
+	ORQ             R13, R14
+	KMOVQ           R14, K2
 	VPADDB          Z4, Z11, K2, Z11
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        320(R11), Z11, Z13
+	VPDPBUSD        320(DI)(R10*8), Z11, Z13
 	VPACKSSDW       Z13, Z12, Z11
 	VPMADDWD        Z5, Z11, Z11
-	VBROADCASTI32X4 296(R9), Z12
-	VBROADCASTI32X4 320(R9), K1, Z12
+	VBROADCASTI32X4 296(R11), Z12
+	VBROADCASTI32X4 320(R11), K1, Z12
 	VPSRLVD         Z2, Z12, Z12
 	VPANDD          Z3, Z12, Z12
-	MOVL            292(R9), R12
-	MOVL            316(R9), R13
-	SHLQ            $0x20, R13
-	ORQ             R12, R13
-	KMOVQ           R13, K2
+	MOVL            292(R11), R13
+	MOVL            316(R11), R14
+	SHLQ            $0x20, R14
+	ORQ             R13, R14
+	KMOVQ           R14, K2
 	VPADDB          Z4, Z12, K2, Z12
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        384(R11), Z12, Z13
-	VBROADCASTI32X4 344(R9), Z12
-	VBROADCASTI32X4 368(R9), K1, Z12
+	VPDPBUSD        384(DI)(R10*8), Z12, Z13
+	VBROADCASTI32X4 344(R11), Z12
+	VBROADCASTI32X4 368(R11), K1, Z12
 	VPSRLVD         Z2, Z12, Z12
 	VPANDD          Z3, Z12, Z12
-	MOVL            340(R9), R12
-	MOVL            364(R9), R13
-	SHLQ            $0x20, R13
-	ORQ             R12, R13
-	KMOVQ           R13, K2
+	MOVL            340(R11), R13
+	MOVL            364(R11), R14
+	SHLQ            $0x20, R14
+	ORQ             R13, R14
+	KMOVQ           R14, K2
 	VPADDB          Z4, Z12, K2, Z12
 	VPXORD          Z14, Z14, Z14
-	VPDPBUSD        448(R11), Z12, Z14
+	VPDPBUSD        448(DI)(R10*8), Z12, Z14
 	VPACKSSDW       Z14, Z13, Z12
 	VPMADDWD        Z5, Z12, Z12
 	VPACKSSDW       Z12, Z11, Z11
@@ -341,29 +340,28 @@ inPlace:
 	VPERMT2D        Z11, Z6, Z12
 	VPERMT2D        Z11, Z7, Z10
 	VPADDD          Z10, Z12, Z12
-	VPERMW          (R9), Z8, Z10
-	VPERMW          72(R9), Z8, K3, Z10
-	VPERMW          144(R9), Z8, K4, Z10
-	VPERMW          216(R9), Z8, K5, Z10
-	VPERMW          288(R9), Z8, K6, Z10
-	VPERMW          320(R9), Z8, K7, Z10
+	VPERMW          (R11), Z8, Z10
+	VPERMW          72(R11), Z8, K3, Z10
+	VPERMW          144(R11), Z8, K4, Z10
+	VPERMW          216(R11), Z8, K5, Z10
+	VPERMW          288(R11), Z8, K6, Z10
+	VPERMW          320(R11), Z8, K7, Z10
 	VEXTRACTI64X4   $0x01, Z10, Y11
 	VCVTPH2PS       Y10, Z10
 	VCVTPH2PS       Y11, Z11
 	VPXORD          Z9, Z11, Z11
 	VPANDD          Z0, Z10, Z10
 	VPANDD          Z0, Z11, Z11
-	VMOVDQU32       (SI)(R8*1), Z13
+	VMOVDQU32       (R8)(R10*1), Z13
 	VCVTDQ2PS       Z12, Z12
 	VMULPS          Z13, Z10, Z10
 	VFMADD231PS     Z10, Z12, Z1
-	VMOVDQU32       (DI)(R8*1), Z10
+	VMOVDQU32       (R9)(R10*1), Z10
 	VCVTDQ2PS       Z10, Z10
 	VMULPS          Z13, Z10, Z10
 	VFNMADD231PS    Z10, Z11, Z1
 
 done:
-	MOVQ          CX, R8
 	VPERMILPS     $0x4e, Z1, Z10
 	VADDPS        Z1, Z10, Z10
 	VPERMILPS     $0xb1, Z10, Z1
@@ -372,11 +370,10 @@ done:
 	VADDPS        Z10, Z1, Z1
 	VEXTRACTI32X4 $0x02, Z1, X10
 	VADDPS        X1, X10, X10
-	VMOVSS        X10, (R8)
-	ADDQ          $0x04, CX
-	MOVQ          stride+16(FP), R8
-	ADDQ          R8, DX
-	DECQ          n+24(FP)
+	VMOVSS        X10, (AX)
+	ADDQ          $0x04, AX
+	ADDQ          DX, CX
+	DECQ          BX
 	JG            row
 	VZEROUPPER
 	RET
@@ -390,18 +387,18 @@ constants:
 	VMOVDQU32 constant7<>+0(SB), Z7
 	VMOVDQU32 constant8<>+0(SB), Z3
 	VMOVDQU32 constant9<>+0(SB), Z4
-	MOVL      $0x0000ff00, R8
-	KMOVD     R8, K1
-	MOVL      $0x00380038, R8
-	KMOVD     R8, K3
-	MOVL      $0x01c001c0, R8
-	KMOVD     R8, K4
-	MOVL      $0x0e000e00, R8
-	KMOVD     R8, K5
-	MOVL      $0x70007000, R8
-	KMOVD     R8, K6
-	MOVL      $0x80008000, R8
-	KMOVD     R8, K7
+	MOVL      $0x0000ff00, R10
+	KMOVD     R10, K1
+	MOVL      $0x00380038, R10
+	KMOVD     R10, K3
+	MOVL      $0x01c001c0, R10
+	KMOVD     R10, K4
+	MOVL      $0x0e000e00, R10
+	KMOVD     R10, K5
+	MOVL      $0x70007000, R10
+	KMOVD     R10, K6
+	MOVL      $0x80008000, R10
+	KMOVD     R10, K7
 	JMP       begin
 
 DATA constant0<>+0(SB)/8, $0xffffffffffffffff
@@ -728,29 +725,28 @@ GLOBL constant15<>(SB), RODATA|NOPTR, $64
 // func q5_1RowAVX2(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 // Requires: AVX, AVX2, F16C, FMA3, MMX+
 TEXT ·q5_1RowAVX2(SB), NOSPLIT, $200-72
-	MOVQ blocks+64(FP), AX
-	MOVQ dst+0(FP), CX
-	MOVQ w+8(FP), DX
-	MOVQ q+32(FP), BX
-	MOVQ d+40(FP), SI
-	MOVQ s+48(FP), DI
-	MOVQ half+56(FP), R8
-	JMP  constants
-
-begin:
-	MOVQ    w+8(FP), R8
-	MOVQ    stride+16(FP), R9
-	IMULQ   n+24(FP), R9
-	ADDQ    R9, R8
-	SUBQ    $+192, R8
-	MOVQ    R8, (SP)
-	MOVQ    AX, R10
-	ANDQ    $+7, R10
-	LEAQ    constant16<>+0(SB), R8
-	SHLQ    $0x02, R10
-	SUBQ    R10, R8
-	VMOVDQU 32(R8), Y0
-	SHRQ    $0x02, R10
+	MOVQ    dst+0(FP), AX
+	MOVQ    w+8(FP), CX
+	MOVQ    stride+16(FP), DX
+	MOVQ    n+24(FP), BX
+	MOVQ    blocks+64(FP), SI
+	MOVQ    q+32(FP), DI
+	MOVQ    d+40(FP), R8
+	MOVQ    s+48(FP), R9
+	MOVQ    half+56(FP), R10
+	MOVQ    w+8(FP), R10
+	MOVQ    DX, R11
+	IMULQ   BX, R11
+	ADDQ    R11, R10
+	SUBQ    $+192, R10
+	MOVQ    R10, (SP)
+	MOVQ    SI, R12
+	ANDQ    $+7, R12
+	LEAQ    constant16<>+0(SB), R10
+	SHLQ    $0x02, R12
+	SUBQ    R12, R10
+	VMOVDQU 32(R10), Y0
+	SHRQ    $0x02, R12
 	VMOVDQU constant1<>+0(SB), Y1
 	VMOVDQU Y1, 8(SP)
 	VMOVDQU Y1, 40(SP)
@@ -758,332 +754,330 @@ begin:
 	VMOVDQU Y1, 104(SP)
 	VMOVDQU Y1, 136(SP)
 	VMOVDQU Y1, 168(SP)
-	ANDQ    $-8, AX
-	SHLQ    $0x02, AX
+	ANDQ    $-8, SI
+	SHLQ    $0x02, SI
 
 row:
 	VPXOR Y1, Y1, Y1
-	MOVQ  DX, R9
-	XORQ  R8, R8
-	CMPQ  R8, AX
-	JGE   rest
+	MOVQ  CX, R11
+	XORQ  R10, R10
 
 group:
-	PREFETCHT1     8192(R9)
-	PREFETCHT0     3072(R9)
-	PREFETCHT1     8256(R9)
-	PREFETCHT0     3136(R9)
-	PREFETCHT1     8320(R9)
-	PREFETCHT0     3200(R9)
-	LEAQ           (BX)(R8*8), R11
-	VBROADCASTI128 8(R9), Y8
-	VPSRLVD        Y2, Y8, Y8
-	VPAND          Y3, Y8, Y8
-	VPBROADCASTD   4(R9), Y9
-	VPSHUFB        Y4, Y9, Y9
-	VPAND          Y5, Y9, Y9
-	VPCMPEQB       Y5, Y9, Y9
-	VPAND          Y6, Y9, Y9
-	VPOR           Y9, Y8, Y8
-	VPMADDUBSW     (R11), Y8, Y8
-	VBROADCASTI128 32(R9), Y9
-	VPSRLVD        Y2, Y9, Y9
-	VPAND          Y3, Y9, Y9
-	VPBROADCASTD   28(R9), Y10
-	VPSHUFB        Y4, Y10, Y10
-	VPAND          Y5, Y10, Y10
-	VPCMPEQB       Y5, Y10, Y10
-	VPAND          Y6, Y10, Y10
-	VPOR           Y10, Y9, Y9
-	VPMADDUBSW     32(R11), Y9, Y9
-	VPUNPCKLDQ     Y9, Y8, Y10
-	VPUNPCKHDQ     Y9, Y8, Y8
-	VPADDW         Y10, Y8, Y8
-	VBROADCASTI128 56(R9), Y9
-	VPSRLVD        Y2, Y9, Y9
-	VPAND          Y3, Y9, Y9
-	VPBROADCASTD   52(R9), Y10
-	VPSHUFB        Y4, Y10, Y10
-	VPAND          Y5, Y10, Y10
-	VPCMPEQB       Y5, Y10, Y10
-	VPAND          Y6, Y10, Y10
-	VPOR           Y10, Y9, Y9
-	VPMADDUBSW     64(R11), Y9, Y9
-	VBROADCASTI128 80(R9), Y10
-	VPSRLVD        Y2, Y10, Y10
-	VPAND          Y3, Y10, Y10
-	VPBROADCASTD   76(R9), Y11
-	VPSHUFB        Y4, Y11, Y11
-	VPAND          Y5, Y11, Y11
-	VPCMPEQB       Y5, Y11, Y11
-	VPAND          Y6, Y11, Y11
-	VPOR           Y11, Y10, Y10
-	VPMADDUBSW     96(R11), Y10, Y10
-	VPUNPCKLDQ     Y10, Y9, Y11
-	VPUNPCKHDQ     Y10, Y9, Y9
-	VPADDW         Y11, Y9, Y9
-	VPUNPCKLQDQ    Y9, Y8, Y10
-	VPUNPCKHQDQ    Y9, Y8, Y8
-	VPADDW         Y10, Y8, Y8
-	VBROADCASTI128 104(R9), Y9
-	VPSRLVD        Y2, Y9, Y9
-	VPAND          Y3, Y9, Y9
-	VPBROADCASTD   100(R9), Y10
-	VPSHUFB        Y4, Y10, Y10
-	VPAND          Y5, Y10, Y10
-	VPCMPEQB       Y5, Y10, Y10
-	VPAND          Y6, Y10, Y10
-	VPOR           Y10, Y9, Y9
-	VPMADDUBSW     128(R11), Y9, Y9
-	VBROADCASTI128 128(R9), Y10
-	VPSRLVD        Y2, Y10, Y10
-	VPAND          Y3, Y10, Y10
-	VPBROADCASTD   124(R9), Y11
-	VPSHUFB        Y4, Y11, Y11
-	VPAND          Y5, Y11, Y11
-	VPCMPEQB       Y5, Y11, Y11
-	VPAND          Y6, Y11, Y11
-	VPOR           Y11, Y10, Y10
-	VPMADDUBSW     160(R11), Y10, Y10
-	VPUNPCKLDQ     Y10, Y9, Y11
-	VPUNPCKHDQ     Y10, Y9, Y9
-	VPADDW         Y11, Y9, Y9
-	VBROADCASTI128 152(R9), Y10
-	VPSRLVD        Y2, Y10, Y10
-	VPAND          Y3, Y10, Y10
-	VPBROADCASTD   148(R9), Y11
-	VPSHUFB        Y4, Y11, Y11
-	VPAND          Y5, Y11, Y11
-	VPCMPEQB       Y5, Y11, Y11
-	VPAND          Y6, Y11, Y11
-	VPOR           Y11, Y10, Y10
-	VPMADDUBSW     192(R11), Y10, Y10
-	VBROADCASTI128 176(R9), Y11
-	VPSRLVD        Y2, Y11, Y11
-	VPAND          Y3, Y11, Y11
-	VPBROADCASTD   172(R9), Y12
-	VPSHUFB        Y4, Y12, Y12
-	VPAND          Y5, Y12, Y12
-	VPCMPEQB       Y5, Y12, Y12
-	VPAND          Y6, Y12, Y12
-	VPOR           Y12, Y11, Y11
-	VPMADDUBSW     224(R11), Y11, Y11
-	VPUNPCKLDQ     Y11, Y10, Y12
-	VPUNPCKHDQ     Y11, Y10, Y10
-	VPADDW         Y12, Y10, Y10
-	VPUNPCKLQDQ    Y10, Y9, Y11
-	VPUNPCKHQDQ    Y10, Y9, Y9
-	VPADDW         Y11, Y9, Y9
-	VPMADDWD       Y7, Y8, Y8
-	VPMADDWD       Y7, Y9, Y9
-	VPERM2I128     $0x20, Y9, Y8, Y10
-	VPERM2I128     $0x31, Y9, Y8, Y8
-	VPADDD         Y8, Y10, Y10
-	VMOVD          (R9), X8
-	VPINSRD        $0x01, 24(R9), X8, X8
-	VPINSRD        $0x02, 96(R9), X8, X8
-	VPINSRD        $0x03, 120(R9), X8, X8
-	VCVTPH2PS      X8, Y9
-	VMOVD          48(R9), X8
-	VPINSRD        $0x01, 72(R9), X8, X8
-	VPINSRD        $0x02, 144(R9), X8, X8
-	VPINSRD        $0x03, 168(R9), X8, X8
-	VCVTPH2PS      X8, Y11
-	VSHUFPS        $0x88, Y11, Y9, Y8
-	VSHUFPS        $0xdd, Y11, Y9, Y9
-	VPXOR          constant18<>+0(SB), Y9, Y9
-	VMOVDQU        (SI)(R8*1), Y11
-	VCVTDQ2PS      Y10, Y10
-	VMULPS         Y11, Y8, Y8
-	VFMADD231PS    Y8, Y10, Y1
-	VMOVDQU        (DI)(R8*1), Y8
-	VCVTDQ2PS      Y8, Y8
-	VMULPS         Y11, Y8, Y8
-	VFNMADD231PS   Y8, Y9, Y1
-	ADDQ           $+192, R9
-	ADDQ           $+32, R8
-	CMPQ           R8, AX
-	JL             group
+	CMPQ           R10, SI
+	JGE            rest
+	PREFETCHT1     8192(R11)
+	PREFETCHT0     3072(R11)
+	PREFETCHT1     8256(R11)
+	PREFETCHT0     3136(R11)
+	PREFETCHT1     8320(R11)
+	PREFETCHT0     3200(R11)
+	VBROADCASTI128 8(R11), Y2
+	VPSRLVD        constant17<>+0(SB), Y2, Y2
+	VPAND          constant18<>+0(SB), Y2, Y2
+	VPBROADCASTD   4(R11), Y3
+	VPSHUFB        constant19<>+0(SB), Y3, Y3
+	VPAND          constant20<>+0(SB), Y3, Y3
+	VPCMPEQB       constant20<>+0(SB), Y3, Y3
+	VPAND          constant21<>+0(SB), Y3, Y3
+	VPOR           Y3, Y2, Y2
+	VPMADDUBSW     (DI)(R10*8), Y2, Y2
+	VBROADCASTI128 32(R11), Y3
+	VPSRLVD        constant17<>+0(SB), Y3, Y3
+	VPAND          constant18<>+0(SB), Y3, Y3
+	VPBROADCASTD   28(R11), Y4
+	VPSHUFB        constant19<>+0(SB), Y4, Y4
+	VPAND          constant20<>+0(SB), Y4, Y4
+	VPCMPEQB       constant20<>+0(SB), Y4, Y4
+	VPAND          constant21<>+0(SB), Y4, Y4
+	VPOR           Y4, Y3, Y3
+	VPMADDUBSW     32(DI)(R10*8), Y3, Y3
+	VPUNPCKLWD     Y3, Y2, Y4
+	VPUNPCKHWD     Y3, Y2, Y2
+	VPADDW         Y4, Y2, Y2
+	VBROADCASTI128 56(R11), Y3
+	VPSRLVD        constant17<>+0(SB), Y3, Y3
+	VPAND          constant18<>+0(SB), Y3, Y3
+	VPBROADCASTD   52(R11), Y4
+	VPSHUFB        constant19<>+0(SB), Y4, Y4
+	VPAND          constant20<>+0(SB), Y4, Y4
+	VPCMPEQB       constant20<>+0(SB), Y4, Y4
+	VPAND          constant21<>+0(SB), Y4, Y4
+	VPOR           Y4, Y3, Y3
+	VPMADDUBSW     64(DI)(R10*8), Y3, Y3
+	VBROADCASTI128 80(R11), Y4
+	VPSRLVD        constant17<>+0(SB), Y4, Y4
+	VPAND          constant18<>+0(SB), Y4, Y4
+	VPBROADCASTD   76(R11), Y5
+	VPSHUFB        constant19<>+0(SB), Y5, Y5
+	VPAND          constant20<>+0(SB), Y5, Y5
+	VPCMPEQB       constant20<>+0(SB), Y5, Y5
+	VPAND          constant21<>+0(SB), Y5, Y5
+	VPOR           Y5, Y4, Y4
+	VPMADDUBSW     96(DI)(R10*8), Y4, Y4
+	VPUNPCKLWD     Y4, Y3, Y5
+	VPUNPCKHWD     Y4, Y3, Y3
+	VPADDW         Y5, Y3, Y3
+	VPUNPCKLDQ     Y3, Y2, Y4
+	VPUNPCKHDQ     Y3, Y2, Y2
+	VPADDW         Y4, Y2, Y2
+	VBROADCASTI128 104(R11), Y3
+	VPSRLVD        constant17<>+0(SB), Y3, Y3
+	VPAND          constant18<>+0(SB), Y3, Y3
+	VPBROADCASTD   100(R11), Y4
+	VPSHUFB        constant19<>+0(SB), Y4, Y4
+	VPAND          constant20<>+0(SB), Y4, Y4
+	VPCMPEQB       constant20<>+0(SB), Y4, Y4
+	VPAND          constant21<>+0(SB), Y4, Y4
+	VPOR           Y4, Y3, Y3
+	VPMADDUBSW     128(DI)(R10*8), Y3, Y3
+	VBROADCASTI128 128(R11), Y4
+	VPSRLVD        constant17<>+0(SB), Y4, Y4
+	VPAND          constant18<>+0(SB), Y4, Y4
+	VPBROADCASTD   124(R11), Y5
+	VPSHUFB        constant19<>+0(SB), Y5, Y5
+	VPAND          constant20<>+0(SB), Y5, Y5
+	VPCMPEQB       constant20<>+0(SB), Y5, Y5
+	VPAND          constant21<>+0(SB), Y5, Y5
+	VPOR           Y5, Y4, Y4
+	VPMADDUBSW     160(DI)(R10*8), Y4, Y4
+	VPUNPCKLWD     Y4, Y3, Y5
+	VPUNPCKHWD     Y4, Y3, Y3
+	VPADDW         Y5, Y3, Y3
+	VBROADCASTI128 152(R11), Y4
+	VPSRLVD        constant17<>+0(SB), Y4, Y4
+	VPAND          constant18<>+0(SB), Y4, Y4
+	VPBROADCASTD   148(R11), Y5
+	VPSHUFB        constant19<>+0(SB), Y5, Y5
+	VPAND          constant20<>+0(SB), Y5, Y5
+	VPCMPEQB       constant20<>+0(SB), Y5, Y5
+	VPAND          constant21<>+0(SB), Y5, Y5
+	VPOR           Y5, Y4, Y4
+	VPMADDUBSW     192(DI)(R10*8), Y4, Y4
+	VBROADCASTI128 176(R11), Y5
+	VPSRLVD        constant17<>+0(SB), Y5, Y5
+	VPAND          constant18<>+0(SB), Y5, Y5
+	VPBROADCASTD   172(R11), Y6
+	VPSHUFB        constant19<>+0(SB), Y6, Y6
+	VPAND          constant20<>+0(SB), Y6, Y6
+	VPCMPEQB       constant20<>+0(SB), Y6, Y6
+	VPAND          constant21<>+0(SB), Y6, Y6
+	VPOR           Y6, Y5, Y5
+	VPMADDUBSW     224(DI)(R10*8), Y5, Y5
+	VPUNPCKLWD     Y5, Y4, Y6
+	VPUNPCKHWD     Y5, Y4, Y4
+	VPADDW         Y6, Y4, Y4
+	VPUNPCKLDQ     Y4, Y3, Y5
+	VPUNPCKHDQ     Y4, Y3, Y3
+	VPADDW         Y5, Y3, Y3
+	VPUNPCKLQDQ    Y3, Y2, Y4
+	VPUNPCKHQDQ    Y3, Y2, Y2
+	VEXTRACTI128   $0x01, Y4, X3
+	VPMOVSXWD      X4, Y4
+	VPMOVSXWD      X3, Y3
+	VEXTRACTI128   $0x01, Y2, X5
+	VPMOVSXWD      X2, Y2
+	VPMOVSXWD      X5, Y5
+	VPADDD         Y2, Y4, Y4
+	VPADDD         Y5, Y3, Y3
+	VPADDD         Y3, Y4, Y4
+	VMOVD          (R11), X2
+	VPINSRD        $0x01, 24(R11), X2, X2
+	VPINSRD        $0x02, 96(R11), X2, X2
+	VPINSRD        $0x03, 120(R11), X2, X2
+	VCVTPH2PS      X2, Y3
+	VMOVD          48(R11), X2
+	VPINSRD        $0x01, 72(R11), X2, X2
+	VPINSRD        $0x02, 144(R11), X2, X2
+	VPINSRD        $0x03, 168(R11), X2, X2
+	VCVTPH2PS      X2, Y5
+	VSHUFPS        $0x88, Y5, Y3, Y2
+	VSHUFPS        $0xdd, Y5, Y3, Y3
+	VPXOR          constant22<>+0(SB), Y3, Y3
+	VMOVDQU        (R8)(R10*1), Y5
+	VCVTDQ2PS      Y4, Y4
+	VMULPS         Y5, Y2, Y2
+	VFMADD231PS    Y2, Y4, Y1
+	VMOVDQU        (R9)(R10*1), Y2
+	VCVTDQ2PS      Y2, Y2
+	VMULPS         Y5, Y2, Y2
+	VFNMADD231PS   Y2, Y3, Y1
+	ADDQ           $+192, R11
+	ADDQ           $+32, R10
+	JMP            group
 
 rest:
-	CMPQ R10, $0x00
+	CMPQ R12, $0x00
 	JE   done
-	CMPQ R9, (SP)
+	CMPQ R11, (SP)
 	JLS  inPlace
-	MOVQ R10, R11
-	LEAQ 8(SP), R12
+	MOVQ R12, R13
+	LEAQ 8(SP), R14
 
 copy:
-	MOVL    (R9), R13
-	MOVL    R13, (R12)
-	ADDQ    $+4, R9
-	ADDQ    $+4, R12
-	MOVL    (R9), R13
-	MOVL    R13, (R12)
-	ADDQ    $+4, R9
-	ADDQ    $+4, R12
-	VMOVDQU (R9), X8
-	VMOVDQU X8, (R12)
-	ADDQ    $+16, R9
-	ADDQ    $+16, R12
-	SUBQ    $+1, R11
+	MOVL    (R11), R15
+	MOVL    R15, (R14)
+	ADDQ    $+4, R11
+	ADDQ    $+4, R14
+	MOVL    (R11), R15
+	MOVL    R15, (R14)
+	ADDQ    $+4, R11
+	ADDQ    $+4, R14
+	VMOVDQU (R11), X2
+	VMOVDQU X2, (R14)
+	ADDQ    $+16, R11
+	ADDQ    $+16, R14
+	SUBQ    $+1, R13
 	JG      copy
-	LEAQ    8(SP), R9
+	LEAQ    8(SP), R11
 
 inPlace:
-	LEAQ           (BX)(R8*8), R11
-	VBROADCASTI128 8(R9), Y8
-	VPSRLVD        Y2, Y8, Y8
-	VPAND          Y3, Y8, Y8
-	VPBROADCASTD   4(R9), Y9
-	VPSHUFB        Y4, Y9, Y9
-	VPAND          Y5, Y9, Y9
-	VPCMPEQB       Y5, Y9, Y9
-	VPAND          Y6, Y9, Y9
-	VPOR           Y9, Y8, Y8
-	VPMADDUBSW     (R11), Y8, Y8
-	VBROADCASTI128 32(R9), Y9
-	VPSRLVD        Y2, Y9, Y9
-	VPAND          Y3, Y9, Y9
-	VPBROADCASTD   28(R9), Y10
-	VPSHUFB        Y4, Y10, Y10
-	VPAND          Y5, Y10, Y10
-	VPCMPEQB       Y5, Y10, Y10
-	VPAND          Y6, Y10, Y10
-	VPOR           Y10, Y9, Y9
-	VPMADDUBSW     32(R11), Y9, Y9
-	VPUNPCKLDQ     Y9, Y8, Y10
-	VPUNPCKHDQ     Y9, Y8, Y8
-	VPADDW         Y10, Y8, Y8
-	VBROADCASTI128 56(R9), Y9
-	VPSRLVD        Y2, Y9, Y9
-	VPAND          Y3, Y9, Y9
-	VPBROADCASTD   52(R9), Y10
-	VPSHUFB        Y4, Y10, Y10
-	VPAND          Y5, Y10, Y10
-	VPCMPEQB       Y5, Y10, Y10
-	VPAND          Y6, Y10, Y10
-	VPOR           Y10, Y9, Y9
-	VPMADDUBSW     64(R11), Y9, Y9
-	VBROADCASTI128 80(R9), Y10
-	VPSRLVD        Y2, Y10, Y10
-	VPAND          Y3, Y10, Y10
-	VPBROADCASTD   76(R9), Y11
-	VPSHUFB        Y4, Y11, Y11
-	VPAND          Y5, Y11, Y11
-	VPCMPEQB       Y5, Y11, Y11
-	VPAND          Y6, Y11, Y11
-	VPOR           Y11, Y10, Y10
-	VPMADDUBSW     96(R11), Y10, Y10
-	VPUNPCKLDQ     Y10, Y9, Y11
-	VPUNPCKHDQ     Y10, Y9, Y9
-	VPADDW         Y11, Y9, Y9
-	VPUNPCKLQDQ    Y9, Y8, Y10
-	VPUNPCKHQDQ    Y9, Y8, Y8
-	VPADDW         Y10, Y8, Y8
-	VBROADCASTI128 104(R9), Y9
-	VPSRLVD        Y2, Y9, Y9
-	VPAND          Y3, Y9, Y9
-	VPBROADCASTD   100(R9), Y10
-	VPSHUFB        Y4, Y10, Y10
-	VPAND          Y5, Y10, Y10
-	VPCMPEQB       Y5, Y10, Y10
-	VPAND          Y6, Y10, Y10
-	VPOR           Y10, Y9, Y9
-	VPMADDUBSW     128(R11), Y9, Y9
-	VBROADCASTI128 128(R9), Y10
-	VPSRLVD        Y2, Y10, Y10
-	VPAND          Y3, Y10, Y10
-	VPBROADCASTD   124(R9), Y11
-	VPSHUFB        Y4, Y11, Y11
-	VPAND          Y5, Y11, Y11
-	VPCMPEQB       Y5, Y11, Y11
-	VPAND          Y6, Y11, Y11
-	VPOR           Y11, Y10, Y10
-	VPMADDUBSW     160(R11), Y10, Y10
-	VPUNPCKLDQ     Y10, Y9, Y11
-	VPUNPCKHDQ     Y10, Y9, Y9
-	VPADDW         Y11, Y9, Y9
-	VBROADCASTI128 152(R9), Y10
-	VPSRLVD        Y2, Y10, Y10
-	VPAND          Y3, Y10, Y10
-	VPBROADCASTD   148(R9), Y11
-	VPSHUFB        Y4, Y11, Y11
-	VPAND          Y5, Y11, Y11
-	VPCMPEQB       Y5, Y11, Y11
-	VPAND          Y6, Y11, Y11
-	VPOR           Y11, Y10, Y10
-	VPMADDUBSW     192(R11), Y10, Y10
-	VBROADCASTI128 176(R9), Y11
-	VPSRLVD        Y2, Y11, Y11
-	VPAND          Y3, Y11, Y11
-	VPBROADCASTD   172(R9), Y12
-	VPSHUFB        Y4, Y12, Y12
-	VPAND          Y5, Y12, Y12
-	VPCMPEQB       Y5, Y12, Y12
-	VPAND          Y6, Y12, Y12
-	VPOR           Y12, Y11, Y11
-	VPMADDUBSW     224(R11), Y11, Y11
-	VPUNPCKLDQ     Y11, Y10, Y12
-	VPUNPCKHDQ     Y11, Y10, Y10
-	VPADDW         Y12, Y10, Y10
-	VPUNPCKLQDQ    Y10, Y9, Y11
-	VPUNPCKHQDQ    Y10, Y9, Y9
-	VPADDW         Y11, Y9, Y9
-	VPMADDWD       Y7, Y8, Y8
-	VPMADDWD       Y7, Y9, Y9
-	VPERM2I128     $0x20, Y9, Y8, Y10
-	VPERM2I128     $0x31, Y9, Y8, Y8
-	VPADDD         Y8, Y10, Y10
-	VMOVD          (R9), X8
-	VPINSRD        $0x01, 24(R9), X8, X8
-	VPINSRD        $0x02, 96(R9), X8, X8
-	VPINSRD        $0x03, 120(R9), X8, X8
-	VCVTPH2PS      X8, Y9
-	VMOVD          48(R9), X8
-	VPINSRD        $0x01, 72(R9), X8, X8
-	VPINSRD        $0x02, 144(R9), X8, X8
-	VPINSRD        $0x03, 168(R9), X8, X8
-	VCVTPH2PS      X8, Y11
-	VSHUFPS        $0x88, Y11, Y9, Y8
-	VSHUFPS        $0xdd, Y11, Y9, Y9
-	VPXOR          constant18<>+0(SB), Y9, Y9
-	VPAND          Y0, Y8, Y8
-	VPAND          Y0, Y9, Y9
-	VMOVDQU        (SI)(R8*1), Y11
-	VCVTDQ2PS      Y10, Y10
-	VMULPS         Y11, Y8, Y8
-	VFMADD231PS    Y8, Y10, Y1
-	VMOVDQU        (DI)(R8*1), Y8
-	VCVTDQ2PS      Y8, Y8
-	VMULPS         Y11, Y8, Y8
-	VFNMADD231PS   Y8, Y9, Y1
+	VBROADCASTI128 8(R11), Y2
+	VPSRLVD        constant17<>+0(SB), Y2, Y2
+	VPAND          constant18<>+0(SB), Y2, Y2
+	VPBROADCASTD   4(R11), Y3
+	VPSHUFB        constant19<>+0(SB), Y3, Y3
+	VPAND          constant20<>+0(SB), Y3, Y3
+	VPCMPEQB       constant20<>+0(SB), Y3, Y3
+	VPAND          constant21<>+0(SB), Y3, Y3
+	VPOR           Y3, Y2, Y2
+	VPMADDUBSW     (DI)(R10*8), Y2, Y2
+	VBROADCASTI128 32(R11), Y3
+	VPSRLVD        constant17<>+0(SB), Y3, Y3
+	VPAND          constant18<>+0(SB), Y3, Y3
+	VPBROADCASTD   28(R11), Y4
+	VPSHUFB        constant19<>+0(SB), Y4, Y4
+	VPAND          constant20<>+0(SB), Y4, Y4
+	VPCMPEQB       constant20<>+0(SB), Y4, Y4
+	VPAND          constant21<>+0(SB), Y4, Y4
+	VPOR           Y4, Y3, Y3
+	VPMADDUBSW     32(DI)(R10*8), Y3, Y3
+	VPUNPCKLWD     Y3, Y2, Y4
+	VPUNPCKHWD     Y3, Y2, Y2
+	VPADDW         Y4, Y2, Y2
+	VBROADCASTI128 56(R11), Y3
+	VPSRLVD        constant17<>+0(SB), Y3, Y3
+	VPAND          constant18<>+0(SB), Y3, Y3
+	VPBROADCASTD   52(R11), Y4
+	VPSHUFB        constant19<>+0(SB), Y4, Y4
+	VPAND          constant20<>+0(SB), Y4, Y4
+	VPCMPEQB       constant20<>+0(SB), Y4, Y4
+	VPAND          constant21<>+0(SB), Y4, Y4
+	VPOR           Y4, Y3, Y3
+	VPMADDUBSW     64(DI)(R10*8), Y3, Y3
+	VBROADCASTI128 80(R11), Y4
+	VPSRLVD        constant17<>+0(SB), Y4, Y4
+	VPAND          constant18<>+0(SB), Y4, Y4
+	VPBROADCASTD   76(R11), Y5
+	VPSHUFB        constant19<>+0(SB), Y5, Y5
+	VPAND          constant20<>+0(SB), Y5, Y5
+	VPCMPEQB       constant20<>+0(SB), Y5, Y5
+	VPAND          constant21<>+0(SB), Y5, Y5
+	VPOR           Y5, Y4, Y4
+	VPMADDUBSW     96(DI)(R10*8), Y4, Y4
+	VPUNPCKLWD     Y4, Y3, Y5
+	VPUNPCKHWD     Y4, Y3, Y3
+	VPADDW         Y5, Y3, Y3
+	VPUNPCKLDQ     Y3, Y2, Y4
+	VPUNPCKHDQ     Y3, Y2, Y2
+	VPADDW         Y4, Y2, Y2
+	VBROADCASTI128 104(R11), Y3
+	VPSRLVD        constant17<>+0(SB), Y3, Y3
+	VPAND          constant18<>+0(SB), Y3, Y3
+	VPBROADCASTD   100(R11), Y4
+	VPSHUFB        constant19<>+0(SB), Y4, Y4
+	VPAND          constant20<>+0(SB), Y4, Y4
+	VPCMPEQB       constant20<>+0(SB), Y4, Y4
+	VPAND          constant21<>+0(SB), Y4, Y4
+	VPOR           Y4, Y3, Y3
+	VPMADDUBSW     128(DI)(R10*8), Y3, Y3
+	VBROADCASTI128 128(R11), Y4
+	VPSRLVD        constant17<>+0(SB), Y4, Y4
+	VPAND          constant18<>+0(SB), Y4, Y4
+	VPBROADCASTD   124(R11), Y5
+	VPSHUFB        constant19<>+0(SB), Y5, Y5
+	VPAND          constant20<>+0(SB), Y5, Y5
+	VPCMPEQB       constant20<>+0(SB), Y5, Y5
+	VPAND          constant21<>+0(SB), Y5, Y5
+	VPOR           Y5, Y4, Y4
+	VPMADDUBSW     160(DI)(R10*8), Y4, Y4
+	VPUNPCKLWD     Y4, Y3, Y5
+	VPUNPCKHWD     Y4, Y3, Y3
+	VPADDW         Y5, Y3, Y3
+	VBROADCASTI128 152(R11), Y4
+	VPSRLVD        constant17<>+0(SB), Y4, Y4
+	VPAND          constant18<>+0(SB), Y4, Y4
+	VPBROADCASTD   148(R11), Y5
+	VPSHUFB        constant19<>+0(SB), Y5, Y5
+	VPAND          constant20<>+0(SB), Y5, Y5
+	VPCMPEQB       constant20<>+0(SB), Y5, Y5
+	VPAND          constant21<>+0(SB), Y5, Y5
+	VPOR           Y5, Y4, Y4
+	VPMADDUBSW     192(DI)(R10*8), Y4, Y4
+	VBROADCASTI128 176(R11), Y5
+	VPSRLVD        constant17<>+0(SB), Y5, Y5
+	VPAND          constant18<>+0(SB), Y5, Y5
+	VPBROADCASTD   172(R11), Y6
+	VPSHUFB        constant19<>+0(SB), Y6, Y6
+	VPAND          constant20<>+0(SB), Y6, Y6
+	VPCMPEQB       constant20<>+0(SB), Y6, Y6
+	VPAND          constant21<>+0(SB), Y6, Y6
+	VPOR           Y6, Y5, Y5
+	VPMADDUBSW     224(DI)(R10*8), Y5, Y5
+	VPUNPCKLWD     Y5, Y4, Y6
+	VPUNPCKHWD     Y5, Y4, Y4
+	VPADDW         Y6, Y4, Y4
+	VPUNPCKLDQ     Y4, Y3, Y5
+	VPUNPCKHDQ     Y4, Y3, Y3
+	VPADDW         Y5, Y3, Y3
+	VPUNPCKLQDQ    Y3, Y2, Y4
+	VPUNPCKHQDQ    Y3, Y2, Y2
+	VEXTRACTI128   $0x01, Y4, X3
+	VPMOVSXWD      X4, Y4
+	VPMOVSXWD      X3, Y3
+	VEXTRACTI128   $0x01, Y2, X5
+	VPMOVSXWD      X2, Y2
+	VPMOVSXWD      X5, Y5
+	VPADDD         Y2, Y4, Y4
+	VPADDD         Y5, Y3, Y3
+	VPADDD         Y3, Y4, Y4
+	VMOVD          (R11), X2
+	VPINSRD        $0x01, 24(R11), X2, X2
+	VPINSRD        $0x02, 96(R11), X2, X2
+	VPINSRD        $0x03, 120(R11), X2, X2
+	VCVTPH2PS      X2, Y3
+	VMOVD          48(R11), X2
+	VPINSRD        $0x01, 72(R11), X2, X2
+	VPINSRD        $0x02, 144(R11), X2, X2
+	VPINSRD        $0x03, 168(R11), X2, X2
+	VCVTPH2PS      X2, Y5
+	VSHUFPS        $0x88, Y5, Y3, Y2
+	VSHUFPS        $0xdd, Y5, Y3, Y3
+	VPXOR          constant22<>+0(SB), Y3, Y3
+	VPAND          Y0, Y2, Y2
+	VPAND          Y0, Y3, Y3
+	VMOVDQU        (R8)(R10*1), Y5
+	VCVTDQ2PS      Y4, Y4
+	VMULPS         Y5, Y2, Y2
+	VFMADD231PS    Y2, Y4, Y1
+	VMOVDQU        (R9)(R10*1), Y2
+	VCVTDQ2PS      Y2, Y2
+	VMULPS         Y5, Y2, Y2
+	VFNMADD231PS   Y2, Y3, Y1
 
 done:
-	MOVQ         CX, R8
-	VPERMILPS    $0x4e, Y1, Y8
-	VADDPS       Y1, Y8, Y8
-	VPERMILPS    $0xb1, Y8, Y1
-	VADDPS       Y1, Y8, Y8
-	VEXTRACTI128 $0x01, Y8, X1
-	VADDPS       X8, X1, X1
-	VMOVSS       X1, (R8)
-	ADDQ         $0x04, CX
-	MOVQ         stride+16(FP), R8
-	ADDQ         R8, DX
-	DECQ         n+24(FP)
+	VPERMILPS    $0x4e, Y1, Y2
+	VADDPS       Y1, Y2, Y2
+	VPERMILPS    $0xb1, Y2, Y1
+	VADDPS       Y1, Y2, Y2
+	VEXTRACTI128 $0x01, Y2, X1
+	VADDPS       X2, X1, X1
+	VMOVSS       X1, (AX)
+	ADDQ         $0x04, AX
+	ADDQ         DX, CX
+	DECQ         BX
 	JG           row
 	VZEROUPPER
 	RET
-
-constants:
-	VMOVDQU constant19<>+0(SB), Y2
-	VMOVDQU constant20<>+0(SB), Y4
-	VMOVDQU constant17<>+0(SB), Y7
-	VMOVDQU constant21<>+0(SB), Y5
-	VMOVDQU constant22<>+0(SB), Y3
-	VMOVDQU constant23<>+0(SB), Y6
-	JMP     begin
 
 DATA constant16<>+0(SB)/8, $0xffffffffffffffff
 DATA constant16<>+8(SB)/8, $0xffffffffffffffff
@@ -1095,47 +1089,41 @@ DATA constant16<>+48(SB)/8, $0x0000000000000000
 DATA constant16<>+56(SB)/8, $0x0000000000000000
 GLOBL constant16<>(SB), RODATA|NOPTR, $64
 
-DATA constant17<>+0(SB)/8, $0x0001000100010001
-DATA constant17<>+8(SB)/8, $0x0001000100010001
-DATA constant17<>+16(SB)/8, $0x0001000100010001
-DATA constant17<>+24(SB)/8, $0x0001000100010001
+DATA constant17<>+0(SB)/8, $0x0000000000000000
+DATA constant17<>+8(SB)/8, $0x0000000000000000
+DATA constant17<>+16(SB)/8, $0x0000000400000004
+DATA constant17<>+24(SB)/8, $0x0000000400000004
 GLOBL constant17<>(SB), RODATA|NOPTR, $32
 
-DATA constant18<>+0(SB)/8, $0x8000000080000000
-DATA constant18<>+8(SB)/8, $0x8000000080000000
-DATA constant18<>+16(SB)/8, $0x8000000080000000
-DATA constant18<>+24(SB)/8, $0x8000000080000000
+DATA constant18<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant18<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant18<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant18<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
 GLOBL constant18<>(SB), RODATA|NOPTR, $32
 
 DATA constant19<>+0(SB)/8, $0x0000000000000000
-DATA constant19<>+8(SB)/8, $0x0000000000000000
-DATA constant19<>+16(SB)/8, $0x0000000400000004
-DATA constant19<>+24(SB)/8, $0x0000000400000004
+DATA constant19<>+8(SB)/8, $0x0101010101010101
+DATA constant19<>+16(SB)/8, $0x0202020202020202
+DATA constant19<>+24(SB)/8, $0x0303030303030303
 GLOBL constant19<>(SB), RODATA|NOPTR, $32
 
-DATA constant20<>+0(SB)/8, $0x0000000000000000
-DATA constant20<>+8(SB)/8, $0x0101010101010101
-DATA constant20<>+16(SB)/8, $0x0202020202020202
-DATA constant20<>+24(SB)/8, $0x0303030303030303
+DATA constant20<>+0(SB)/8, $0x8040201008040201
+DATA constant20<>+8(SB)/8, $0x8040201008040201
+DATA constant20<>+16(SB)/8, $0x8040201008040201
+DATA constant20<>+24(SB)/8, $0x8040201008040201
 GLOBL constant20<>(SB), RODATA|NOPTR, $32
 
-DATA constant21<>+0(SB)/8, $0x8040201008040201
-DATA constant21<>+8(SB)/8, $0x8040201008040201
-DATA constant21<>+16(SB)/8, $0x8040201008040201
-DATA constant21<>+24(SB)/8, $0x8040201008040201
+DATA constant21<>+0(SB)/8, $0x1010101010101010
+DATA constant21<>+8(SB)/8, $0x1010101010101010
+DATA constant21<>+16(SB)/8, $0x1010101010101010
+DATA constant21<>+24(SB)/8, $0x1010101010101010
 GLOBL constant21<>(SB), RODATA|NOPTR, $32
 
-DATA constant22<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant22<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant22<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant22<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant22<>+0(SB)/8, $0x8000000080000000
+DATA constant22<>+8(SB)/8, $0x8000000080000000
+DATA constant22<>+16(SB)/8, $0x8000000080000000
+DATA constant22<>+24(SB)/8, $0x8000000080000000
 GLOBL constant22<>(SB), RODATA|NOPTR, $32
-
-DATA constant23<>+0(SB)/8, $0x1010101010101010
-DATA constant23<>+8(SB)/8, $0x1010101010101010
-DATA constant23<>+16(SB)/8, $0x1010101010101010
-DATA constant23<>+24(SB)/8, $0x1010101010101010
-GLOBL constant23<>(SB), RODATA|NOPTR, $32
 
 // func q5_1PackAVX2(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX2, F16C
@@ -1183,63 +1171,63 @@ tile:
 	VPUNPCKLQDQ    Y3, Y1, Y5
 	VPUNPCKHQDQ    Y3, Y1, Y1
 	VPSRLD         $0x04, Y4, Y3
-	VPAND          constant22<>+0(SB), Y4, Y4
-	VPAND          constant22<>+0(SB), Y3, Y3
-	VPSHUFB        constant25<>+0(SB), Y0, Y6
-	VPAND          constant24<>+0(SB), Y6, Y6
-	VPCMPEQB       constant24<>+0(SB), Y6, Y6
+	VPAND          constant18<>+0(SB), Y4, Y4
+	VPAND          constant18<>+0(SB), Y3, Y3
+	VPSHUFB        constant24<>+0(SB), Y0, Y6
 	VPAND          constant23<>+0(SB), Y6, Y6
+	VPCMPEQB       constant23<>+0(SB), Y6, Y6
+	VPAND          constant21<>+0(SB), Y6, Y6
 	VPOR           Y6, Y4, Y4
 	VMOVDQU        Y4, (AX)(R9*8)
-	VPSHUFB        constant26<>+0(SB), Y0, Y4
-	VPAND          constant24<>+0(SB), Y4, Y4
-	VPCMPEQB       constant24<>+0(SB), Y4, Y4
+	VPSHUFB        constant25<>+0(SB), Y0, Y4
 	VPAND          constant23<>+0(SB), Y4, Y4
+	VPCMPEQB       constant23<>+0(SB), Y4, Y4
+	VPAND          constant21<>+0(SB), Y4, Y4
 	VPOR           Y4, Y3, Y3
 	VMOVDQU        Y3, 256(AX)(R9*8)
 	VPSRLD         $0x04, Y2, Y3
-	VPAND          constant22<>+0(SB), Y2, Y2
-	VPAND          constant22<>+0(SB), Y3, Y3
-	VPSHUFB        constant25<>+0(SB), Y0, Y4
-	VPAND          constant27<>+0(SB), Y4, Y4
-	VPCMPEQB       constant27<>+0(SB), Y4, Y4
-	VPAND          constant23<>+0(SB), Y4, Y4
+	VPAND          constant18<>+0(SB), Y2, Y2
+	VPAND          constant18<>+0(SB), Y3, Y3
+	VPSHUFB        constant24<>+0(SB), Y0, Y4
+	VPAND          constant26<>+0(SB), Y4, Y4
+	VPCMPEQB       constant26<>+0(SB), Y4, Y4
+	VPAND          constant21<>+0(SB), Y4, Y4
 	VPOR           Y4, Y2, Y2
 	VMOVDQU        Y2, 64(AX)(R9*8)
-	VPSHUFB        constant26<>+0(SB), Y0, Y2
-	VPAND          constant27<>+0(SB), Y2, Y2
-	VPCMPEQB       constant27<>+0(SB), Y2, Y2
-	VPAND          constant23<>+0(SB), Y2, Y2
+	VPSHUFB        constant25<>+0(SB), Y0, Y2
+	VPAND          constant26<>+0(SB), Y2, Y2
+	VPCMPEQB       constant26<>+0(SB), Y2, Y2
+	VPAND          constant21<>+0(SB), Y2, Y2
 	VPOR           Y2, Y3, Y2
 	VMOVDQU        Y2, 320(AX)(R9*8)
 	VPSRLD         $0x04, Y5, Y2
-	VPAND          constant22<>+0(SB), Y5, Y3
-	VPAND          constant22<>+0(SB), Y2, Y2
-	VPSHUFB        constant28<>+0(SB), Y0, Y4
-	VPAND          constant24<>+0(SB), Y4, Y4
-	VPCMPEQB       constant24<>+0(SB), Y4, Y4
+	VPAND          constant18<>+0(SB), Y5, Y3
+	VPAND          constant18<>+0(SB), Y2, Y2
+	VPSHUFB        constant27<>+0(SB), Y0, Y4
 	VPAND          constant23<>+0(SB), Y4, Y4
+	VPCMPEQB       constant23<>+0(SB), Y4, Y4
+	VPAND          constant21<>+0(SB), Y4, Y4
 	VPOR           Y4, Y3, Y3
 	VMOVDQU        Y3, 128(AX)(R9*8)
-	VPSHUFB        constant29<>+0(SB), Y0, Y3
-	VPAND          constant24<>+0(SB), Y3, Y3
-	VPCMPEQB       constant24<>+0(SB), Y3, Y3
+	VPSHUFB        constant28<>+0(SB), Y0, Y3
 	VPAND          constant23<>+0(SB), Y3, Y3
+	VPCMPEQB       constant23<>+0(SB), Y3, Y3
+	VPAND          constant21<>+0(SB), Y3, Y3
 	VPOR           Y3, Y2, Y2
 	VMOVDQU        Y2, 384(AX)(R9*8)
 	VPSRLD         $0x04, Y1, Y2
-	VPAND          constant22<>+0(SB), Y1, Y1
-	VPAND          constant22<>+0(SB), Y2, Y2
-	VPSHUFB        constant28<>+0(SB), Y0, Y3
-	VPAND          constant27<>+0(SB), Y3, Y3
-	VPCMPEQB       constant27<>+0(SB), Y3, Y3
-	VPAND          constant23<>+0(SB), Y3, Y3
+	VPAND          constant18<>+0(SB), Y1, Y1
+	VPAND          constant18<>+0(SB), Y2, Y2
+	VPSHUFB        constant27<>+0(SB), Y0, Y3
+	VPAND          constant26<>+0(SB), Y3, Y3
+	VPCMPEQB       constant26<>+0(SB), Y3, Y3
+	VPAND          constant21<>+0(SB), Y3, Y3
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 192(AX)(R9*8)
-	VPSHUFB        constant29<>+0(SB), Y0, Y0
-	VPAND          constant27<>+0(SB), Y0, Y0
-	VPCMPEQB       constant27<>+0(SB), Y0, Y0
-	VPAND          constant23<>+0(SB), Y0, Y0
+	VPSHUFB        constant28<>+0(SB), Y0, Y0
+	VPAND          constant26<>+0(SB), Y0, Y0
+	VPCMPEQB       constant26<>+0(SB), Y0, Y0
+	VPAND          constant21<>+0(SB), Y0, Y0
 	VPOR           Y0, Y2, Y0
 	VMOVDQU        Y0, 448(AX)(R9*8)
 	VMOVD          (R10), X0
@@ -1254,7 +1242,7 @@ tile:
 	VCVTPH2PS      X0, Y2
 	VSHUFPS        $0x88, Y2, Y1, Y0
 	VSHUFPS        $0xdd, Y2, Y1, Y1
-	VPXOR          constant18<>+0(SB), Y1, Y1
+	VPXOR          constant22<>+0(SB), Y1, Y1
 	VMOVDQU        Y0, (CX)(R9*2)
 	VMOVDQU        Y1, 64(CX)(R9*2)
 	ADDQ           $+192, R10
@@ -1286,63 +1274,63 @@ tile:
 	VPUNPCKLQDQ    Y3, Y1, Y5
 	VPUNPCKHQDQ    Y3, Y1, Y1
 	VPSRLD         $0x04, Y4, Y3
-	VPAND          constant22<>+0(SB), Y4, Y4
-	VPAND          constant22<>+0(SB), Y3, Y3
-	VPSHUFB        constant25<>+0(SB), Y0, Y6
-	VPAND          constant24<>+0(SB), Y6, Y6
-	VPCMPEQB       constant24<>+0(SB), Y6, Y6
+	VPAND          constant18<>+0(SB), Y4, Y4
+	VPAND          constant18<>+0(SB), Y3, Y3
+	VPSHUFB        constant24<>+0(SB), Y0, Y6
 	VPAND          constant23<>+0(SB), Y6, Y6
+	VPCMPEQB       constant23<>+0(SB), Y6, Y6
+	VPAND          constant21<>+0(SB), Y6, Y6
 	VPOR           Y6, Y4, Y4
 	VMOVDQU        Y4, 32(AX)(R9*8)
-	VPSHUFB        constant26<>+0(SB), Y0, Y4
-	VPAND          constant24<>+0(SB), Y4, Y4
-	VPCMPEQB       constant24<>+0(SB), Y4, Y4
+	VPSHUFB        constant25<>+0(SB), Y0, Y4
 	VPAND          constant23<>+0(SB), Y4, Y4
+	VPCMPEQB       constant23<>+0(SB), Y4, Y4
+	VPAND          constant21<>+0(SB), Y4, Y4
 	VPOR           Y4, Y3, Y3
 	VMOVDQU        Y3, 288(AX)(R9*8)
 	VPSRLD         $0x04, Y2, Y3
-	VPAND          constant22<>+0(SB), Y2, Y2
-	VPAND          constant22<>+0(SB), Y3, Y3
-	VPSHUFB        constant25<>+0(SB), Y0, Y4
-	VPAND          constant27<>+0(SB), Y4, Y4
-	VPCMPEQB       constant27<>+0(SB), Y4, Y4
-	VPAND          constant23<>+0(SB), Y4, Y4
+	VPAND          constant18<>+0(SB), Y2, Y2
+	VPAND          constant18<>+0(SB), Y3, Y3
+	VPSHUFB        constant24<>+0(SB), Y0, Y4
+	VPAND          constant26<>+0(SB), Y4, Y4
+	VPCMPEQB       constant26<>+0(SB), Y4, Y4
+	VPAND          constant21<>+0(SB), Y4, Y4
 	VPOR           Y4, Y2, Y2
 	VMOVDQU        Y2, 96(AX)(R9*8)
-	VPSHUFB        constant26<>+0(SB), Y0, Y2
-	VPAND          constant27<>+0(SB), Y2, Y2
-	VPCMPEQB       constant27<>+0(SB), Y2, Y2
-	VPAND          constant23<>+0(SB), Y2, Y2
+	VPSHUFB        constant25<>+0(SB), Y0, Y2
+	VPAND          constant26<>+0(SB), Y2, Y2
+	VPCMPEQB       constant26<>+0(SB), Y2, Y2
+	VPAND          constant21<>+0(SB), Y2, Y2
 	VPOR           Y2, Y3, Y2
 	VMOVDQU        Y2, 352(AX)(R9*8)
 	VPSRLD         $0x04, Y5, Y2
-	VPAND          constant22<>+0(SB), Y5, Y3
-	VPAND          constant22<>+0(SB), Y2, Y2
-	VPSHUFB        constant28<>+0(SB), Y0, Y4
-	VPAND          constant24<>+0(SB), Y4, Y4
-	VPCMPEQB       constant24<>+0(SB), Y4, Y4
+	VPAND          constant18<>+0(SB), Y5, Y3
+	VPAND          constant18<>+0(SB), Y2, Y2
+	VPSHUFB        constant27<>+0(SB), Y0, Y4
 	VPAND          constant23<>+0(SB), Y4, Y4
+	VPCMPEQB       constant23<>+0(SB), Y4, Y4
+	VPAND          constant21<>+0(SB), Y4, Y4
 	VPOR           Y4, Y3, Y3
 	VMOVDQU        Y3, 160(AX)(R9*8)
-	VPSHUFB        constant29<>+0(SB), Y0, Y3
-	VPAND          constant24<>+0(SB), Y3, Y3
-	VPCMPEQB       constant24<>+0(SB), Y3, Y3
+	VPSHUFB        constant28<>+0(SB), Y0, Y3
 	VPAND          constant23<>+0(SB), Y3, Y3
+	VPCMPEQB       constant23<>+0(SB), Y3, Y3
+	VPAND          constant21<>+0(SB), Y3, Y3
 	VPOR           Y3, Y2, Y2
 	VMOVDQU        Y2, 416(AX)(R9*8)
 	VPSRLD         $0x04, Y1, Y2
-	VPAND          constant22<>+0(SB), Y1, Y1
-	VPAND          constant22<>+0(SB), Y2, Y2
-	VPSHUFB        constant28<>+0(SB), Y0, Y3
-	VPAND          constant27<>+0(SB), Y3, Y3
-	VPCMPEQB       constant27<>+0(SB), Y3, Y3
-	VPAND          constant23<>+0(SB), Y3, Y3
+	VPAND          constant18<>+0(SB), Y1, Y1
+	VPAND          constant18<>+0(SB), Y2, Y2
+	VPSHUFB        constant27<>+0(SB), Y0, Y3
+	VPAND          constant26<>+0(SB), Y3, Y3
+	VPCMPEQB       constant26<>+0(SB), Y3, Y3
+	VPAND          constant21<>+0(SB), Y3, Y3
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 224(AX)(R9*8)
-	VPSHUFB        constant29<>+0(SB), Y0, Y0
-	VPAND          constant27<>+0(SB), Y0, Y0
-	VPCMPEQB       constant27<>+0(SB), Y0, Y0
-	VPAND          constant23<>+0(SB), Y0, Y0
+	VPSHUFB        constant28<>+0(SB), Y0, Y0
+	VPAND          constant26<>+0(SB), Y0, Y0
+	VPCMPEQB       constant26<>+0(SB), Y0, Y0
+	VPAND          constant21<>+0(SB), Y0, Y0
 	VPOR           Y0, Y2, Y0
 	VMOVDQU        Y0, 480(AX)(R9*8)
 	VMOVD          (R10), X0
@@ -1357,7 +1345,7 @@ tile:
 	VCVTPH2PS      X0, Y2
 	VSHUFPS        $0x88, Y2, Y1, Y0
 	VSHUFPS        $0xdd, Y2, Y1, Y1
-	VPXOR          constant18<>+0(SB), Y1, Y1
+	VPXOR          constant22<>+0(SB), Y1, Y1
 	VMOVDQU        Y0, 32(CX)(R9*2)
 	VMOVDQU        Y1, 96(CX)(R9*2)
 	ADDQ           $+192, R10
@@ -1372,38 +1360,38 @@ tile:
 	VZEROUPPER
 	RET
 
-DATA constant24<>+0(SB)/8, $0x0804020108040201
-DATA constant24<>+8(SB)/8, $0x0804020108040201
-DATA constant24<>+16(SB)/8, $0x0804020108040201
-DATA constant24<>+24(SB)/8, $0x0804020108040201
+DATA constant23<>+0(SB)/8, $0x0804020108040201
+DATA constant23<>+8(SB)/8, $0x0804020108040201
+DATA constant23<>+16(SB)/8, $0x0804020108040201
+DATA constant23<>+24(SB)/8, $0x0804020108040201
+GLOBL constant23<>(SB), RODATA|NOPTR, $32
+
+DATA constant24<>+0(SB)/8, $0x0404040400000000
+DATA constant24<>+8(SB)/8, $0x0c0c0c0c08080808
+DATA constant24<>+16(SB)/8, $0x0404040400000000
+DATA constant24<>+24(SB)/8, $0x0c0c0c0c08080808
 GLOBL constant24<>(SB), RODATA|NOPTR, $32
 
-DATA constant25<>+0(SB)/8, $0x0404040400000000
-DATA constant25<>+8(SB)/8, $0x0c0c0c0c08080808
-DATA constant25<>+16(SB)/8, $0x0404040400000000
-DATA constant25<>+24(SB)/8, $0x0c0c0c0c08080808
+DATA constant25<>+0(SB)/8, $0x0606060602020202
+DATA constant25<>+8(SB)/8, $0x0e0e0e0e0a0a0a0a
+DATA constant25<>+16(SB)/8, $0x0606060602020202
+DATA constant25<>+24(SB)/8, $0x0e0e0e0e0a0a0a0a
 GLOBL constant25<>(SB), RODATA|NOPTR, $32
 
-DATA constant26<>+0(SB)/8, $0x0606060602020202
-DATA constant26<>+8(SB)/8, $0x0e0e0e0e0a0a0a0a
-DATA constant26<>+16(SB)/8, $0x0606060602020202
-DATA constant26<>+24(SB)/8, $0x0e0e0e0e0a0a0a0a
+DATA constant26<>+0(SB)/8, $0x8040201080402010
+DATA constant26<>+8(SB)/8, $0x8040201080402010
+DATA constant26<>+16(SB)/8, $0x8040201080402010
+DATA constant26<>+24(SB)/8, $0x8040201080402010
 GLOBL constant26<>(SB), RODATA|NOPTR, $32
 
-DATA constant27<>+0(SB)/8, $0x8040201080402010
-DATA constant27<>+8(SB)/8, $0x8040201080402010
-DATA constant27<>+16(SB)/8, $0x8040201080402010
-DATA constant27<>+24(SB)/8, $0x8040201080402010
+DATA constant27<>+0(SB)/8, $0x0505050501010101
+DATA constant27<>+8(SB)/8, $0x0d0d0d0d09090909
+DATA constant27<>+16(SB)/8, $0x0505050501010101
+DATA constant27<>+24(SB)/8, $0x0d0d0d0d09090909
 GLOBL constant27<>(SB), RODATA|NOPTR, $32
 
-DATA constant28<>+0(SB)/8, $0x0505050501010101
-DATA constant28<>+8(SB)/8, $0x0d0d0d0d09090909
-DATA constant28<>+16(SB)/8, $0x0505050501010101
-DATA constant28<>+24(SB)/8, $0x0d0d0d0d09090909
+DATA constant28<>+0(SB)/8, $0x0707070703030303
+DATA constant28<>+8(SB)/8, $0x0f0f0f0f0b0b0b0b
+DATA constant28<>+16(SB)/8, $0x0707070703030303
+DATA constant28<>+24(SB)/8, $0x0f0f0f0f0b0b0b0b
 GLOBL constant28<>(SB), RODATA|NOPTR, $32
-
-DATA constant29<>+0(SB)/8, $0x0707070703030303
-DATA constant29<>+8(SB)/8, $0x0f0f0f0f0b0b0b0b
-DATA constant29<>+16(SB)/8, $0x0707070703030303
-DATA constant29<>+24(SB)/8, $0x0f0f0f0f0b0b0b0b
-GLOBL constant29<>(SB), RODATA|NOPTR, $32

@@ -7,29 +7,31 @@
 // func q5_kRowAVX512(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 // Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VL, AVX512VNNI, MMX+
 TEXT ·q5_kRowAVX512(SB), NOSPLIT, $360-72
-	MOVQ blocks+64(FP), AX
-	MOVQ dst+0(FP), CX
-	MOVQ w+8(FP), DX
-	MOVQ q+32(FP), BX
-	MOVQ d+40(FP), SI
-	MOVQ s+48(FP), DI
-	MOVQ half+56(FP), R8
+	MOVQ dst+0(FP), AX
+	MOVQ w+8(FP), CX
+	MOVQ stride+16(FP), DX
+	MOVQ n+24(FP), BX
+	MOVQ blocks+64(FP), SI
+	MOVQ q+32(FP), DI
+	MOVQ d+40(FP), R8
+	MOVQ s+48(FP), R9
+	MOVQ half+56(FP), R10
 	JMP  constants
 
 begin:
-	MOVQ      w+8(FP), R8
-	MOVQ      stride+16(FP), R9
-	IMULQ     n+24(FP), R9
-	ADDQ      R9, R8
-	SUBQ      $+352, R8
-	MOVQ      R8, (SP)
-	MOVQ      AX, R10
-	ANDQ      $+15, R10
-	LEAQ      constant0<>+0(SB), R8
-	SHLQ      $0x02, R10
-	SUBQ      R10, R8
-	VMOVDQU32 64(R8), Z0
-	SHRQ      $0x02, R10
+	MOVQ      w+8(FP), R10
+	MOVQ      DX, R11
+	IMULQ     BX, R11
+	ADDQ      R11, R10
+	SUBQ      $+352, R10
+	MOVQ      R10, (SP)
+	MOVQ      SI, R12
+	ANDQ      $+15, R12
+	LEAQ      constant0<>+0(SB), R10
+	SHLQ      $0x02, R12
+	SUBQ      R12, R10
+	VMOVDQU32 64(R10), Z0
+	SHRQ      $0x02, R12
 	VMOVDQU32 constant1<>+0(SB), Y1
 	VMOVDQU32 Y1, 8(SP)
 	VMOVDQU32 Y1, 40(SP)
@@ -42,102 +44,101 @@ begin:
 	VMOVDQU32 Y1, 264(SP)
 	VMOVDQU32 Y1, 296(SP)
 	VMOVDQU32 Y1, 328(SP)
-	ANDQ      $-16, AX
-	SHLQ      $0x02, AX
+	ANDQ      $-16, SI
+	SHLQ      $0x02, SI
 
 row:
 	VPXORD Z1, Z1, Z1
-	MOVQ   DX, R9
-	XORQ   R8, R8
-	CMPQ   R8, AX
-	JGE    rest
+	MOVQ   CX, R11
+	XORQ   R10, R10
 
 group:
-	PREFETCHT1      8192(R9)
-	PREFETCHT0      3072(R9)
-	PREFETCHT1      8256(R9)
-	PREFETCHT0      3136(R9)
-	PREFETCHT1      8320(R9)
-	PREFETCHT0      3200(R9)
-	PREFETCHT1      8384(R9)
-	PREFETCHT0      3264(R9)
-	PREFETCHT1      8448(R9)
-	PREFETCHT0      3328(R9)
-	PREFETCHT1      8512(R9)
-	PREFETCHT0      3392(R9)
-	LEAQ            (BX)(R8*8), R11
-	VBROADCASTI64X4 48(R9), Z14
+	CMPQ            R10, SI
+	JGE             rest
+	PREFETCHT1      8192(R11)
+	PREFETCHT0      3072(R11)
+	PREFETCHT1      8256(R11)
+	PREFETCHT0      3136(R11)
+	PREFETCHT1      8320(R11)
+	PREFETCHT0      3200(R11)
+	PREFETCHT1      8384(R11)
+	PREFETCHT0      3264(R11)
+	PREFETCHT1      8448(R11)
+	PREFETCHT0      3328(R11)
+	PREFETCHT1      8512(R11)
+	PREFETCHT0      3392(R11)
+	VBROADCASTI64X4 48(R11), Z14
 	VPSRLVD         Z2, Z14, Z14
 	VPANDD          Z3, Z14, Z14
-	VBROADCASTI64X4 16(R9), Z15
+	VBROADCASTI64X4 16(R11), Z15
 	VPROLVD         Z4, Z15, Z15
 	VPTERNLOGD      $0xf8, Z5, Z15, Z14
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        (R11), Z14, Z15
-	VBROADCASTI64X4 80(R9), Z14
+	VPDPBUSD        (DI)(R10*8), Z14, Z15
+	VBROADCASTI64X4 80(R11), Z14
 	VPSRLVD         Z2, Z14, Z14
 	VPANDD          Z3, Z14, Z14
-	VBROADCASTI64X4 16(R9), Z16
+	VBROADCASTI64X4 16(R11), Z16
 	VPROLVD         Z6, Z16, Z16
 	VPTERNLOGD      $0xf8, Z5, Z16, Z14
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        64(R11), Z14, Z16
+	VPDPBUSD        64(DI)(R10*8), Z14, Z16
 	VPACKSSDW       Z16, Z15, Z14
 	VPMADDWD        Z7, Z14, Z14
-	VBROADCASTI64X4 112(R9), Z15
+	VBROADCASTI64X4 112(R11), Z15
 	VPSRLVD         Z2, Z15, Z15
 	VPANDD          Z3, Z15, Z15
-	VBROADCASTI64X4 16(R9), Z16
+	VBROADCASTI64X4 16(R11), Z16
 	VPROLVD         Z8, Z16, Z16
 	VPTERNLOGD      $0xf8, Z5, Z16, Z15
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        128(R11), Z15, Z16
-	VBROADCASTI64X4 144(R9), Z15
+	VPDPBUSD        128(DI)(R10*8), Z15, Z16
+	VBROADCASTI64X4 144(R11), Z15
 	VPSRLVD         Z2, Z15, Z15
 	VPANDD          Z3, Z15, Z15
-	VBROADCASTI64X4 16(R9), Z17
+	VBROADCASTI64X4 16(R11), Z17
 	VPROLVD         Z9, Z17, Z17
 	VPTERNLOGD      $0xf8, Z5, Z17, Z15
 	VPXORD          Z17, Z17, Z17
-	VPDPBUSD        192(R11), Z15, Z17
+	VPDPBUSD        192(DI)(R10*8), Z15, Z17
 	VPACKSSDW       Z17, Z16, Z15
 	VPMADDWD        Z7, Z15, Z15
 	VPACKSSDW       Z15, Z14, Z14
 	VPMADDWD        Z7, Z14, Z14
-	VBROADCASTI64X4 224(R9), Z15
+	VBROADCASTI64X4 224(R11), Z15
 	VPSRLVD         Z2, Z15, Z15
 	VPANDD          Z3, Z15, Z15
-	VBROADCASTI64X4 192(R9), Z16
+	VBROADCASTI64X4 192(R11), Z16
 	VPROLVD         Z4, Z16, Z16
 	VPTERNLOGD      $0xf8, Z5, Z16, Z15
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        256(R11), Z15, Z16
-	VBROADCASTI64X4 256(R9), Z15
+	VPDPBUSD        256(DI)(R10*8), Z15, Z16
+	VBROADCASTI64X4 256(R11), Z15
 	VPSRLVD         Z2, Z15, Z15
 	VPANDD          Z3, Z15, Z15
-	VBROADCASTI64X4 192(R9), Z17
+	VBROADCASTI64X4 192(R11), Z17
 	VPROLVD         Z6, Z17, Z17
 	VPTERNLOGD      $0xf8, Z5, Z17, Z15
 	VPXORD          Z17, Z17, Z17
-	VPDPBUSD        320(R11), Z15, Z17
+	VPDPBUSD        320(DI)(R10*8), Z15, Z17
 	VPACKSSDW       Z17, Z16, Z15
 	VPMADDWD        Z7, Z15, Z15
-	VBROADCASTI64X4 288(R9), Z16
+	VBROADCASTI64X4 288(R11), Z16
 	VPSRLVD         Z2, Z16, Z16
 	VPANDD          Z3, Z16, Z16
-	VBROADCASTI64X4 192(R9), Z17
+	VBROADCASTI64X4 192(R11), Z17
 	VPROLVD         Z8, Z17, Z17
 	VPTERNLOGD      $0xf8, Z5, Z17, Z16
 	VPXORD          Z17, Z17, Z17
-	VPDPBUSD        384(R11), Z16, Z17
-	VBROADCASTI64X4 320(R9), Z16
+	VPDPBUSD        384(DI)(R10*8), Z16, Z17
+	VBROADCASTI64X4 320(R11), Z16
 	VPSRLVD         Z2, Z16, Z16
 	VPANDD          Z3, Z16, Z16
-	VBROADCASTI64X4 192(R9), Z18
+	VBROADCASTI64X4 192(R11), Z18
 	VPROLVD         Z9, Z18, Z18
 	VPTERNLOGD      $0xf8, Z5, Z18, Z16
 	VPXORD          Z18, Z18, Z18
-	VPDPBUSD        448(R11), Z16, Z18
+	VPDPBUSD        448(DI)(R10*8), Z16, Z18
 	VPACKSSDW       Z18, Z17, Z16
 	VPMADDWD        Z7, Z16, Z16
 	VPACKSSDW       Z16, Z15, Z15
@@ -146,8 +147,8 @@ group:
 	VPERMT2D        Z15, Z10, Z16
 	VPERMT2D        Z15, Z11, Z14
 	VPADDD          Z14, Z16, Z16
-	VBROADCASTI32X4 (R9), Y14
-	VINSERTI32X4    $0x01, 176(R9), Y14, Y14
+	VBROADCASTI32X4 (R11), Y14
+	VINSERTI32X4    $0x01, 176(R11), Y14, Y14
 	VPSHUFD         $0xed, Y14, Y15
 	VPSRLVD         constant2<>+0(SB), Y15, Y15
 	VPANDD          constant3<>+0(SB), Y15, Y17
@@ -166,130 +167,128 @@ group:
 	VCVTDQ2PS       Z17, Z17
 	VMULPS          Z14, Z15, Z15
 	VMULPS          Z18, Z17, Z17
-	VMOVDQU32       (SI)(R8*1), Z14
+	VMOVDQU32       (R8)(R10*1), Z14
 	VCVTDQ2PS       Z16, Z16
 	VMULPS          Z14, Z15, Z15
 	VFMADD231PS     Z15, Z16, Z1
-	VMOVDQU32       (DI)(R8*1), Z15
+	VMOVDQU32       (R9)(R10*1), Z15
 	VCVTDQ2PS       Z15, Z15
 	VMULPS          Z14, Z15, Z15
 	VFNMADD231PS    Z15, Z17, Z1
-	ADDQ            $+352, R9
-	ADDQ            $+64, R8
-	CMPQ            R8, AX
-	JL              group
+	ADDQ            $+352, R11
+	ADDQ            $+64, R10
+	JMP             group
 
 rest:
-	CMPQ R10, $0x00
+	CMPQ R12, $0x00
 	JE   done
-	CMPQ R9, (SP)
+	CMPQ R11, (SP)
 	JLS  inPlace
-	MOVQ R10, R11
-	LEAQ 8(SP), R12
+	MOVQ R12, R13
+	LEAQ 8(SP), R14
 
 copy:
-	VMOVDQU32 (R9), X14
-	VMOVDQU32 X14, (R12)
-	ADDQ      $+16, R9
-	ADDQ      $+16, R12
-	VMOVDQU32 (R9), Y14
-	VMOVDQU32 Y14, (R12)
-	ADDQ      $+32, R9
-	ADDQ      $+32, R12
-	VMOVDQU32 (R9), Y14
-	VMOVDQU32 Y14, (R12)
-	ADDQ      $+32, R9
-	ADDQ      $+32, R12
-	VMOVDQU32 (R9), Y14
-	VMOVDQU32 Y14, (R12)
-	ADDQ      $+32, R9
-	ADDQ      $+32, R12
-	VMOVDQU32 (R9), Y14
-	VMOVDQU32 Y14, (R12)
-	ADDQ      $+32, R9
-	ADDQ      $+32, R12
-	VMOVDQU32 (R9), Y14
-	VMOVDQU32 Y14, (R12)
-	ADDQ      $+32, R9
-	ADDQ      $+32, R12
-	SUBQ      $+8, R11
+	VMOVDQU32 (R11), X14
+	VMOVDQU32 X14, (R14)
+	ADDQ      $+16, R11
+	ADDQ      $+16, R14
+	VMOVDQU32 (R11), Y14
+	VMOVDQU32 Y14, (R14)
+	ADDQ      $+32, R11
+	ADDQ      $+32, R14
+	VMOVDQU32 (R11), Y14
+	VMOVDQU32 Y14, (R14)
+	ADDQ      $+32, R11
+	ADDQ      $+32, R14
+	VMOVDQU32 (R11), Y14
+	VMOVDQU32 Y14, (R14)
+	ADDQ      $+32, R11
+	ADDQ      $+32, R14
+	VMOVDQU32 (R11), Y14
+	VMOVDQU32 Y14, (R14)
+	ADDQ      $+32, R11
+	ADDQ      $+32, R14
+	VMOVDQU32 (R11), Y14
+	VMOVDQU32 Y14, (R14)
+	ADDQ      $+32, R11
+	ADDQ      $+32, R14
+	SUBQ      $+8, R13
 	JG        copy
-	LEAQ      8(SP), R9
+	LEAQ      8(SP), R11
 
 inPlace:
-	LEAQ            (BX)(R8*8), R11
-	VBROADCASTI64X4 48(R9), Z14
+	VBROADCASTI64X4 48(R11), Z14
 	VPSRLVD         Z2, Z14, Z14
 	VPANDD          Z3, Z14, Z14
-	VBROADCASTI64X4 16(R9), Z15
+	VBROADCASTI64X4 16(R11), Z15
 	VPROLVD         Z4, Z15, Z15
 	VPTERNLOGD      $0xf8, Z5, Z15, Z14
 	VPXORD          Z15, Z15, Z15
-	VPDPBUSD        (R11), Z14, Z15
-	VBROADCASTI64X4 80(R9), Z14
+	VPDPBUSD        (DI)(R10*8), Z14, Z15
+	VBROADCASTI64X4 80(R11), Z14
 	VPSRLVD         Z2, Z14, Z14
 	VPANDD          Z3, Z14, Z14
-	VBROADCASTI64X4 16(R9), Z16
+	VBROADCASTI64X4 16(R11), Z16
 	VPROLVD         Z6, Z16, Z16
 	VPTERNLOGD      $0xf8, Z5, Z16, Z14
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        64(R11), Z14, Z16
+	VPDPBUSD        64(DI)(R10*8), Z14, Z16
 	VPACKSSDW       Z16, Z15, Z14
 	VPMADDWD        Z7, Z14, Z14
-	VBROADCASTI64X4 112(R9), Z15
+	VBROADCASTI64X4 112(R11), Z15
 	VPSRLVD         Z2, Z15, Z15
 	VPANDD          Z3, Z15, Z15
-	VBROADCASTI64X4 16(R9), Z16
+	VBROADCASTI64X4 16(R11), Z16
 	VPROLVD         Z8, Z16, Z16
 	VPTERNLOGD      $0xf8, Z5, Z16, Z15
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        128(R11), Z15, Z16
-	VBROADCASTI64X4 144(R9), Z15
+	VPDPBUSD        128(DI)(R10*8), Z15, Z16
+	VBROADCASTI64X4 144(R11), Z15
 	VPSRLVD         Z2, Z15, Z15
 	VPANDD          Z3, Z15, Z15
-	VBROADCASTI64X4 16(R9), Z17
+	VBROADCASTI64X4 16(R11), Z17
 	VPROLVD         Z9, Z17, Z17
 	VPTERNLOGD      $0xf8, Z5, Z17, Z15
 	VPXORD          Z17, Z17, Z17
-	VPDPBUSD        192(R11), Z15, Z17
+	VPDPBUSD        192(DI)(R10*8), Z15, Z17
 	VPACKSSDW       Z17, Z16, Z15
 	VPMADDWD        Z7, Z15, Z15
 	VPACKSSDW       Z15, Z14, Z14
 	VPMADDWD        Z7, Z14, Z14
-	VBROADCASTI64X4 224(R9), Z15
+	VBROADCASTI64X4 224(R11), Z15
 	VPSRLVD         Z2, Z15, Z15
 	VPANDD          Z3, Z15, Z15
-	VBROADCASTI64X4 192(R9), Z16
+	VBROADCASTI64X4 192(R11), Z16
 	VPROLVD         Z4, Z16, Z16
 	VPTERNLOGD      $0xf8, Z5, Z16, Z15
 	VPXORD          Z16, Z16, Z16
-	VPDPBUSD        256(R11), Z15, Z16
-	VBROADCASTI64X4 256(R9), Z15
+	VPDPBUSD        256(DI)(R10*8), Z15, Z16
+	VBROADCASTI64X4 256(R11), Z15
 	VPSRLVD         Z2, Z15, Z15
 	VPANDD          Z3, Z15, Z15
-	VBROADCASTI64X4 192(R9), Z17
+	VBROADCASTI64X4 192(R11), Z17
 	VPROLVD         Z6, Z17, Z17
 	VPTERNLOGD      $0xf8, Z5, Z17, Z15
 	VPXORD          Z17, Z17, Z17
-	VPDPBUSD        320(R11), Z15, Z17
+	VPDPBUSD        320(DI)(R10*8), Z15, Z17
 	VPACKSSDW       Z17, Z16, Z15
 	VPMADDWD        Z7, Z15, Z15
-	VBROADCASTI64X4 288(R9), Z16
+	VBROADCASTI64X4 288(R11), Z16
 	VPSRLVD         Z2, Z16, Z16
 	VPANDD          Z3, Z16, Z16
-	VBROADCASTI64X4 192(R9), Z17
+	VBROADCASTI64X4 192(R11), Z17
 	VPROLVD         Z8, Z17, Z17
 	VPTERNLOGD      $0xf8, Z5, Z17, Z16
 	VPXORD          Z17, Z17, Z17
-	VPDPBUSD        384(R11), Z16, Z17
-	VBROADCASTI64X4 320(R9), Z16
+	VPDPBUSD        384(DI)(R10*8), Z16, Z17
+	VBROADCASTI64X4 320(R11), Z16
 	VPSRLVD         Z2, Z16, Z16
 	VPANDD          Z3, Z16, Z16
-	VBROADCASTI64X4 192(R9), Z18
+	VBROADCASTI64X4 192(R11), Z18
 	VPROLVD         Z9, Z18, Z18
 	VPTERNLOGD      $0xf8, Z5, Z18, Z16
 	VPXORD          Z18, Z18, Z18
-	VPDPBUSD        448(R11), Z16, Z18
+	VPDPBUSD        448(DI)(R10*8), Z16, Z18
 	VPACKSSDW       Z18, Z17, Z16
 	VPMADDWD        Z7, Z16, Z16
 	VPACKSSDW       Z16, Z15, Z15
@@ -298,8 +297,8 @@ inPlace:
 	VPERMT2D        Z15, Z10, Z16
 	VPERMT2D        Z15, Z11, Z14
 	VPADDD          Z14, Z16, Z16
-	VBROADCASTI32X4 (R9), Y14
-	VINSERTI32X4    $0x01, 176(R9), Y14, Y14
+	VBROADCASTI32X4 (R11), Y14
+	VINSERTI32X4    $0x01, 176(R11), Y14, Y14
 	VPSHUFD         $0xed, Y14, Y15
 	VPSRLVD         constant2<>+0(SB), Y15, Y15
 	VPANDD          constant3<>+0(SB), Y15, Y17
@@ -320,17 +319,16 @@ inPlace:
 	VMULPS          Z18, Z17, Z17
 	VPANDD          Z0, Z15, Z15
 	VPANDD          Z0, Z17, Z17
-	VMOVDQU32       (SI)(R8*1), Z14
+	VMOVDQU32       (R8)(R10*1), Z14
 	VCVTDQ2PS       Z16, Z16
 	VMULPS          Z14, Z15, Z15
 	VFMADD231PS     Z15, Z16, Z1
-	VMOVDQU32       (DI)(R8*1), Z15
+	VMOVDQU32       (R9)(R10*1), Z15
 	VCVTDQ2PS       Z15, Z15
 	VMULPS          Z14, Z15, Z15
 	VFNMADD231PS    Z15, Z17, Z1
 
 done:
-	MOVQ          CX, R8
 	VPERMILPS     $0x4e, Z1, Z14
 	VADDPS        Z1, Z14, Z14
 	VPERMILPS     $0xb1, Z14, Z1
@@ -339,11 +337,10 @@ done:
 	VADDPS        Z14, Z1, Z1
 	VEXTRACTI32X4 $0x02, Z1, X14
 	VADDPS        X1, X14, X14
-	VMOVSS        X14, (R8)
-	ADDQ          $0x04, CX
-	MOVQ          stride+16(FP), R8
-	ADDQ          R8, DX
-	DECQ          n+24(FP)
+	VMOVSS        X14, (AX)
+	ADDQ          $0x04, AX
+	ADDQ          DX, CX
+	DECQ          BX
 	JG            row
 	VZEROUPPER
 	RET
@@ -700,221 +697,205 @@ GLOBL constant18<>(SB), RODATA|NOPTR, $64
 // func q5_kRowAVX2(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 // Requires: AVX, AVX2, F16C, FMA3, MMX+
 TEXT ·q5_kRowAVX2(SB), NOSPLIT, $0-72
-	MOVQ blocks+64(FP), AX
-	MOVQ dst+0(FP), CX
-	MOVQ w+8(FP), DX
-	MOVQ q+32(FP), BX
-	MOVQ d+40(FP), SI
-	MOVQ s+48(FP), DI
-	MOVQ half+56(FP), R8
-	JMP  constants
-
-begin:
-	ANDQ $-8, AX
-	SHLQ $0x02, AX
+	MOVQ dst+0(FP), AX
+	MOVQ w+8(FP), CX
+	MOVQ stride+16(FP), DX
+	MOVQ n+24(FP), BX
+	MOVQ blocks+64(FP), SI
+	MOVQ q+32(FP), DI
+	MOVQ d+40(FP), R8
+	MOVQ s+48(FP), R9
+	MOVQ half+56(FP), R10
+	ANDQ $-8, SI
+	SHLQ $0x02, SI
 
 row:
 	VPXOR Y0, Y0, Y0
-	MOVQ  DX, R9
-	XORQ  R8, R8
-	CMPQ  R8, AX
-	JGE   rest
+	MOVQ  CX, R11
+	XORQ  R10, R10
 
 group:
-	PREFETCHT1     8192(R9)
-	PREFETCHT0     3072(R9)
-	PREFETCHT1     8256(R9)
-	PREFETCHT0     3136(R9)
-	PREFETCHT1     8320(R9)
-	PREFETCHT0     3200(R9)
-	LEAQ           (BX)(R8*8), R10
-	VMOVDQU        48(R9), Y1
+	CMPQ           R10, SI
+	JGE            rest
+	PREFETCHT1     8192(R11)
+	PREFETCHT0     3072(R11)
+	PREFETCHT1     8256(R11)
+	PREFETCHT0     3136(R11)
+	PREFETCHT1     8320(R11)
+	PREFETCHT0     3200(R11)
+	VMOVDQU        48(R11), Y1
 	VPSRLD         $0x04, Y1, Y2
-	VPAND          Y3, Y1, Y1
-	VPAND          Y3, Y2, Y2
-	VMOVDQU        16(R9), Y11
-	VPSLLVD        Y4, Y11, Y11
-	VPAND          Y5, Y11, Y11
-	VPOR           Y11, Y1, Y1
-	VPMADDUBSW     (R10), Y1, Y1
-	VMOVDQU        16(R9), Y11
-	VPSLLVD        Y6, Y11, Y11
-	VPAND          Y5, Y11, Y11
-	VPOR           Y11, Y2, Y2
-	VPMADDUBSW     32(R10), Y2, Y2
-	VPUNPCKLDQ     Y2, Y1, Y11
+	VPAND          constant19<>+0(SB), Y1, Y1
+	VPAND          constant19<>+0(SB), Y2, Y2
+	VMOVDQU        16(R11), Y3
+	VPSLLVD        constant20<>+0(SB), Y3, Y3
+	VPAND          constant21<>+0(SB), Y3, Y3
+	VPOR           Y3, Y1, Y1
+	VPMADDUBSW     (DI)(R10*8), Y1, Y1
+	VMOVDQU        16(R11), Y3
+	VPSLLVD        constant22<>+0(SB), Y3, Y3
+	VPAND          constant21<>+0(SB), Y3, Y3
+	VPOR           Y3, Y2, Y2
+	VPMADDUBSW     32(DI)(R10*8), Y2, Y2
+	VPUNPCKLWD     Y2, Y1, Y3
+	VPUNPCKHWD     Y2, Y1, Y1
+	VPADDW         Y3, Y1, Y1
+	VMOVDQU        80(R11), Y2
+	VPSRLD         $0x04, Y2, Y3
+	VPAND          constant19<>+0(SB), Y2, Y2
+	VPAND          constant19<>+0(SB), Y3, Y3
+	VMOVDQU        16(R11), Y4
+	VPSLLVD        constant23<>+0(SB), Y4, Y4
+	VPAND          constant21<>+0(SB), Y4, Y4
+	VPOR           Y4, Y2, Y2
+	VPMADDUBSW     64(DI)(R10*8), Y2, Y2
+	VMOVDQU        16(R11), Y4
+	VPSLLVD        constant24<>+0(SB), Y4, Y4
+	VPAND          constant21<>+0(SB), Y4, Y4
+	VPOR           Y4, Y3, Y3
+	VPMADDUBSW     96(DI)(R10*8), Y3, Y3
+	VPUNPCKLWD     Y3, Y2, Y4
+	VPUNPCKHWD     Y3, Y2, Y2
+	VPADDW         Y4, Y2, Y2
+	VPUNPCKLDQ     Y2, Y1, Y3
 	VPUNPCKHDQ     Y2, Y1, Y1
-	VPADDW         Y11, Y1, Y1
-	VMOVDQU        80(R9), Y2
-	VPSRLD         $0x04, Y2, Y11
-	VPAND          Y3, Y2, Y2
-	VPAND          Y3, Y11, Y11
-	VMOVDQU        16(R9), Y12
-	VPSLLVD        Y7, Y12, Y12
-	VPAND          Y5, Y12, Y12
-	VPOR           Y12, Y2, Y2
-	VPMADDUBSW     64(R10), Y2, Y2
-	VMOVDQU        16(R9), Y12
-	VPSLLVD        Y8, Y12, Y12
-	VPAND          Y5, Y12, Y12
-	VPOR           Y12, Y11, Y11
-	VPMADDUBSW     96(R10), Y11, Y11
-	VPUNPCKLDQ     Y11, Y2, Y12
-	VPUNPCKHDQ     Y11, Y2, Y2
-	VPADDW         Y12, Y2, Y2
-	VPUNPCKLQDQ    Y2, Y1, Y11
+	VPADDW         Y3, Y1, Y1
+	VMOVDQU        112(R11), Y2
+	VPSRLD         $0x04, Y2, Y3
+	VPAND          constant19<>+0(SB), Y2, Y2
+	VPAND          constant19<>+0(SB), Y3, Y3
+	VMOVDQU        16(R11), Y4
+	VPSRLVD        constant25<>+0(SB), Y4, Y4
+	VPAND          constant21<>+0(SB), Y4, Y4
+	VPOR           Y4, Y2, Y2
+	VPMADDUBSW     128(DI)(R10*8), Y2, Y2
+	VMOVDQU        16(R11), Y4
+	VPSRLVD        constant24<>+0(SB), Y4, Y4
+	VPAND          constant21<>+0(SB), Y4, Y4
+	VPOR           Y4, Y3, Y3
+	VPMADDUBSW     160(DI)(R10*8), Y3, Y3
+	VPUNPCKLWD     Y3, Y2, Y4
+	VPUNPCKHWD     Y3, Y2, Y2
+	VPADDW         Y4, Y2, Y2
+	VMOVDQU        144(R11), Y3
+	VPSRLD         $0x04, Y3, Y4
+	VPAND          constant19<>+0(SB), Y3, Y3
+	VPAND          constant19<>+0(SB), Y4, Y4
+	VMOVDQU        16(R11), Y5
+	VPSRLVD        constant23<>+0(SB), Y5, Y5
+	VPAND          constant21<>+0(SB), Y5, Y5
+	VPOR           Y5, Y3, Y3
+	VPMADDUBSW     192(DI)(R10*8), Y3, Y3
+	VMOVDQU        16(R11), Y5
+	VPSRLVD        constant22<>+0(SB), Y5, Y5
+	VPAND          constant21<>+0(SB), Y5, Y5
+	VPOR           Y5, Y4, Y4
+	VPMADDUBSW     224(DI)(R10*8), Y4, Y4
+	VPUNPCKLWD     Y4, Y3, Y5
+	VPUNPCKHWD     Y4, Y3, Y3
+	VPADDW         Y5, Y3, Y3
+	VPUNPCKLDQ     Y3, Y2, Y4
+	VPUNPCKHDQ     Y3, Y2, Y2
+	VPADDW         Y4, Y2, Y2
+	VPUNPCKLQDQ    Y2, Y1, Y3
 	VPUNPCKHQDQ    Y2, Y1, Y1
-	VPADDW         Y11, Y1, Y1
-	VMOVDQU        112(R9), Y2
-	VPSRLD         $0x04, Y2, Y11
-	VPAND          Y3, Y2, Y2
-	VPAND          Y3, Y11, Y11
-	VMOVDQU        16(R9), Y12
-	VPSRLVD        Y9, Y12, Y12
-	VPAND          Y5, Y12, Y12
-	VPOR           Y12, Y2, Y2
-	VPMADDUBSW     128(R10), Y2, Y2
-	VMOVDQU        16(R9), Y12
-	VPSRLVD        Y8, Y12, Y12
-	VPAND          Y5, Y12, Y12
-	VPOR           Y12, Y11, Y11
-	VPMADDUBSW     160(R10), Y11, Y11
-	VPUNPCKLDQ     Y11, Y2, Y12
-	VPUNPCKHDQ     Y11, Y2, Y2
-	VPADDW         Y12, Y2, Y2
-	VMOVDQU        144(R9), Y11
-	VPSRLD         $0x04, Y11, Y12
-	VPAND          Y3, Y11, Y11
-	VPAND          Y3, Y12, Y12
-	VMOVDQU        16(R9), Y13
-	VPSRLVD        Y7, Y13, Y13
-	VPAND          Y5, Y13, Y13
-	VPOR           Y13, Y11, Y11
-	VPMADDUBSW     192(R10), Y11, Y11
-	VMOVDQU        16(R9), Y13
-	VPSRLVD        Y6, Y13, Y13
-	VPAND          Y5, Y13, Y13
-	VPOR           Y13, Y12, Y12
-	VPMADDUBSW     224(R10), Y12, Y12
-	VPUNPCKLDQ     Y12, Y11, Y13
-	VPUNPCKHDQ     Y12, Y11, Y11
-	VPADDW         Y13, Y11, Y11
-	VPUNPCKLQDQ    Y11, Y2, Y12
-	VPUNPCKHQDQ    Y11, Y2, Y2
-	VPADDW         Y12, Y2, Y2
-	VPMADDWD       Y10, Y1, Y1
-	VPMADDWD       Y10, Y2, Y2
-	VPERM2I128     $0x20, Y2, Y1, Y11
-	VPERM2I128     $0x31, Y2, Y1, Y1
-	VPADDD         Y1, Y11, Y11
-	VBROADCASTI128 (R9), Y1
+	VEXTRACTI128   $0x01, Y3, X2
+	VPMOVSXWD      X3, Y3
+	VPMOVSXWD      X2, Y2
+	VEXTRACTI128   $0x01, Y1, X4
+	VPMOVSXWD      X1, Y1
+	VPMOVSXWD      X4, Y4
+	VPADDD         Y1, Y3, Y3
+	VPADDD         Y4, Y2, Y2
+	VPADDD         Y2, Y3, Y3
+	VBROADCASTI128 (R11), Y1
 	VPSHUFD        $0xed, Y1, Y2
 	VPSRLVD        constant2<>+0(SB), Y2, Y2
-	VPAND          constant3<>+0(SB), Y2, Y12
+	VPAND          constant3<>+0(SB), Y2, Y4
 	VPSHUFD        $0x84, Y1, Y2
 	VPSRLD         $0x02, Y2, Y2
 	VPAND          constant4<>+0(SB), Y2, Y2
-	VPOR           Y2, Y12, Y2
+	VPOR           Y2, Y4, Y2
 	VPERMQ         $0xd8, Y2, Y2
-	VEXTRACTI128   $0x01, Y2, X12
+	VEXTRACTI128   $0x01, Y2, X4
 	VCVTPH2PS      X1, X1
-	VMOVSHDUP      X1, X13
+	VMOVSHDUP      X1, X5
 	VBROADCASTSS   X1, Y1
-	VBROADCASTSS   X13, Y13
+	VBROADCASTSS   X5, Y5
 	VPMOVZXBD      X2, Y2
-	VPMOVZXBD      X12, Y12
+	VPMOVZXBD      X4, Y4
 	VCVTDQ2PS      Y2, Y2
-	VCVTDQ2PS      Y12, Y12
+	VCVTDQ2PS      Y4, Y4
 	VMULPS         Y1, Y2, Y2
-	VMULPS         Y13, Y12, Y12
-	VMOVDQU        (SI)(R8*1), Y1
-	VCVTDQ2PS      Y11, Y11
+	VMULPS         Y5, Y4, Y4
+	VMOVDQU        (R8)(R10*1), Y1
+	VCVTDQ2PS      Y3, Y3
 	VMULPS         Y1, Y2, Y2
-	VFMADD231PS    Y2, Y11, Y0
-	VMOVDQU        (DI)(R8*1), Y2
+	VFMADD231PS    Y2, Y3, Y0
+	VMOVDQU        (R9)(R10*1), Y2
 	VCVTDQ2PS      Y2, Y2
 	VMULPS         Y1, Y2, Y2
-	VFNMADD231PS   Y2, Y12, Y0
-	ADDQ           $+176, R9
-	ADDQ           $+32, R8
-	CMPQ           R8, AX
-	JL             group
+	VFNMADD231PS   Y2, Y4, Y0
+	ADDQ           $+176, R11
+	ADDQ           $+32, R10
+	JMP            group
 
 rest:
-	MOVQ         CX, R8
 	VPERMILPS    $0x4e, Y0, Y1
 	VADDPS       Y0, Y1, Y1
 	VPERMILPS    $0xb1, Y1, Y0
 	VADDPS       Y0, Y1, Y1
 	VEXTRACTI128 $0x01, Y1, X0
 	VADDPS       X1, X0, X0
-	VMOVSS       X0, (R8)
-	ADDQ         $0x04, CX
-	MOVQ         stride+16(FP), R8
-	ADDQ         R8, DX
-	DECQ         n+24(FP)
+	VMOVSS       X0, (AX)
+	ADDQ         $0x04, AX
+	ADDQ         DX, CX
+	DECQ         BX
 	JG           row
 	VZEROUPPER
 	RET
 
-constants:
-	VMOVDQU constant20<>+0(SB), Y9
-	VMOVDQU constant21<>+0(SB), Y8
-	VMOVDQU constant19<>+0(SB), Y10
-	VMOVDQU constant22<>+0(SB), Y7
-	VMOVDQU constant23<>+0(SB), Y6
-	VMOVDQU constant24<>+0(SB), Y4
-	VMOVDQU constant25<>+0(SB), Y3
-	VMOVDQU constant26<>+0(SB), Y5
-	JMP     begin
-
-DATA constant19<>+0(SB)/8, $0x0001000100010001
-DATA constant19<>+8(SB)/8, $0x0001000100010001
-DATA constant19<>+16(SB)/8, $0x0001000100010001
-DATA constant19<>+24(SB)/8, $0x0001000100010001
+DATA constant19<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant19<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant19<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant19<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
 GLOBL constant19<>(SB), RODATA|NOPTR, $32
 
-DATA constant20<>+0(SB)/8, $0x0000000000000000
-DATA constant20<>+8(SB)/8, $0x0000000000000000
-DATA constant20<>+16(SB)/8, $0x0000000000000000
-DATA constant20<>+24(SB)/8, $0x0000000000000000
+DATA constant20<>+0(SB)/8, $0x0000000400000004
+DATA constant20<>+8(SB)/8, $0x0000000400000004
+DATA constant20<>+16(SB)/8, $0x0000000400000004
+DATA constant20<>+24(SB)/8, $0x0000000400000004
 GLOBL constant20<>(SB), RODATA|NOPTR, $32
 
-DATA constant21<>+0(SB)/8, $0x0000000100000001
-DATA constant21<>+8(SB)/8, $0x0000000100000001
-DATA constant21<>+16(SB)/8, $0x0000000100000001
-DATA constant21<>+24(SB)/8, $0x0000000100000001
+DATA constant21<>+0(SB)/8, $0x1010101010101010
+DATA constant21<>+8(SB)/8, $0x1010101010101010
+DATA constant21<>+16(SB)/8, $0x1010101010101010
+DATA constant21<>+24(SB)/8, $0x1010101010101010
 GLOBL constant21<>(SB), RODATA|NOPTR, $32
 
-DATA constant22<>+0(SB)/8, $0x0000000200000002
-DATA constant22<>+8(SB)/8, $0x0000000200000002
-DATA constant22<>+16(SB)/8, $0x0000000200000002
-DATA constant22<>+24(SB)/8, $0x0000000200000002
+DATA constant22<>+0(SB)/8, $0x0000000300000003
+DATA constant22<>+8(SB)/8, $0x0000000300000003
+DATA constant22<>+16(SB)/8, $0x0000000300000003
+DATA constant22<>+24(SB)/8, $0x0000000300000003
 GLOBL constant22<>(SB), RODATA|NOPTR, $32
 
-DATA constant23<>+0(SB)/8, $0x0000000300000003
-DATA constant23<>+8(SB)/8, $0x0000000300000003
-DATA constant23<>+16(SB)/8, $0x0000000300000003
-DATA constant23<>+24(SB)/8, $0x0000000300000003
+DATA constant23<>+0(SB)/8, $0x0000000200000002
+DATA constant23<>+8(SB)/8, $0x0000000200000002
+DATA constant23<>+16(SB)/8, $0x0000000200000002
+DATA constant23<>+24(SB)/8, $0x0000000200000002
 GLOBL constant23<>(SB), RODATA|NOPTR, $32
 
-DATA constant24<>+0(SB)/8, $0x0000000400000004
-DATA constant24<>+8(SB)/8, $0x0000000400000004
-DATA constant24<>+16(SB)/8, $0x0000000400000004
-DATA constant24<>+24(SB)/8, $0x0000000400000004
+DATA constant24<>+0(SB)/8, $0x0000000100000001
+DATA constant24<>+8(SB)/8, $0x0000000100000001
+DATA constant24<>+16(SB)/8, $0x0000000100000001
+DATA constant24<>+24(SB)/8, $0x0000000100000001
 GLOBL constant24<>(SB), RODATA|NOPTR, $32
 
-DATA constant25<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant25<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant25<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant25<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant25<>+0(SB)/8, $0x0000000000000000
+DATA constant25<>+8(SB)/8, $0x0000000000000000
+DATA constant25<>+16(SB)/8, $0x0000000000000000
+DATA constant25<>+24(SB)/8, $0x0000000000000000
 GLOBL constant25<>(SB), RODATA|NOPTR, $32
-
-DATA constant26<>+0(SB)/8, $0x1010101010101010
-DATA constant26<>+8(SB)/8, $0x1010101010101010
-DATA constant26<>+16(SB)/8, $0x1010101010101010
-DATA constant26<>+24(SB)/8, $0x1010101010101010
-GLOBL constant26<>(SB), RODATA|NOPTR, $32
 
 // func q5_kPackAVX2(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX2, F16C
@@ -946,38 +927,38 @@ tile:
 	VPUNPCKHQDQ    Y3, Y2, Y2
 	VPUNPCKLQDQ    Y1, Y0, Y3
 	VPUNPCKHQDQ    Y1, Y0, Y0
-	VPSRLVD        constant27<>+0(SB), Y4, Y1
-	VPAND          constant25<>+0(SB), Y1, Y1
+	VPSRLVD        constant26<>+0(SB), Y4, Y1
+	VPAND          constant19<>+0(SB), Y1, Y1
 	VBROADCASTI128 16(R10), Y4
 	VINSERTI128    $0x01, 16(R10), Y4, Y4
 	VPSHUFD        $0x00, Y4, Y5
-	VPSLLVD        constant28<>+0(SB), Y5, Y5
-	VPSRLVD        constant29<>+0(SB), Y5, Y5
-	VPAND          constant26<>+0(SB), Y5, Y5
+	VPSLLVD        constant27<>+0(SB), Y5, Y5
+	VPSRLVD        constant28<>+0(SB), Y5, Y5
+	VPAND          constant21<>+0(SB), Y5, Y5
 	VPOR           Y5, Y1, Y1
 	VMOVDQU        Y1, (AX)(R9*8)
-	VPSRLVD        constant27<>+0(SB), Y2, Y1
-	VPAND          constant25<>+0(SB), Y1, Y1
+	VPSRLVD        constant26<>+0(SB), Y2, Y1
+	VPAND          constant19<>+0(SB), Y1, Y1
 	VPSHUFD        $0x55, Y4, Y2
-	VPSLLVD        constant28<>+0(SB), Y2, Y2
-	VPSRLVD        constant29<>+0(SB), Y2, Y2
-	VPAND          constant26<>+0(SB), Y2, Y2
+	VPSLLVD        constant27<>+0(SB), Y2, Y2
+	VPSRLVD        constant28<>+0(SB), Y2, Y2
+	VPAND          constant21<>+0(SB), Y2, Y2
 	VPOR           Y2, Y1, Y1
 	VMOVDQU        Y1, 64(AX)(R9*8)
-	VPSRLVD        constant27<>+0(SB), Y3, Y1
-	VPAND          constant25<>+0(SB), Y1, Y1
+	VPSRLVD        constant26<>+0(SB), Y3, Y1
+	VPAND          constant19<>+0(SB), Y1, Y1
 	VPSHUFD        $0xaa, Y4, Y2
-	VPSLLVD        constant28<>+0(SB), Y2, Y2
-	VPSRLVD        constant29<>+0(SB), Y2, Y2
-	VPAND          constant26<>+0(SB), Y2, Y2
+	VPSLLVD        constant27<>+0(SB), Y2, Y2
+	VPSRLVD        constant28<>+0(SB), Y2, Y2
+	VPAND          constant21<>+0(SB), Y2, Y2
 	VPOR           Y2, Y1, Y1
 	VMOVDQU        Y1, 128(AX)(R9*8)
-	VPSRLVD        constant27<>+0(SB), Y0, Y0
-	VPAND          constant25<>+0(SB), Y0, Y0
+	VPSRLVD        constant26<>+0(SB), Y0, Y0
+	VPAND          constant19<>+0(SB), Y0, Y0
 	VPSHUFD        $0xff, Y4, Y1
-	VPSLLVD        constant28<>+0(SB), Y1, Y1
-	VPSRLVD        constant29<>+0(SB), Y1, Y1
-	VPAND          constant26<>+0(SB), Y1, Y1
+	VPSLLVD        constant27<>+0(SB), Y1, Y1
+	VPSRLVD        constant28<>+0(SB), Y1, Y1
+	VPAND          constant21<>+0(SB), Y1, Y1
 	VPOR           Y1, Y0, Y0
 	VMOVDQU        Y0, 192(AX)(R9*8)
 	VBROADCASTI128 64(R10), Y0
@@ -992,38 +973,38 @@ tile:
 	VPUNPCKHQDQ    Y3, Y2, Y2
 	VPUNPCKLQDQ    Y1, Y0, Y3
 	VPUNPCKHQDQ    Y1, Y0, Y0
-	VPSRLVD        constant27<>+0(SB), Y4, Y1
-	VPAND          constant25<>+0(SB), Y1, Y1
+	VPSRLVD        constant26<>+0(SB), Y4, Y1
+	VPAND          constant19<>+0(SB), Y1, Y1
 	VBROADCASTI128 32(R10), Y4
 	VINSERTI128    $0x01, 32(R10), Y4, Y4
 	VPSHUFD        $0x00, Y4, Y5
-	VPSLLVD        constant28<>+0(SB), Y5, Y5
-	VPSRLVD        constant29<>+0(SB), Y5, Y5
-	VPAND          constant26<>+0(SB), Y5, Y5
+	VPSLLVD        constant27<>+0(SB), Y5, Y5
+	VPSRLVD        constant28<>+0(SB), Y5, Y5
+	VPAND          constant21<>+0(SB), Y5, Y5
 	VPOR           Y5, Y1, Y1
 	VMOVDQU        Y1, 256(AX)(R9*8)
-	VPSRLVD        constant27<>+0(SB), Y2, Y1
-	VPAND          constant25<>+0(SB), Y1, Y1
+	VPSRLVD        constant26<>+0(SB), Y2, Y1
+	VPAND          constant19<>+0(SB), Y1, Y1
 	VPSHUFD        $0x55, Y4, Y2
-	VPSLLVD        constant28<>+0(SB), Y2, Y2
-	VPSRLVD        constant29<>+0(SB), Y2, Y2
-	VPAND          constant26<>+0(SB), Y2, Y2
+	VPSLLVD        constant27<>+0(SB), Y2, Y2
+	VPSRLVD        constant28<>+0(SB), Y2, Y2
+	VPAND          constant21<>+0(SB), Y2, Y2
 	VPOR           Y2, Y1, Y1
 	VMOVDQU        Y1, 320(AX)(R9*8)
-	VPSRLVD        constant27<>+0(SB), Y3, Y1
-	VPAND          constant25<>+0(SB), Y1, Y1
+	VPSRLVD        constant26<>+0(SB), Y3, Y1
+	VPAND          constant19<>+0(SB), Y1, Y1
 	VPSHUFD        $0xaa, Y4, Y2
-	VPSLLVD        constant28<>+0(SB), Y2, Y2
-	VPSRLVD        constant29<>+0(SB), Y2, Y2
-	VPAND          constant26<>+0(SB), Y2, Y2
+	VPSLLVD        constant27<>+0(SB), Y2, Y2
+	VPSRLVD        constant28<>+0(SB), Y2, Y2
+	VPAND          constant21<>+0(SB), Y2, Y2
 	VPOR           Y2, Y1, Y1
 	VMOVDQU        Y1, 384(AX)(R9*8)
-	VPSRLVD        constant27<>+0(SB), Y0, Y0
-	VPAND          constant25<>+0(SB), Y0, Y0
+	VPSRLVD        constant26<>+0(SB), Y0, Y0
+	VPAND          constant19<>+0(SB), Y0, Y0
 	VPSHUFD        $0xff, Y4, Y1
-	VPSLLVD        constant28<>+0(SB), Y1, Y1
-	VPSRLVD        constant29<>+0(SB), Y1, Y1
-	VPAND          constant26<>+0(SB), Y1, Y1
+	VPSLLVD        constant27<>+0(SB), Y1, Y1
+	VPSRLVD        constant28<>+0(SB), Y1, Y1
+	VPAND          constant21<>+0(SB), Y1, Y1
 	VPOR           Y1, Y0, Y0
 	VMOVDQU        Y0, 448(AX)(R9*8)
 	VBROADCASTI128 (R10), Y0
@@ -1061,38 +1042,38 @@ tile:
 	VPUNPCKHQDQ    Y3, Y2, Y2
 	VPUNPCKLQDQ    Y1, Y0, Y3
 	VPUNPCKHQDQ    Y1, Y0, Y0
-	VPSRLVD        constant27<>+0(SB), Y4, Y1
-	VPAND          constant25<>+0(SB), Y1, Y1
+	VPSRLVD        constant26<>+0(SB), Y4, Y1
+	VPAND          constant19<>+0(SB), Y1, Y1
 	VBROADCASTI128 16(R10), Y4
 	VINSERTI128    $0x01, 16(R10), Y4, Y4
 	VPSHUFD        $0x00, Y4, Y5
-	VPSLLVD        constant28<>+0(SB), Y5, Y5
-	VPSRLVD        constant29<>+0(SB), Y5, Y5
-	VPAND          constant26<>+0(SB), Y5, Y5
+	VPSLLVD        constant27<>+0(SB), Y5, Y5
+	VPSRLVD        constant28<>+0(SB), Y5, Y5
+	VPAND          constant21<>+0(SB), Y5, Y5
 	VPOR           Y5, Y1, Y1
 	VMOVDQU        Y1, 32(AX)(R9*8)
-	VPSRLVD        constant27<>+0(SB), Y2, Y1
-	VPAND          constant25<>+0(SB), Y1, Y1
+	VPSRLVD        constant26<>+0(SB), Y2, Y1
+	VPAND          constant19<>+0(SB), Y1, Y1
 	VPSHUFD        $0x55, Y4, Y2
-	VPSLLVD        constant28<>+0(SB), Y2, Y2
-	VPSRLVD        constant29<>+0(SB), Y2, Y2
-	VPAND          constant26<>+0(SB), Y2, Y2
+	VPSLLVD        constant27<>+0(SB), Y2, Y2
+	VPSRLVD        constant28<>+0(SB), Y2, Y2
+	VPAND          constant21<>+0(SB), Y2, Y2
 	VPOR           Y2, Y1, Y1
 	VMOVDQU        Y1, 96(AX)(R9*8)
-	VPSRLVD        constant27<>+0(SB), Y3, Y1
-	VPAND          constant25<>+0(SB), Y1, Y1
+	VPSRLVD        constant26<>+0(SB), Y3, Y1
+	VPAND          constant19<>+0(SB), Y1, Y1
 	VPSHUFD        $0xaa, Y4, Y2
-	VPSLLVD        constant28<>+0(SB), Y2, Y2
-	VPSRLVD        constant29<>+0(SB), Y2, Y2
-	VPAND          constant26<>+0(SB), Y2, Y2
+	VPSLLVD        constant27<>+0(SB), Y2, Y2
+	VPSRLVD        constant28<>+0(SB), Y2, Y2
+	VPAND          constant21<>+0(SB), Y2, Y2
 	VPOR           Y2, Y1, Y1
 	VMOVDQU        Y1, 160(AX)(R9*8)
-	VPSRLVD        constant27<>+0(SB), Y0, Y0
-	VPAND          constant25<>+0(SB), Y0, Y0
+	VPSRLVD        constant26<>+0(SB), Y0, Y0
+	VPAND          constant19<>+0(SB), Y0, Y0
 	VPSHUFD        $0xff, Y4, Y1
-	VPSLLVD        constant28<>+0(SB), Y1, Y1
-	VPSRLVD        constant29<>+0(SB), Y1, Y1
-	VPAND          constant26<>+0(SB), Y1, Y1
+	VPSLLVD        constant27<>+0(SB), Y1, Y1
+	VPSRLVD        constant28<>+0(SB), Y1, Y1
+	VPAND          constant21<>+0(SB), Y1, Y1
 	VPOR           Y1, Y0, Y0
 	VMOVDQU        Y0, 224(AX)(R9*8)
 	VBROADCASTI128 64(R10), Y0
@@ -1107,38 +1088,38 @@ tile:
 	VPUNPCKHQDQ    Y3, Y2, Y2
 	VPUNPCKLQDQ    Y1, Y0, Y3
 	VPUNPCKHQDQ    Y1, Y0, Y0
-	VPSRLVD        constant27<>+0(SB), Y4, Y1
-	VPAND          constant25<>+0(SB), Y1, Y1
+	VPSRLVD        constant26<>+0(SB), Y4, Y1
+	VPAND          constant19<>+0(SB), Y1, Y1
 	VBROADCASTI128 32(R10), Y4
 	VINSERTI128    $0x01, 32(R10), Y4, Y4
 	VPSHUFD        $0x00, Y4, Y5
-	VPSLLVD        constant28<>+0(SB), Y5, Y5
-	VPSRLVD        constant29<>+0(SB), Y5, Y5
-	VPAND          constant26<>+0(SB), Y5, Y5
+	VPSLLVD        constant27<>+0(SB), Y5, Y5
+	VPSRLVD        constant28<>+0(SB), Y5, Y5
+	VPAND          constant21<>+0(SB), Y5, Y5
 	VPOR           Y5, Y1, Y1
 	VMOVDQU        Y1, 288(AX)(R9*8)
-	VPSRLVD        constant27<>+0(SB), Y2, Y1
-	VPAND          constant25<>+0(SB), Y1, Y1
+	VPSRLVD        constant26<>+0(SB), Y2, Y1
+	VPAND          constant19<>+0(SB), Y1, Y1
 	VPSHUFD        $0x55, Y4, Y2
-	VPSLLVD        constant28<>+0(SB), Y2, Y2
-	VPSRLVD        constant29<>+0(SB), Y2, Y2
-	VPAND          constant26<>+0(SB), Y2, Y2
+	VPSLLVD        constant27<>+0(SB), Y2, Y2
+	VPSRLVD        constant28<>+0(SB), Y2, Y2
+	VPAND          constant21<>+0(SB), Y2, Y2
 	VPOR           Y2, Y1, Y1
 	VMOVDQU        Y1, 352(AX)(R9*8)
-	VPSRLVD        constant27<>+0(SB), Y3, Y1
-	VPAND          constant25<>+0(SB), Y1, Y1
+	VPSRLVD        constant26<>+0(SB), Y3, Y1
+	VPAND          constant19<>+0(SB), Y1, Y1
 	VPSHUFD        $0xaa, Y4, Y2
-	VPSLLVD        constant28<>+0(SB), Y2, Y2
-	VPSRLVD        constant29<>+0(SB), Y2, Y2
-	VPAND          constant26<>+0(SB), Y2, Y2
+	VPSLLVD        constant27<>+0(SB), Y2, Y2
+	VPSRLVD        constant28<>+0(SB), Y2, Y2
+	VPAND          constant21<>+0(SB), Y2, Y2
 	VPOR           Y2, Y1, Y1
 	VMOVDQU        Y1, 416(AX)(R9*8)
-	VPSRLVD        constant27<>+0(SB), Y0, Y0
-	VPAND          constant25<>+0(SB), Y0, Y0
+	VPSRLVD        constant26<>+0(SB), Y0, Y0
+	VPAND          constant19<>+0(SB), Y0, Y0
 	VPSHUFD        $0xff, Y4, Y1
-	VPSLLVD        constant28<>+0(SB), Y1, Y1
-	VPSRLVD        constant29<>+0(SB), Y1, Y1
-	VPAND          constant26<>+0(SB), Y1, Y1
+	VPSLLVD        constant27<>+0(SB), Y1, Y1
+	VPSRLVD        constant28<>+0(SB), Y1, Y1
+	VPAND          constant21<>+0(SB), Y1, Y1
 	VPOR           Y1, Y0, Y0
 	VMOVDQU        Y0, 480(AX)(R9*8)
 	VBROADCASTI128 (R10), Y0
@@ -1175,20 +1156,20 @@ tile:
 	VZEROUPPER
 	RET
 
-DATA constant27<>+0(SB)/8, $0x0000000400000000
-DATA constant27<>+8(SB)/8, $0x0000000400000000
-DATA constant27<>+16(SB)/8, $0x0000000400000000
-DATA constant27<>+24(SB)/8, $0x0000000400000000
+DATA constant26<>+0(SB)/8, $0x0000000400000000
+DATA constant26<>+8(SB)/8, $0x0000000400000000
+DATA constant26<>+16(SB)/8, $0x0000000400000000
+DATA constant26<>+24(SB)/8, $0x0000000400000000
+GLOBL constant26<>(SB), RODATA|NOPTR, $32
+
+DATA constant27<>+0(SB)/8, $0x0000000300000004
+DATA constant27<>+8(SB)/8, $0x0000000100000002
+DATA constant27<>+16(SB)/8, $0x0000000000000000
+DATA constant27<>+24(SB)/8, $0x0000000000000000
 GLOBL constant27<>(SB), RODATA|NOPTR, $32
 
-DATA constant28<>+0(SB)/8, $0x0000000300000004
-DATA constant28<>+8(SB)/8, $0x0000000100000002
-DATA constant28<>+16(SB)/8, $0x0000000000000000
-DATA constant28<>+24(SB)/8, $0x0000000000000000
+DATA constant28<>+0(SB)/8, $0x0000000000000000
+DATA constant28<>+8(SB)/8, $0x0000000000000000
+DATA constant28<>+16(SB)/8, $0x0000000100000000
+DATA constant28<>+24(SB)/8, $0x0000000300000002
 GLOBL constant28<>(SB), RODATA|NOPTR, $32
-
-DATA constant29<>+0(SB)/8, $0x0000000000000000
-DATA constant29<>+8(SB)/8, $0x0000000000000000
-DATA constant29<>+16(SB)/8, $0x0000000100000000
-DATA constant29<>+24(SB)/8, $0x0000000300000002
-GLOBL constant29<>(SB), RODATA|NOPTR, $32

@@ -7,29 +7,31 @@
 // func q6_kRowAVX512(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 // Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VL, AVX512VNNI, MMX+
 TEXT ·q6_kRowAVX512(SB), NOSPLIT, $456-72
-	MOVQ blocks+64(FP), AX
-	MOVQ dst+0(FP), CX
-	MOVQ w+8(FP), DX
-	MOVQ q+32(FP), BX
-	MOVQ d+40(FP), SI
-	MOVQ s+48(FP), DI
-	MOVQ half+56(FP), R8
+	MOVQ dst+0(FP), AX
+	MOVQ w+8(FP), CX
+	MOVQ stride+16(FP), DX
+	MOVQ n+24(FP), BX
+	MOVQ blocks+64(FP), SI
+	MOVQ q+32(FP), DI
+	MOVQ d+40(FP), R8
+	MOVQ s+48(FP), R9
+	MOVQ half+56(FP), R10
 	JMP  constants
 
 begin:
-	MOVQ      w+8(FP), R9
-	MOVQ      stride+16(FP), R10
-	IMULQ     n+24(FP), R10
-	ADDQ      R10, R9
-	SUBQ      $+420, R9
-	MOVQ      R9, (SP)
-	MOVQ      AX, R11
-	ANDQ      $+15, R11
-	LEAQ      constant0<>+0(SB), R9
-	SHLQ      $0x02, R11
-	SUBQ      R11, R9
-	VMOVDQU32 64(R9), Z0
-	SHRQ      $0x02, R11
+	MOVQ      w+8(FP), R11
+	MOVQ      DX, R12
+	IMULQ     BX, R12
+	ADDQ      R12, R11
+	SUBQ      $+420, R11
+	MOVQ      R11, (SP)
+	MOVQ      SI, R13
+	ANDQ      $+15, R13
+	LEAQ      constant0<>+0(SB), R11
+	SHLQ      $0x02, R13
+	SUBQ      R13, R11
+	VMOVDQU32 64(R11), Z0
+	SHRQ      $0x02, R13
 	VMOVDQU32 constant1<>+0(SB), Y1
 	VMOVDQU32 Y1, 8(SP)
 	VMOVDQU32 Y1, 40(SP)
@@ -45,93 +47,92 @@ begin:
 	VMOVDQU32 Y1, 360(SP)
 	VMOVDQU32 Y1, 392(SP)
 	VMOVDQU32 Y1, 424(SP)
-	ANDQ      $-16, AX
-	SHLQ      $0x02, AX
+	ANDQ      $-16, SI
+	SHLQ      $0x02, SI
 
 row:
 	VPXORD Z1, Z1, Z1
-	MOVQ   DX, R10
-	XORQ   R9, R9
-	CMPQ   R9, AX
-	JGE    rest
+	MOVQ   CX, R12
+	XORQ   R11, R11
 
 group:
-	PREFETCHT1      8192(R10)
-	PREFETCHT0      3072(R10)
-	PREFETCHT1      8256(R10)
-	PREFETCHT0      3136(R10)
-	PREFETCHT1      8320(R10)
-	PREFETCHT0      3200(R10)
-	PREFETCHT1      8384(R10)
-	PREFETCHT0      3264(R10)
-	PREFETCHT1      8448(R10)
-	PREFETCHT0      3328(R10)
-	PREFETCHT1      8512(R10)
-	PREFETCHT0      3392(R10)
-	PREFETCHT1      8576(R10)
-	PREFETCHT0      3456(R10)
-	LEAQ            (BX)(R9*8), R12
-	VMOVDQU32       (R10), Z9
-	VBROADCASTI64X4 128(R10), Z10
+	CMPQ            R11, SI
+	JGE             rest
+	PREFETCHT1      8192(R12)
+	PREFETCHT0      3072(R12)
+	PREFETCHT1      8256(R12)
+	PREFETCHT0      3136(R12)
+	PREFETCHT1      8320(R12)
+	PREFETCHT0      3200(R12)
+	PREFETCHT1      8384(R12)
+	PREFETCHT0      3264(R12)
+	PREFETCHT1      8448(R12)
+	PREFETCHT0      3328(R12)
+	PREFETCHT1      8512(R12)
+	PREFETCHT0      3392(R12)
+	PREFETCHT1      8576(R12)
+	PREFETCHT0      3456(R12)
+	VMOVDQU32       (R12), Z9
+	VBROADCASTI64X4 128(R12), Z10
 	VPSLLVD         Z2, Z10, Z11
 	VPSRLVD         Z3, Z10, Z12
 	VPSRLD          $0x04, Z9, Z10
 	VPTERNLOGD      $0xd8, Z4, Z9, Z11
 	VPANDD          Z5, Z11, Z9
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        (R12), Z9, Z11
+	VPDPBUSD        (DI)(R11*8), Z9, Z11
 	VPTERNLOGD      $0xd8, Z4, Z10, Z12
 	VPANDD          Z5, Z12, Z9
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        64(R12), Z9, Z10
+	VPDPBUSD        64(DI)(R11*8), Z9, Z10
 	VPACKSSDW       Z10, Z11, Z9
 	VPMADDWD        Z6, Z9, Z9
-	VMOVDQU32       64(R10), Z10
-	VBROADCASTI64X4 160(R10), Z11
+	VMOVDQU32       64(R12), Z10
+	VBROADCASTI64X4 160(R12), Z11
 	VPSLLVD         Z2, Z11, Z12
 	VPSRLVD         Z3, Z11, Z13
 	VPSRLD          $0x04, Z10, Z11
 	VPTERNLOGD      $0xd8, Z4, Z10, Z12
 	VPANDD          Z5, Z12, Z10
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        128(R12), Z10, Z12
+	VPDPBUSD        128(DI)(R11*8), Z10, Z12
 	VPTERNLOGD      $0xd8, Z4, Z11, Z13
 	VPANDD          Z5, Z13, Z10
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        192(R12), Z10, Z11
+	VPDPBUSD        192(DI)(R11*8), Z10, Z11
 	VPACKSSDW       Z11, Z12, Z10
 	VPMADDWD        Z6, Z10, Z10
 	VSHUFPS         $0x88, Z10, Z9, Z11
 	VSHUFPS         $0xdd, Z10, Z9, Z9
 	VPADDD          Z11, Z9, Z9
-	VMOVDQU32       210(R10), Z10
-	VBROADCASTI64X4 338(R10), Z11
+	VMOVDQU32       210(R12), Z10
+	VBROADCASTI64X4 338(R12), Z11
 	VPSLLVD         Z2, Z11, Z12
 	VPSRLVD         Z3, Z11, Z13
 	VPSRLD          $0x04, Z10, Z11
 	VPTERNLOGD      $0xd8, Z4, Z10, Z12
 	VPANDD          Z5, Z12, Z10
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        256(R12), Z10, Z12
+	VPDPBUSD        256(DI)(R11*8), Z10, Z12
 	VPTERNLOGD      $0xd8, Z4, Z11, Z13
 	VPANDD          Z5, Z13, Z10
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        320(R12), Z10, Z11
+	VPDPBUSD        320(DI)(R11*8), Z10, Z11
 	VPACKSSDW       Z11, Z12, Z10
 	VPMADDWD        Z6, Z10, Z10
-	VMOVDQU32       274(R10), Z11
-	VBROADCASTI64X4 370(R10), Z12
+	VMOVDQU32       274(R12), Z11
+	VBROADCASTI64X4 370(R12), Z12
 	VPSLLVD         Z2, Z12, Z13
 	VPSRLVD         Z3, Z12, Z14
 	VPSRLD          $0x04, Z11, Z12
 	VPTERNLOGD      $0xd8, Z4, Z11, Z13
 	VPANDD          Z5, Z13, Z11
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        384(R12), Z11, Z13
+	VPDPBUSD        384(DI)(R11*8), Z11, Z13
 	VPTERNLOGD      $0xd8, Z4, Z12, Z14
 	VPANDD          Z5, Z14, Z11
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        448(R12), Z11, Z12
+	VPDPBUSD        448(DI)(R11*8), Z11, Z12
 	VPACKSSDW       Z12, Z13, Z11
 	VPMADDWD        Z6, Z11, Z11
 	VSHUFPS         $0x88, Z11, Z10, Z12
@@ -140,17 +141,17 @@ group:
 	VMOVDQU32       Z9, Z11
 	VPERMT2D        Z10, Z7, Z11
 	VPERMT2D        Z10, Z8, Z9
-	VMOVDQU32       (DI)(R9*1), Z10
-	VMOVDQU32       (R8)(R9*1), Z12
+	VMOVDQU32       (R9)(R11*1), Z10
+	VMOVDQU32       (R10)(R11*1), Z12
 	VPSUBD          Z12, Z10, Z10
 	VPSLLD          $0x05, Z12, Z12
 	VPSUBD          Z12, Z11, Z11
 	VPSLLD          $0x05, Z10, Z10
 	VPSUBD          Z10, Z9, Z9
-	VBROADCASTI32X4 192(R10), Y10
-	VINSERTI32X4    $0x01, 402(R10), Y10, Y10
-	VPBROADCASTW    208(R10), Y12
-	VPBROADCASTW    418(R10), X13
+	VBROADCASTI32X4 192(R12), Y10
+	VINSERTI32X4    $0x01, 402(R12), Y10, Y10
+	VPBROADCASTW    208(R12), Y12
+	VPBROADCASTW    418(R12), X13
 	VINSERTI32X4    $0x01, X13, Y12, Y12
 	VCVTPH2PS       Y12, Z12
 	VPMOVZXWD       Y10, Z10
@@ -162,126 +163,124 @@ group:
 	VPSRAD          $0x18, Z10, Z10
 	VCVTDQ2PS       Z10, Z10
 	VMULPS          Z12, Z10, Z10
-	VMOVDQU32       (SI)(R9*1), Z12
+	VMOVDQU32       (R8)(R11*1), Z12
 	VCVTDQ2PS       Z11, Z11
 	VMULPS          Z12, Z13, Z13
 	VFMADD231PS     Z13, Z11, Z1
 	VCVTDQ2PS       Z9, Z9
 	VMULPS          Z12, Z10, Z10
 	VFMADD231PS     Z10, Z9, Z1
-	ADDQ            $+420, R10
-	ADDQ            $+64, R9
-	CMPQ            R9, AX
-	JL              group
+	ADDQ            $+420, R12
+	ADDQ            $+64, R11
+	JMP             group
 
 rest:
-	CMPQ R11, $0x00
+	CMPQ R13, $0x00
 	JE   done
-	CMPQ R10, (SP)
+	CMPQ R12, (SP)
 	JLS  inPlace
-	MOVQ R11, R12
-	LEAQ 8(SP), R13
+	MOVQ R13, R14
+	LEAQ 8(SP), R15
 
 copy:
-	VMOVDQU32 (R10), Y9
-	VMOVDQU32 Y9, (R13)
-	ADDQ      $+32, R10
-	ADDQ      $+32, R13
-	VMOVDQU32 (R10), Y9
-	VMOVDQU32 Y9, (R13)
-	ADDQ      $+32, R10
-	ADDQ      $+32, R13
-	VMOVDQU32 (R10), Y9
-	VMOVDQU32 Y9, (R13)
-	ADDQ      $+32, R10
-	ADDQ      $+32, R13
-	VMOVDQU32 (R10), Y9
-	VMOVDQU32 Y9, (R13)
-	ADDQ      $+32, R10
-	ADDQ      $+32, R13
-	VMOVDQU32 (R10), Y9
-	VMOVDQU32 Y9, (R13)
-	ADDQ      $+32, R10
-	ADDQ      $+32, R13
-	VMOVDQU32 (R10), Y9
-	VMOVDQU32 Y9, (R13)
-	ADDQ      $+32, R10
-	ADDQ      $+32, R13
-	VMOVDQU32 (R10), X9
-	VMOVDQU32 X9, (R13)
-	ADDQ      $+16, R10
-	ADDQ      $+16, R13
-	MOVWLZX   (R10), R14
-	MOVW      R14, (R13)
-	ADDQ      $+2, R10
-	ADDQ      $+2, R13
-	SUBQ      $+8, R12
+	VMOVDQU32 (R12), Y9
+	VMOVDQU32 Y9, (R15)
+	ADDQ      $+32, R12
+	ADDQ      $+32, R15
+	VMOVDQU32 (R12), Y9
+	VMOVDQU32 Y9, (R15)
+	ADDQ      $+32, R12
+	ADDQ      $+32, R15
+	VMOVDQU32 (R12), Y9
+	VMOVDQU32 Y9, (R15)
+	ADDQ      $+32, R12
+	ADDQ      $+32, R15
+	VMOVDQU32 (R12), Y9
+	VMOVDQU32 Y9, (R15)
+	ADDQ      $+32, R12
+	ADDQ      $+32, R15
+	VMOVDQU32 (R12), Y9
+	VMOVDQU32 Y9, (R15)
+	ADDQ      $+32, R12
+	ADDQ      $+32, R15
+	VMOVDQU32 (R12), Y9
+	VMOVDQU32 Y9, (R15)
+	ADDQ      $+32, R12
+	ADDQ      $+32, R15
+	VMOVDQU32 (R12), X9
+	VMOVDQU32 X9, (R15)
+	ADDQ      $+16, R12
+	ADDQ      $+16, R15
+	MOVWLZX   (R12), BP
+	MOVW      BP, (R15)
+	ADDQ      $+2, R12
+	ADDQ      $+2, R15
+	SUBQ      $+8, R14
 	JG        copy
-	LEAQ      8(SP), R10
+	LEAQ      8(SP), R12
 
 inPlace:
-	LEAQ            (BX)(R9*8), R12
-	VMOVDQU32       (R10), Z9
-	VBROADCASTI64X4 128(R10), Z10
+	VMOVDQU32       (R12), Z9
+	VBROADCASTI64X4 128(R12), Z10
 	VPSLLVD         Z2, Z10, Z11
 	VPSRLVD         Z3, Z10, Z12
 	VPSRLD          $0x04, Z9, Z10
 	VPTERNLOGD      $0xd8, Z4, Z9, Z11
 	VPANDD          Z5, Z11, Z9
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        (R12), Z9, Z11
+	VPDPBUSD        (DI)(R11*8), Z9, Z11
 	VPTERNLOGD      $0xd8, Z4, Z10, Z12
 	VPANDD          Z5, Z12, Z9
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        64(R12), Z9, Z10
+	VPDPBUSD        64(DI)(R11*8), Z9, Z10
 	VPACKSSDW       Z10, Z11, Z9
 	VPMADDWD        Z6, Z9, Z9
-	VMOVDQU32       64(R10), Z10
-	VBROADCASTI64X4 160(R10), Z11
+	VMOVDQU32       64(R12), Z10
+	VBROADCASTI64X4 160(R12), Z11
 	VPSLLVD         Z2, Z11, Z12
 	VPSRLVD         Z3, Z11, Z13
 	VPSRLD          $0x04, Z10, Z11
 	VPTERNLOGD      $0xd8, Z4, Z10, Z12
 	VPANDD          Z5, Z12, Z10
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        128(R12), Z10, Z12
+	VPDPBUSD        128(DI)(R11*8), Z10, Z12
 	VPTERNLOGD      $0xd8, Z4, Z11, Z13
 	VPANDD          Z5, Z13, Z10
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        192(R12), Z10, Z11
+	VPDPBUSD        192(DI)(R11*8), Z10, Z11
 	VPACKSSDW       Z11, Z12, Z10
 	VPMADDWD        Z6, Z10, Z10
 	VSHUFPS         $0x88, Z10, Z9, Z11
 	VSHUFPS         $0xdd, Z10, Z9, Z9
 	VPADDD          Z11, Z9, Z9
-	VMOVDQU32       210(R10), Z10
-	VBROADCASTI64X4 338(R10), Z11
+	VMOVDQU32       210(R12), Z10
+	VBROADCASTI64X4 338(R12), Z11
 	VPSLLVD         Z2, Z11, Z12
 	VPSRLVD         Z3, Z11, Z13
 	VPSRLD          $0x04, Z10, Z11
 	VPTERNLOGD      $0xd8, Z4, Z10, Z12
 	VPANDD          Z5, Z12, Z10
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        256(R12), Z10, Z12
+	VPDPBUSD        256(DI)(R11*8), Z10, Z12
 	VPTERNLOGD      $0xd8, Z4, Z11, Z13
 	VPANDD          Z5, Z13, Z10
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        320(R12), Z10, Z11
+	VPDPBUSD        320(DI)(R11*8), Z10, Z11
 	VPACKSSDW       Z11, Z12, Z10
 	VPMADDWD        Z6, Z10, Z10
-	VMOVDQU32       274(R10), Z11
-	VBROADCASTI64X4 370(R10), Z12
+	VMOVDQU32       274(R12), Z11
+	VBROADCASTI64X4 370(R12), Z12
 	VPSLLVD         Z2, Z12, Z13
 	VPSRLVD         Z3, Z12, Z14
 	VPSRLD          $0x04, Z11, Z12
 	VPTERNLOGD      $0xd8, Z4, Z11, Z13
 	VPANDD          Z5, Z13, Z11
 	VPXORD          Z13, Z13, Z13
-	VPDPBUSD        384(R12), Z11, Z13
+	VPDPBUSD        384(DI)(R11*8), Z11, Z13
 	VPTERNLOGD      $0xd8, Z4, Z12, Z14
 	VPANDD          Z5, Z14, Z11
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        448(R12), Z11, Z12
+	VPDPBUSD        448(DI)(R11*8), Z11, Z12
 	VPACKSSDW       Z12, Z13, Z11
 	VPMADDWD        Z6, Z11, Z11
 	VSHUFPS         $0x88, Z11, Z10, Z12
@@ -290,17 +289,17 @@ inPlace:
 	VMOVDQU32       Z9, Z11
 	VPERMT2D        Z10, Z7, Z11
 	VPERMT2D        Z10, Z8, Z9
-	VMOVDQU32       (DI)(R9*1), Z10
-	VMOVDQU32       (R8)(R9*1), Z12
+	VMOVDQU32       (R9)(R11*1), Z10
+	VMOVDQU32       (R10)(R11*1), Z12
 	VPSUBD          Z12, Z10, Z10
 	VPSLLD          $0x05, Z12, Z12
 	VPSUBD          Z12, Z11, Z11
 	VPSLLD          $0x05, Z10, Z10
 	VPSUBD          Z10, Z9, Z9
-	VBROADCASTI32X4 192(R10), Y10
-	VINSERTI32X4    $0x01, 402(R10), Y10, Y10
-	VPBROADCASTW    208(R10), Y12
-	VPBROADCASTW    418(R10), X13
+	VBROADCASTI32X4 192(R12), Y10
+	VINSERTI32X4    $0x01, 402(R12), Y10, Y10
+	VPBROADCASTW    208(R12), Y12
+	VPBROADCASTW    418(R12), X13
 	VINSERTI32X4    $0x01, X13, Y12, Y12
 	VCVTPH2PS       Y12, Z12
 	VPMOVZXWD       Y10, Z10
@@ -314,7 +313,7 @@ inPlace:
 	VMULPS          Z12, Z10, Z10
 	VPANDD          Z0, Z13, Z13
 	VPANDD          Z0, Z10, Z10
-	VMOVDQU32       (SI)(R9*1), Z12
+	VMOVDQU32       (R8)(R11*1), Z12
 	VCVTDQ2PS       Z11, Z11
 	VMULPS          Z12, Z13, Z13
 	VFMADD231PS     Z13, Z11, Z1
@@ -323,7 +322,6 @@ inPlace:
 	VFMADD231PS     Z10, Z9, Z1
 
 done:
-	MOVQ          CX, R9
 	VPERMILPS     $0x4e, Z1, Z9
 	VADDPS        Z1, Z9, Z9
 	VPERMILPS     $0xb1, Z9, Z1
@@ -332,11 +330,10 @@ done:
 	VADDPS        Z9, Z1, Z1
 	VEXTRACTI32X4 $0x02, Z1, X9
 	VADDPS        X1, X9, X9
-	VMOVSS        X9, (R9)
-	ADDQ          $0x04, CX
-	MOVQ          stride+16(FP), R9
-	ADDQ          R9, DX
-	DECQ          n+24(FP)
+	VMOVSS        X9, (AX)
+	ADDQ          $0x04, AX
+	ADDQ          DX, CX
+	DECQ          BX
 	JG            row
 	VZEROUPPER
 	RET
@@ -632,188 +629,181 @@ GLOBL constant11<>(SB), RODATA|NOPTR, $64
 // func q6_kRowAVX2(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 // Requires: AVX, AVX2, F16C, FMA3, MMX+
 TEXT ·q6_kRowAVX2(SB), NOSPLIT, $0-72
-	MOVQ blocks+64(FP), AX
-	MOVQ dst+0(FP), CX
-	MOVQ w+8(FP), DX
-	MOVQ q+32(FP), BX
-	MOVQ d+40(FP), SI
-	MOVQ s+48(FP), DI
-	MOVQ half+56(FP), R8
-	JMP  constants
-
-begin:
-	ANDQ $-8, AX
-	SHLQ $0x02, AX
+	MOVQ dst+0(FP), AX
+	MOVQ w+8(FP), CX
+	MOVQ stride+16(FP), DX
+	MOVQ n+24(FP), BX
+	MOVQ blocks+64(FP), SI
+	MOVQ q+32(FP), DI
+	MOVQ d+40(FP), R8
+	MOVQ s+48(FP), R9
+	MOVQ half+56(FP), R10
+	ANDQ $-8, SI
+	SHLQ $0x02, SI
 
 row:
 	VPXOR Y0, Y0, Y0
-	MOVQ  DX, R10
-	XORQ  R9, R9
-	CMPQ  R9, AX
-	JGE   rest
+	MOVQ  CX, R12
+	XORQ  R11, R11
 
 group:
-	PREFETCHT1     8192(R10)
-	PREFETCHT0     3072(R10)
-	PREFETCHT1     8256(R10)
-	PREFETCHT0     3136(R10)
-	PREFETCHT1     8320(R10)
-	PREFETCHT0     3200(R10)
-	PREFETCHT1     8384(R10)
-	PREFETCHT0     3264(R10)
-	LEAQ           (BX)(R9*8), R11
-	VMOVDQU        (R10), Y1
-	VMOVDQU        128(R10), Y2
+	CMPQ           R11, SI
+	JGE            rest
+	PREFETCHT1     8192(R12)
+	PREFETCHT0     3072(R12)
+	PREFETCHT1     8256(R12)
+	PREFETCHT0     3136(R12)
+	PREFETCHT1     8320(R12)
+	PREFETCHT0     3200(R12)
+	PREFETCHT1     8384(R12)
+	PREFETCHT0     3264(R12)
+	VMOVDQU        (R12), Y1
+	VMOVDQU        128(R12), Y2
 	VPSLLD         $0x04, Y2, Y2
-	VPAND          Y3, Y1, Y1
-	VPAND          Y4, Y2, Y2
+	VPAND          constant12<>+0(SB), Y1, Y1
+	VPAND          constant13<>+0(SB), Y2, Y2
 	VPOR           Y1, Y2, Y1
-	VPMADDUBSW     (R11), Y1, Y1
-	VMOVDQU        32(R10), Y2
-	VMOVDQU        128(R10), Y6
-	VPSLLD         $0x02, Y6, Y6
-	VPAND          Y3, Y2, Y2
-	VPAND          Y4, Y6, Y6
-	VPOR           Y2, Y6, Y2
-	VPMADDUBSW     32(R11), Y2, Y2
-	VPUNPCKLDQ     Y2, Y1, Y6
+	VPMADDUBSW     (DI)(R11*8), Y1, Y1
+	VPMADDWD       constant14<>+0(SB), Y1, Y1
+	VMOVDQU        32(R12), Y2
+	VMOVDQU        128(R12), Y3
+	VPSLLD         $0x02, Y3, Y3
+	VPAND          constant12<>+0(SB), Y2, Y2
+	VPAND          constant13<>+0(SB), Y3, Y3
+	VPOR           Y2, Y3, Y2
+	VPMADDUBSW     32(DI)(R11*8), Y2, Y2
+	VPMADDWD       constant14<>+0(SB), Y2, Y2
+	VPUNPCKLDQ     Y2, Y1, Y3
 	VPUNPCKHDQ     Y2, Y1, Y1
-	VPADDW         Y6, Y1, Y1
-	VPMADDWD       Y5, Y1, Y1
-	VMOVDQU        (R10), Y2
-	VMOVDQU        128(R10), Y6
+	VPADDD         Y3, Y1, Y1
+	VMOVDQU        (R12), Y2
+	VMOVDQU        128(R12), Y3
 	VPSRLD         $0x04, Y2, Y2
-	VPAND          Y3, Y2, Y2
-	VPAND          Y4, Y6, Y6
-	VPOR           Y2, Y6, Y2
-	VPMADDUBSW     64(R11), Y2, Y2
-	VMOVDQU        32(R10), Y6
-	VMOVDQU        128(R10), Y7
-	VPSRLD         $0x02, Y7, Y7
-	VPSRLD         $0x04, Y6, Y6
-	VPAND          Y3, Y6, Y6
-	VPAND          Y4, Y7, Y7
-	VPOR           Y6, Y7, Y6
-	VPMADDUBSW     96(R11), Y6, Y6
-	VPUNPCKLDQ     Y6, Y2, Y7
-	VPUNPCKHDQ     Y6, Y2, Y2
-	VPADDW         Y7, Y2, Y2
-	VPMADDWD       Y5, Y2, Y2
-	VPUNPCKLQDQ    Y2, Y1, Y6
+	VPAND          constant12<>+0(SB), Y2, Y2
+	VPAND          constant13<>+0(SB), Y3, Y3
+	VPOR           Y2, Y3, Y2
+	VPMADDUBSW     64(DI)(R11*8), Y2, Y2
+	VPMADDWD       constant14<>+0(SB), Y2, Y2
+	VMOVDQU        32(R12), Y3
+	VMOVDQU        128(R12), Y4
+	VPSRLD         $0x02, Y4, Y4
+	VPSRLD         $0x04, Y3, Y3
+	VPAND          constant12<>+0(SB), Y3, Y3
+	VPAND          constant13<>+0(SB), Y4, Y4
+	VPOR           Y3, Y4, Y3
+	VPMADDUBSW     96(DI)(R11*8), Y3, Y3
+	VPMADDWD       constant14<>+0(SB), Y3, Y3
+	VPUNPCKLDQ     Y3, Y2, Y4
+	VPUNPCKHDQ     Y3, Y2, Y2
+	VPADDD         Y4, Y2, Y2
+	VPUNPCKLQDQ    Y2, Y1, Y3
 	VPUNPCKHQDQ    Y2, Y1, Y1
-	VPADDD         Y6, Y1, Y1
-	VMOVDQU        64(R10), Y2
-	VMOVDQU        160(R10), Y6
-	VPSLLD         $0x04, Y6, Y6
-	VPAND          Y3, Y2, Y2
-	VPAND          Y4, Y6, Y6
-	VPOR           Y2, Y6, Y2
-	VPMADDUBSW     128(R11), Y2, Y2
-	VMOVDQU        96(R10), Y6
-	VMOVDQU        160(R10), Y7
-	VPSLLD         $0x02, Y7, Y7
-	VPAND          Y3, Y6, Y6
-	VPAND          Y4, Y7, Y7
-	VPOR           Y6, Y7, Y6
-	VPMADDUBSW     160(R11), Y6, Y6
-	VPUNPCKLDQ     Y6, Y2, Y7
-	VPUNPCKHDQ     Y6, Y2, Y2
-	VPADDW         Y7, Y2, Y2
-	VPMADDWD       Y5, Y2, Y2
-	VMOVDQU        64(R10), Y6
-	VMOVDQU        160(R10), Y7
-	VPSRLD         $0x04, Y6, Y6
-	VPAND          Y3, Y6, Y6
-	VPAND          Y4, Y7, Y7
-	VPOR           Y6, Y7, Y6
-	VPMADDUBSW     192(R11), Y6, Y6
-	VMOVDQU        96(R10), Y7
-	VMOVDQU        160(R10), Y8
-	VPSRLD         $0x02, Y8, Y8
-	VPSRLD         $0x04, Y7, Y7
-	VPAND          Y3, Y7, Y7
-	VPAND          Y4, Y8, Y8
-	VPOR           Y7, Y8, Y7
-	VPMADDUBSW     224(R11), Y7, Y7
-	VPUNPCKLDQ     Y7, Y6, Y8
-	VPUNPCKHDQ     Y7, Y6, Y6
-	VPADDW         Y8, Y6, Y6
-	VPMADDWD       Y5, Y6, Y6
-	VPUNPCKLQDQ    Y6, Y2, Y7
-	VPUNPCKHQDQ    Y6, Y2, Y2
-	VPADDD         Y7, Y2, Y2
-	VPERM2I128     $0x20, Y2, Y1, Y6
+	VPADDD         Y3, Y1, Y1
+	VMOVDQU        64(R12), Y2
+	VMOVDQU        160(R12), Y3
+	VPSLLD         $0x04, Y3, Y3
+	VPAND          constant12<>+0(SB), Y2, Y2
+	VPAND          constant13<>+0(SB), Y3, Y3
+	VPOR           Y2, Y3, Y2
+	VPMADDUBSW     128(DI)(R11*8), Y2, Y2
+	VPMADDWD       constant14<>+0(SB), Y2, Y2
+	VMOVDQU        96(R12), Y3
+	VMOVDQU        160(R12), Y4
+	VPSLLD         $0x02, Y4, Y4
+	VPAND          constant12<>+0(SB), Y3, Y3
+	VPAND          constant13<>+0(SB), Y4, Y4
+	VPOR           Y3, Y4, Y3
+	VPMADDUBSW     160(DI)(R11*8), Y3, Y3
+	VPMADDWD       constant14<>+0(SB), Y3, Y3
+	VPUNPCKLDQ     Y3, Y2, Y4
+	VPUNPCKHDQ     Y3, Y2, Y2
+	VPADDD         Y4, Y2, Y2
+	VMOVDQU        64(R12), Y3
+	VMOVDQU        160(R12), Y4
+	VPSRLD         $0x04, Y3, Y3
+	VPAND          constant12<>+0(SB), Y3, Y3
+	VPAND          constant13<>+0(SB), Y4, Y4
+	VPOR           Y3, Y4, Y3
+	VPMADDUBSW     192(DI)(R11*8), Y3, Y3
+	VPMADDWD       constant14<>+0(SB), Y3, Y3
+	VMOVDQU        96(R12), Y4
+	VMOVDQU        160(R12), Y5
+	VPSRLD         $0x02, Y5, Y5
+	VPSRLD         $0x04, Y4, Y4
+	VPAND          constant12<>+0(SB), Y4, Y4
+	VPAND          constant13<>+0(SB), Y5, Y5
+	VPOR           Y4, Y5, Y4
+	VPMADDUBSW     224(DI)(R11*8), Y4, Y4
+	VPMADDWD       constant14<>+0(SB), Y4, Y4
+	VPUNPCKLDQ     Y4, Y3, Y5
+	VPUNPCKHDQ     Y4, Y3, Y3
+	VPADDD         Y5, Y3, Y3
+	VPUNPCKLQDQ    Y3, Y2, Y4
+	VPUNPCKHQDQ    Y3, Y2, Y2
+	VPADDD         Y4, Y2, Y2
+	VPERM2I128     $0x20, Y2, Y1, Y3
 	VPERM2I128     $0x31, Y2, Y1, Y1
-	VMOVDQU        (DI)(R9*1), Y2
-	VMOVDQU        (R8)(R9*1), Y7
-	VPSUBD         Y7, Y2, Y2
-	VPSLLD         $0x05, Y7, Y7
-	VPSUBD         Y7, Y6, Y6
+	VMOVDQU        (R9)(R11*1), Y2
+	VMOVDQU        (R10)(R11*1), Y4
+	VPSUBD         Y4, Y2, Y2
+	VPSLLD         $0x05, Y4, Y4
+	VPSUBD         Y4, Y3, Y3
 	VPSLLD         $0x05, Y2, Y2
 	VPSUBD         Y2, Y1, Y1
-	VBROADCASTI128 192(R10), Y2
-	VPBROADCASTW   208(R10), Y7
-	VCVTPH2PS      X7, Y7
+	VBROADCASTI128 192(R12), Y2
+	VPBROADCASTW   208(R12), Y4
+	VCVTPH2PS      X4, Y4
 	VPMOVZXWD      X2, Y2
-	VPSLLD         $0x18, Y2, Y8
+	VPSLLD         $0x18, Y2, Y5
 	VPSLLD         $0x10, Y2, Y2
-	VPSRAD         $0x18, Y8, Y8
-	VCVTDQ2PS      Y8, Y8
-	VMULPS         Y7, Y8, Y8
+	VPSRAD         $0x18, Y5, Y5
+	VCVTDQ2PS      Y5, Y5
+	VMULPS         Y4, Y5, Y5
 	VPSRAD         $0x18, Y2, Y2
 	VCVTDQ2PS      Y2, Y2
-	VMULPS         Y7, Y2, Y2
-	VMOVDQU        (SI)(R9*1), Y7
-	VCVTDQ2PS      Y6, Y6
-	VMULPS         Y7, Y8, Y8
-	VFMADD231PS    Y8, Y6, Y0
+	VMULPS         Y4, Y2, Y2
+	VMOVDQU        (R8)(R11*1), Y4
+	VCVTDQ2PS      Y3, Y3
+	VMULPS         Y4, Y5, Y5
+	VFMADD231PS    Y5, Y3, Y0
 	VCVTDQ2PS      Y1, Y1
-	VMULPS         Y7, Y2, Y2
+	VMULPS         Y4, Y2, Y2
 	VFMADD231PS    Y2, Y1, Y0
-	ADDQ           $+210, R10
-	ADDQ           $+32, R9
-	CMPQ           R9, AX
-	JL             group
+	ADDQ           $+210, R12
+	ADDQ           $+32, R11
+	JMP            group
 
 rest:
-	MOVQ         CX, R9
 	VPERMILPS    $0x4e, Y0, Y1
 	VADDPS       Y0, Y1, Y1
 	VPERMILPS    $0xb1, Y1, Y0
 	VADDPS       Y0, Y1, Y1
 	VEXTRACTI128 $0x01, Y1, X0
 	VADDPS       X1, X0, X0
-	VMOVSS       X0, (R9)
-	ADDQ         $0x04, CX
-	MOVQ         stride+16(FP), R9
-	ADDQ         R9, DX
-	DECQ         n+24(FP)
+	VMOVSS       X0, (AX)
+	ADDQ         $0x04, AX
+	ADDQ         DX, CX
+	DECQ         BX
 	JG           row
 	VZEROUPPER
 	RET
 
-constants:
-	VMOVDQU constant12<>+0(SB), Y5
-	VMOVDQU constant13<>+0(SB), Y3
-	VMOVDQU constant14<>+0(SB), Y4
-	JMP     begin
-
-DATA constant12<>+0(SB)/8, $0x0001000100010001
-DATA constant12<>+8(SB)/8, $0x0001000100010001
-DATA constant12<>+16(SB)/8, $0x0001000100010001
-DATA constant12<>+24(SB)/8, $0x0001000100010001
+DATA constant12<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant12<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant12<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant12<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
 GLOBL constant12<>(SB), RODATA|NOPTR, $32
 
-DATA constant13<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant13<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant13<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
-DATA constant13<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA constant13<>+0(SB)/8, $0x3030303030303030
+DATA constant13<>+8(SB)/8, $0x3030303030303030
+DATA constant13<>+16(SB)/8, $0x3030303030303030
+DATA constant13<>+24(SB)/8, $0x3030303030303030
 GLOBL constant13<>(SB), RODATA|NOPTR, $32
 
-DATA constant14<>+0(SB)/8, $0x3030303030303030
-DATA constant14<>+8(SB)/8, $0x3030303030303030
-DATA constant14<>+16(SB)/8, $0x3030303030303030
-DATA constant14<>+24(SB)/8, $0x3030303030303030
+DATA constant14<>+0(SB)/8, $0x0001000100010001
+DATA constant14<>+8(SB)/8, $0x0001000100010001
+DATA constant14<>+16(SB)/8, $0x0001000100010001
+DATA constant14<>+24(SB)/8, $0x0001000100010001
 GLOBL constant14<>(SB), RODATA|NOPTR, $32
 
 // func q6_kPackAVX2(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
@@ -852,32 +842,32 @@ tile:
 	VPSHUFD        $0x00, Y2, Y4
 	VPSLLVD        constant16<>+0(SB), Y4, Y4
 	VPSRLVD        constant17<>+0(SB), Y4, Y4
-	VPAND          constant13<>+0(SB), Y1, Y1
-	VPAND          constant14<>+0(SB), Y4, Y4
+	VPAND          constant12<>+0(SB), Y1, Y1
+	VPAND          constant13<>+0(SB), Y4, Y4
 	VPOR           Y1, Y4, Y1
 	VMOVDQU        Y1, (AX)(R9*8)
 	VPSRLVD        constant15<>+0(SB), Y3, Y3
 	VPSHUFD        $0x55, Y2, Y1
 	VPSLLVD        constant16<>+0(SB), Y1, Y1
 	VPSRLVD        constant17<>+0(SB), Y1, Y1
-	VPAND          constant13<>+0(SB), Y3, Y3
-	VPAND          constant14<>+0(SB), Y1, Y1
+	VPAND          constant12<>+0(SB), Y3, Y3
+	VPAND          constant13<>+0(SB), Y1, Y1
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 64(AX)(R9*8)
 	VPSRLVD        constant15<>+0(SB), Y5, Y5
 	VPSHUFD        $0xaa, Y2, Y1
 	VPSLLVD        constant16<>+0(SB), Y1, Y1
 	VPSRLVD        constant17<>+0(SB), Y1, Y1
-	VPAND          constant13<>+0(SB), Y5, Y3
-	VPAND          constant14<>+0(SB), Y1, Y1
+	VPAND          constant12<>+0(SB), Y5, Y3
+	VPAND          constant13<>+0(SB), Y1, Y1
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 128(AX)(R9*8)
 	VPSRLVD        constant15<>+0(SB), Y0, Y0
 	VPSHUFD        $0xff, Y2, Y1
 	VPSLLVD        constant16<>+0(SB), Y1, Y1
 	VPSRLVD        constant17<>+0(SB), Y1, Y1
-	VPAND          constant13<>+0(SB), Y0, Y0
-	VPAND          constant14<>+0(SB), Y1, Y1
+	VPAND          constant12<>+0(SB), Y0, Y0
+	VPAND          constant13<>+0(SB), Y1, Y1
 	VPOR           Y0, Y1, Y0
 	VMOVDQU        Y0, 192(AX)(R9*8)
 	VBROADCASTI128 16(R10), Y0
@@ -898,32 +888,32 @@ tile:
 	VPSHUFD        $0x00, Y2, Y4
 	VPSLLVD        constant16<>+0(SB), Y4, Y4
 	VPSRLVD        constant17<>+0(SB), Y4, Y4
-	VPAND          constant13<>+0(SB), Y1, Y1
-	VPAND          constant14<>+0(SB), Y4, Y4
+	VPAND          constant12<>+0(SB), Y1, Y1
+	VPAND          constant13<>+0(SB), Y4, Y4
 	VPOR           Y1, Y4, Y1
 	VMOVDQU        Y1, 256(AX)(R9*8)
 	VPSRLVD        constant15<>+0(SB), Y3, Y3
 	VPSHUFD        $0x55, Y2, Y1
 	VPSLLVD        constant16<>+0(SB), Y1, Y1
 	VPSRLVD        constant17<>+0(SB), Y1, Y1
-	VPAND          constant13<>+0(SB), Y3, Y3
-	VPAND          constant14<>+0(SB), Y1, Y1
+	VPAND          constant12<>+0(SB), Y3, Y3
+	VPAND          constant13<>+0(SB), Y1, Y1
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 320(AX)(R9*8)
 	VPSRLVD        constant15<>+0(SB), Y5, Y5
 	VPSHUFD        $0xaa, Y2, Y1
 	VPSLLVD        constant16<>+0(SB), Y1, Y1
 	VPSRLVD        constant17<>+0(SB), Y1, Y1
-	VPAND          constant13<>+0(SB), Y5, Y3
-	VPAND          constant14<>+0(SB), Y1, Y1
+	VPAND          constant12<>+0(SB), Y5, Y3
+	VPAND          constant13<>+0(SB), Y1, Y1
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 384(AX)(R9*8)
 	VPSRLVD        constant15<>+0(SB), Y0, Y0
 	VPSHUFD        $0xff, Y2, Y1
 	VPSLLVD        constant16<>+0(SB), Y1, Y1
 	VPSRLVD        constant17<>+0(SB), Y1, Y1
-	VPAND          constant13<>+0(SB), Y0, Y0
-	VPAND          constant14<>+0(SB), Y1, Y1
+	VPAND          constant12<>+0(SB), Y0, Y0
+	VPAND          constant13<>+0(SB), Y1, Y1
 	VPOR           Y0, Y1, Y0
 	VMOVDQU        Y0, 448(AX)(R9*8)
 	VBROADCASTI128 192(R10), Y0
@@ -959,32 +949,32 @@ tile:
 	VPSHUFD        $0x00, Y2, Y4
 	VPSLLVD        constant16<>+0(SB), Y4, Y4
 	VPSRLVD        constant17<>+0(SB), Y4, Y4
-	VPAND          constant13<>+0(SB), Y1, Y1
-	VPAND          constant14<>+0(SB), Y4, Y4
+	VPAND          constant12<>+0(SB), Y1, Y1
+	VPAND          constant13<>+0(SB), Y4, Y4
 	VPOR           Y1, Y4, Y1
 	VMOVDQU        Y1, 32(AX)(R9*8)
 	VPSRLVD        constant15<>+0(SB), Y3, Y3
 	VPSHUFD        $0x55, Y2, Y1
 	VPSLLVD        constant16<>+0(SB), Y1, Y1
 	VPSRLVD        constant17<>+0(SB), Y1, Y1
-	VPAND          constant13<>+0(SB), Y3, Y3
-	VPAND          constant14<>+0(SB), Y1, Y1
+	VPAND          constant12<>+0(SB), Y3, Y3
+	VPAND          constant13<>+0(SB), Y1, Y1
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 96(AX)(R9*8)
 	VPSRLVD        constant15<>+0(SB), Y5, Y5
 	VPSHUFD        $0xaa, Y2, Y1
 	VPSLLVD        constant16<>+0(SB), Y1, Y1
 	VPSRLVD        constant17<>+0(SB), Y1, Y1
-	VPAND          constant13<>+0(SB), Y5, Y3
-	VPAND          constant14<>+0(SB), Y1, Y1
+	VPAND          constant12<>+0(SB), Y5, Y3
+	VPAND          constant13<>+0(SB), Y1, Y1
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 160(AX)(R9*8)
 	VPSRLVD        constant15<>+0(SB), Y0, Y0
 	VPSHUFD        $0xff, Y2, Y1
 	VPSLLVD        constant16<>+0(SB), Y1, Y1
 	VPSRLVD        constant17<>+0(SB), Y1, Y1
-	VPAND          constant13<>+0(SB), Y0, Y0
-	VPAND          constant14<>+0(SB), Y1, Y1
+	VPAND          constant12<>+0(SB), Y0, Y0
+	VPAND          constant13<>+0(SB), Y1, Y1
 	VPOR           Y0, Y1, Y0
 	VMOVDQU        Y0, 224(AX)(R9*8)
 	VBROADCASTI128 16(R10), Y0
@@ -1005,32 +995,32 @@ tile:
 	VPSHUFD        $0x00, Y2, Y4
 	VPSLLVD        constant16<>+0(SB), Y4, Y4
 	VPSRLVD        constant17<>+0(SB), Y4, Y4
-	VPAND          constant13<>+0(SB), Y1, Y1
-	VPAND          constant14<>+0(SB), Y4, Y4
+	VPAND          constant12<>+0(SB), Y1, Y1
+	VPAND          constant13<>+0(SB), Y4, Y4
 	VPOR           Y1, Y4, Y1
 	VMOVDQU        Y1, 288(AX)(R9*8)
 	VPSRLVD        constant15<>+0(SB), Y3, Y3
 	VPSHUFD        $0x55, Y2, Y1
 	VPSLLVD        constant16<>+0(SB), Y1, Y1
 	VPSRLVD        constant17<>+0(SB), Y1, Y1
-	VPAND          constant13<>+0(SB), Y3, Y3
-	VPAND          constant14<>+0(SB), Y1, Y1
+	VPAND          constant12<>+0(SB), Y3, Y3
+	VPAND          constant13<>+0(SB), Y1, Y1
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 352(AX)(R9*8)
 	VPSRLVD        constant15<>+0(SB), Y5, Y5
 	VPSHUFD        $0xaa, Y2, Y1
 	VPSLLVD        constant16<>+0(SB), Y1, Y1
 	VPSRLVD        constant17<>+0(SB), Y1, Y1
-	VPAND          constant13<>+0(SB), Y5, Y3
-	VPAND          constant14<>+0(SB), Y1, Y1
+	VPAND          constant12<>+0(SB), Y5, Y3
+	VPAND          constant13<>+0(SB), Y1, Y1
 	VPOR           Y3, Y1, Y1
 	VMOVDQU        Y1, 416(AX)(R9*8)
 	VPSRLVD        constant15<>+0(SB), Y0, Y0
 	VPSHUFD        $0xff, Y2, Y1
 	VPSLLVD        constant16<>+0(SB), Y1, Y1
 	VPSRLVD        constant17<>+0(SB), Y1, Y1
-	VPAND          constant13<>+0(SB), Y0, Y0
-	VPAND          constant14<>+0(SB), Y1, Y1
+	VPAND          constant12<>+0(SB), Y0, Y0
+	VPAND          constant13<>+0(SB), Y1, Y1
 	VPOR           Y0, Y1, Y0
 	VMOVDQU        Y0, 480(AX)(R9*8)
 	VBROADCASTI128 192(R10), Y0

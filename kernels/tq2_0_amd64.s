@@ -7,99 +7,102 @@
 // func tq2_0RowAVX512(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 // Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VL, AVX512VNNI, MMX+
 TEXT ·tq2_0RowAVX512(SB), NOSPLIT, $168-72
-	MOVQ blocks+64(FP), AX
-	MOVQ dst+0(FP), CX
-	MOVQ w+8(FP), DX
-	MOVQ q+32(FP), BX
-	MOVQ d+40(FP), SI
-	MOVQ s+48(FP), DI
-	MOVQ half+56(FP), R8
+	MOVQ dst+0(FP), AX
+	MOVQ w+8(FP), CX
+	MOVQ stride+16(FP), DX
+	MOVQ n+24(FP), BX
+	MOVQ blocks+64(FP), SI
+	MOVQ q+32(FP), DI
+	MOVQ d+40(FP), R8
+	MOVQ s+48(FP), R9
+	MOVQ half+56(FP), R10
 	JMP  constants
 
 begin:
-	MOVQ      w+8(FP), R8
-	MOVQ      stride+16(FP), R9
-	IMULQ     n+24(FP), R9
-	ADDQ      R9, R8
-	SUBQ      $+132, R8
-	MOVQ      R8, (SP)
-	MOVQ      AX, R10
-	ANDQ      $+15, R10
-	LEAQ      constant0<>+0(SB), R8
-	SHLQ      $0x02, R10
-	SUBQ      R10, R8
-	VMOVDQU32 64(R8), Z0
-	SHRQ      $0x02, R10
+	MOVQ      w+8(FP), R10
+	MOVQ      DX, R11
+	IMULQ     BX, R11
+	ADDQ      R11, R10
+	SUBQ      $+132, R10
+	MOVQ      R10, (SP)
+	MOVQ      SI, R12
+	ANDQ      $+15, R12
+	LEAQ      constant0<>+0(SB), R10
+	SHLQ      $0x02, R12
+	SUBQ      R12, R10
+	VMOVDQU32 64(R10), Z0
+	SHRQ      $0x02, R12
 	VMOVDQU32 constant1<>+0(SB), Y1
 	VMOVDQU32 Y1, 8(SP)
 	VMOVDQU32 Y1, 40(SP)
 	VMOVDQU32 Y1, 72(SP)
 	VMOVDQU32 Y1, 104(SP)
 	VMOVDQU32 Y1, 136(SP)
-	ANDQ      $-16, AX
-	SHLQ      $0x02, AX
+	ANDQ      $-16, SI
+	SHLQ      $0x02, SI
 
 row:
 	VPXORD Z1, Z1, Z1
-	MOVQ   DX, R9
-	XORQ   R8, R8
-	CMPQ   R8, AX
-	JGE    rest
+	MOVQ   CX, R11
+	XORQ   R10, R10
 
 group:
-	PREFETCHT1      8192(R9)
-	PREFETCHT0      3072(R9)
-	PREFETCHT1      8256(R9)
-	PREFETCHT0      3136(R9)
-	LEAQ            (BX)(R8*8), R11
-	VBROADCASTI64X4 (R9), Z8
+	CMPQ            R10, SI
+	JGE             rest
+	PREFETCHT1      8192(R11)
+	PREFETCHT0      3072(R11)
+	PREFETCHT1      8256(R11)
+	PREFETCHT0      3136(R11)
+	PREFETCHT1      8320(R11)
+	PREFETCHT0      3200(R11)
+	VBROADCASTI64X4 (R11), Z8
 	VPSRLVD         Z2, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPXORD          Z9, Z9, Z9
-	VPDPBUSD        (R11), Z8, Z9
-	VBROADCASTI64X4 (R9), Z8
+	VPDPBUSD        (DI)(R10*8), Z8, Z9
+	VBROADCASTI64X4 (R11), Z8
 	VPSRLVD         Z4, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        64(R11), Z8, Z10
+	VPDPBUSD        64(DI)(R10*8), Z8, Z10
 	VPACKSSDW       Z10, Z9, Z8
 	VPMADDWD        Z5, Z8, Z8
-	VBROADCASTI64X4 32(R9), Z9
+	VBROADCASTI64X4 32(R11), Z9
 	VPSRLVD         Z2, Z9, Z9
 	VPANDD          Z3, Z9, Z9
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        128(R11), Z9, Z10
-	VBROADCASTI64X4 32(R9), Z9
+	VPDPBUSD        128(DI)(R10*8), Z9, Z10
+	VBROADCASTI64X4 32(R11), Z9
 	VPSRLVD         Z4, Z9, Z9
 	VPANDD          Z3, Z9, Z9
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        192(R11), Z9, Z11
+	VPDPBUSD        192(DI)(R10*8), Z9, Z11
 	VPACKSSDW       Z11, Z10, Z9
 	VPMADDWD        Z5, Z9, Z9
 	VPACKSSDW       Z9, Z8, Z8
 	VPMADDWD        Z5, Z8, Z8
-	VBROADCASTI64X4 66(R9), Z9
+	VBROADCASTI64X4 66(R11), Z9
 	VPSRLVD         Z2, Z9, Z9
 	VPANDD          Z3, Z9, Z9
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        256(R11), Z9, Z10
-	VBROADCASTI64X4 66(R9), Z9
+	VPDPBUSD        256(DI)(R10*8), Z9, Z10
+	VBROADCASTI64X4 66(R11), Z9
 	VPSRLVD         Z4, Z9, Z9
 	VPANDD          Z3, Z9, Z9
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        320(R11), Z9, Z11
+	VPDPBUSD        320(DI)(R10*8), Z9, Z11
 	VPACKSSDW       Z11, Z10, Z9
 	VPMADDWD        Z5, Z9, Z9
-	VBROADCASTI64X4 98(R9), Z10
+	VBROADCASTI64X4 98(R11), Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        384(R11), Z10, Z11
-	VBROADCASTI64X4 98(R9), Z10
+	VPDPBUSD        384(DI)(R10*8), Z10, Z11
+	VBROADCASTI64X4 98(R11), Z10
 	VPSRLVD         Z4, Z10, Z10
 	VPANDD          Z3, Z10, Z10
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        448(R11), Z10, Z12
+	VPDPBUSD        448(DI)(R10*8), Z10, Z12
 	VPACKSSDW       Z12, Z11, Z10
 	VPMADDWD        Z5, Z10, Z10
 	VPACKSSDW       Z10, Z9, Z9
@@ -108,96 +111,94 @@ group:
 	VPERMT2D        Z9, Z6, Z10
 	VPERMT2D        Z9, Z7, Z8
 	VPADDD          Z8, Z10, Z10
-	VMOVDQU32       (DI)(R8*1), Z8
+	VMOVDQU32       (R9)(R10*1), Z8
 	VPSUBD          Z8, Z10, Z10
-	VPBROADCASTW    64(R9), Y8
-	VPBROADCASTW    130(R9), X9
+	VPBROADCASTW    64(R11), Y8
+	VPBROADCASTW    130(R11), X9
 	VINSERTI32X4    $0x01, X9, Y8, Y8
 	VCVTPH2PS       Y8, Z8
-	VMOVDQU32       (SI)(R8*1), Z9
+	VMOVDQU32       (R8)(R10*1), Z9
 	VCVTDQ2PS       Z10, Z10
 	VMULPS          Z9, Z8, Z8
 	VFMADD231PS     Z8, Z10, Z1
-	ADDQ            $+132, R9
-	ADDQ            $+64, R8
-	CMPQ            R8, AX
-	JL              group
+	ADDQ            $+132, R11
+	ADDQ            $+64, R10
+	JMP             group
 
 rest:
-	CMPQ R10, $0x00
+	CMPQ R12, $0x00
 	JE   done
-	CMPQ R9, (SP)
+	CMPQ R11, (SP)
 	JLS  inPlace
-	MOVQ R10, R11
-	LEAQ 8(SP), R12
+	MOVQ R12, R13
+	LEAQ 8(SP), R14
 
 copy:
-	VMOVDQU32 (R9), Y8
-	VMOVDQU32 Y8, (R12)
-	ADDQ      $+32, R9
-	ADDQ      $+32, R12
-	VMOVDQU32 (R9), Y8
-	VMOVDQU32 Y8, (R12)
-	ADDQ      $+32, R9
-	ADDQ      $+32, R12
-	MOVWLZX   (R9), R13
-	MOVW      R13, (R12)
-	ADDQ      $+2, R9
-	ADDQ      $+2, R12
-	SUBQ      $+8, R11
+	VMOVDQU32 (R11), Y8
+	VMOVDQU32 Y8, (R14)
+	ADDQ      $+32, R11
+	ADDQ      $+32, R14
+	VMOVDQU32 (R11), Y8
+	VMOVDQU32 Y8, (R14)
+	ADDQ      $+32, R11
+	ADDQ      $+32, R14
+	MOVWLZX   (R11), R15
+	MOVW      R15, (R14)
+	ADDQ      $+2, R11
+	ADDQ      $+2, R14
+	SUBQ      $+8, R13
 	JG        copy
-	LEAQ      8(SP), R9
+	LEAQ      8(SP), R11
 
 inPlace:
-	LEAQ            (BX)(R8*8), R11
-	VBROADCASTI64X4 (R9), Z8
+	VBROADCASTI64X4 (R11), Z8
 	VPSRLVD         Z2, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPXORD          Z9, Z9, Z9
-	VPDPBUSD        (R11), Z8, Z9
-	VBROADCASTI64X4 (R9), Z8
+	VPDPBUSD        (DI)(R10*8), Z8, Z9
+	VBROADCASTI64X4 (R11), Z8
 	VPSRLVD         Z4, Z8, Z8
 	VPANDD          Z3, Z8, Z8
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        64(R11), Z8, Z10
+	VPDPBUSD        64(DI)(R10*8), Z8, Z10
 	VPACKSSDW       Z10, Z9, Z8
 	VPMADDWD        Z5, Z8, Z8
-	VBROADCASTI64X4 32(R9), Z9
+	VBROADCASTI64X4 32(R11), Z9
 	VPSRLVD         Z2, Z9, Z9
 	VPANDD          Z3, Z9, Z9
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        128(R11), Z9, Z10
-	VBROADCASTI64X4 32(R9), Z9
+	VPDPBUSD        128(DI)(R10*8), Z9, Z10
+	VBROADCASTI64X4 32(R11), Z9
 	VPSRLVD         Z4, Z9, Z9
 	VPANDD          Z3, Z9, Z9
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        192(R11), Z9, Z11
+	VPDPBUSD        192(DI)(R10*8), Z9, Z11
 	VPACKSSDW       Z11, Z10, Z9
 	VPMADDWD        Z5, Z9, Z9
 	VPACKSSDW       Z9, Z8, Z8
 	VPMADDWD        Z5, Z8, Z8
-	VBROADCASTI64X4 66(R9), Z9
+	VBROADCASTI64X4 66(R11), Z9
 	VPSRLVD         Z2, Z9, Z9
 	VPANDD          Z3, Z9, Z9
 	VPXORD          Z10, Z10, Z10
-	VPDPBUSD        256(R11), Z9, Z10
-	VBROADCASTI64X4 66(R9), Z9
+	VPDPBUSD        256(DI)(R10*8), Z9, Z10
+	VBROADCASTI64X4 66(R11), Z9
 	VPSRLVD         Z4, Z9, Z9
 	VPANDD          Z3, Z9, Z9
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        320(R11), Z9, Z11
+	VPDPBUSD        320(DI)(R10*8), Z9, Z11
 	VPACKSSDW       Z11, Z10, Z9
 	VPMADDWD        Z5, Z9, Z9
-	VBROADCASTI64X4 98(R9), Z10
+	VBROADCASTI64X4 98(R11), Z10
 	VPSRLVD         Z2, Z10, Z10
 	VPANDD          Z3, Z10, Z10
 	VPXORD          Z11, Z11, Z11
-	VPDPBUSD        384(R11), Z10, Z11
-	VBROADCASTI64X4 98(R9), Z10
+	VPDPBUSD        384(DI)(R10*8), Z10, Z11
+	VBROADCASTI64X4 98(R11), Z10
 	VPSRLVD         Z4, Z10, Z10
 	VPANDD          Z3, Z10, Z10
 	VPXORD          Z12, Z12, Z12
-	VPDPBUSD        448(R11), Z10, Z12
+	VPDPBUSD        448(DI)(R10*8), Z10, Z12
 	VPACKSSDW       Z12, Z11, Z10
 	VPMADDWD        Z5, Z10, Z10
 	VPACKSSDW       Z10, Z9, Z9
@@ -206,20 +207,19 @@ inPlace:
 	VPERMT2D        Z9, Z6, Z10
 	VPERMT2D        Z9, Z7, Z8
 	VPADDD          Z8, Z10, Z10
-	VMOVDQU32       (DI)(R8*1), Z8
+	VMOVDQU32       (R9)(R10*1), Z8
 	VPSUBD          Z8, Z10, Z10
-	VPBROADCASTW    64(R9), Y8
-	VPBROADCASTW    130(R9), X9
+	VPBROADCASTW    64(R11), Y8
+	VPBROADCASTW    130(R11), X9
 	VINSERTI32X4    $0x01, X9, Y8, Y8
 	VCVTPH2PS       Y8, Z8
 	VPANDD          Z0, Z8, Z8
-	VMOVDQU32       (SI)(R8*1), Z9
+	VMOVDQU32       (R8)(R10*1), Z9
 	VCVTDQ2PS       Z10, Z10
 	VMULPS          Z9, Z8, Z8
 	VFMADD231PS     Z8, Z10, Z1
 
 done:
-	MOVQ          CX, R8
 	VPERMILPS     $0x4e, Z1, Z8
 	VADDPS        Z1, Z8, Z8
 	VPERMILPS     $0xb1, Z8, Z1
@@ -228,11 +228,10 @@ done:
 	VADDPS        Z8, Z1, Z1
 	VEXTRACTI32X4 $0x02, Z1, X8
 	VADDPS        X1, X8, X8
-	VMOVSS        X8, (R8)
-	ADDQ          $0x04, CX
-	MOVQ          stride+16(FP), R8
-	ADDQ          R8, DX
-	DECQ          n+24(FP)
+	VMOVSS        X8, (AX)
+	ADDQ          $0x04, AX
+	ADDQ          DX, CX
+	DECQ          BX
 	JG            row
 	VZEROUPPER
 	RET
@@ -426,130 +425,119 @@ GLOBL constant8<>(SB), RODATA|NOPTR, $64
 // func tq2_0RowAVX2(dst *float32, w *byte, stride int, n int, q *int8, d *float32, s *int32, half *int32, blocks int)
 // Requires: AVX, AVX2, F16C, FMA3, MMX+
 TEXT ·tq2_0RowAVX2(SB), NOSPLIT, $0-72
-	MOVQ blocks+64(FP), AX
-	MOVQ dst+0(FP), CX
-	MOVQ w+8(FP), DX
-	MOVQ q+32(FP), BX
-	MOVQ d+40(FP), SI
-	MOVQ s+48(FP), DI
-	MOVQ half+56(FP), R8
-	JMP  constants
-
-begin:
-	ANDQ $-8, AX
-	SHLQ $0x02, AX
+	MOVQ dst+0(FP), AX
+	MOVQ w+8(FP), CX
+	MOVQ stride+16(FP), DX
+	MOVQ n+24(FP), BX
+	MOVQ blocks+64(FP), SI
+	MOVQ q+32(FP), DI
+	MOVQ d+40(FP), R8
+	MOVQ s+48(FP), R9
+	MOVQ half+56(FP), R10
+	ANDQ $-8, SI
+	SHLQ $0x02, SI
 
 row:
 	VPXOR Y0, Y0, Y0
-	MOVQ  DX, R9
-	XORQ  R8, R8
-	CMPQ  R8, AX
-	JGE   rest
+	MOVQ  CX, R11
+	XORQ  R10, R10
 
 group:
-	PREFETCHT1   8192(R9)
-	PREFETCHT0   3072(R9)
-	LEAQ         (BX)(R8*8), R10
-	VMOVDQU      (R9), Y1
+	CMPQ         R10, SI
+	JGE          rest
+	PREFETCHT1   8192(R11)
+	PREFETCHT0   3072(R11)
+	PREFETCHT1   8256(R11)
+	PREFETCHT0   3136(R11)
+	VMOVDQU      (R11), Y1
 	VPSRLD       $0x00, Y1, Y1
-	VPAND        Y2, Y1, Y1
-	VPMADDUBSW   (R10), Y1, Y1
-	VMOVDQU      (R9), Y4
-	VPSRLD       $0x02, Y4, Y4
-	VPAND        Y2, Y4, Y4
-	VPMADDUBSW   32(R10), Y4, Y4
-	VPUNPCKLDQ   Y4, Y1, Y5
-	VPUNPCKHDQ   Y4, Y1, Y1
-	VPADDW       Y5, Y1, Y1
-	VMOVDQU      (R9), Y4
-	VPSRLD       $0x04, Y4, Y4
-	VPAND        Y2, Y4, Y4
-	VPMADDUBSW   64(R10), Y4, Y4
-	VMOVDQU      (R9), Y5
-	VPSRLD       $0x06, Y5, Y5
-	VPAND        Y2, Y5, Y5
-	VPMADDUBSW   96(R10), Y5, Y5
-	VPUNPCKLDQ   Y5, Y4, Y6
-	VPUNPCKHDQ   Y5, Y4, Y4
-	VPADDW       Y6, Y4, Y4
-	VPUNPCKLQDQ  Y4, Y1, Y5
-	VPUNPCKHQDQ  Y4, Y1, Y1
-	VPADDW       Y5, Y1, Y1
-	VMOVDQU      32(R9), Y4
-	VPSRLD       $0x00, Y4, Y4
-	VPAND        Y2, Y4, Y4
-	VPMADDUBSW   128(R10), Y4, Y4
-	VMOVDQU      32(R9), Y5
-	VPSRLD       $0x02, Y5, Y5
-	VPAND        Y2, Y5, Y5
-	VPMADDUBSW   160(R10), Y5, Y5
-	VPUNPCKLDQ   Y5, Y4, Y6
-	VPUNPCKHDQ   Y5, Y4, Y4
-	VPADDW       Y6, Y4, Y4
-	VMOVDQU      32(R9), Y5
-	VPSRLD       $0x04, Y5, Y5
-	VPAND        Y2, Y5, Y5
-	VPMADDUBSW   192(R10), Y5, Y5
-	VMOVDQU      32(R9), Y6
-	VPSRLD       $0x06, Y6, Y6
-	VPAND        Y2, Y6, Y6
-	VPMADDUBSW   224(R10), Y6, Y6
-	VPUNPCKLDQ   Y6, Y5, Y7
-	VPUNPCKHDQ   Y6, Y5, Y5
-	VPADDW       Y7, Y5, Y5
-	VPUNPCKLQDQ  Y5, Y4, Y6
-	VPUNPCKHQDQ  Y5, Y4, Y4
-	VPADDW       Y6, Y4, Y4
-	VPERM2I128   $0x20, Y4, Y1, Y5
-	VPERM2I128   $0x31, Y4, Y1, Y1
-	VPADDW       Y1, Y5, Y5
-	VPMADDWD     Y3, Y5, Y5
-	VMOVDQU      (DI)(R8*1), Y1
-	VPSUBD       Y1, Y5, Y5
-	VPBROADCASTW 64(R9), Y1
-	VCVTPH2PS    X1, Y1
-	VMOVDQU      (SI)(R8*1), Y4
-	VCVTDQ2PS    Y5, Y5
-	VMULPS       Y4, Y1, Y1
-	VFMADD231PS  Y1, Y5, Y0
-	ADDQ         $+66, R9
-	ADDQ         $+32, R8
-	CMPQ         R8, AX
-	JL           group
+	VPAND        constant9<>+0(SB), Y1, Y1
+	VPMADDUBSW   (DI)(R10*8), Y1, Y1
+	VMOVDQU      (R11), Y2
+	VPSRLD       $0x02, Y2, Y2
+	VPAND        constant9<>+0(SB), Y2, Y2
+	VPMADDUBSW   32(DI)(R10*8), Y2, Y2
+	VPUNPCKLWD   Y2, Y1, Y3
+	VPUNPCKHWD   Y2, Y1, Y1
+	VPADDW       Y3, Y1, Y1
+	VMOVDQU      (R11), Y2
+	VPSRLD       $0x04, Y2, Y2
+	VPAND        constant9<>+0(SB), Y2, Y2
+	VPMADDUBSW   64(DI)(R10*8), Y2, Y2
+	VMOVDQU      (R11), Y3
+	VPSRLD       $0x06, Y3, Y3
+	VPAND        constant9<>+0(SB), Y3, Y3
+	VPMADDUBSW   96(DI)(R10*8), Y3, Y3
+	VPUNPCKLWD   Y3, Y2, Y4
+	VPUNPCKHWD   Y3, Y2, Y2
+	VPADDW       Y4, Y2, Y2
+	VPUNPCKLDQ   Y2, Y1, Y3
+	VPUNPCKHDQ   Y2, Y1, Y1
+	VPADDW       Y3, Y1, Y1
+	VMOVDQU      32(R11), Y2
+	VPSRLD       $0x00, Y2, Y2
+	VPAND        constant9<>+0(SB), Y2, Y2
+	VPMADDUBSW   128(DI)(R10*8), Y2, Y2
+	VMOVDQU      32(R11), Y3
+	VPSRLD       $0x02, Y3, Y3
+	VPAND        constant9<>+0(SB), Y3, Y3
+	VPMADDUBSW   160(DI)(R10*8), Y3, Y3
+	VPUNPCKLWD   Y3, Y2, Y4
+	VPUNPCKHWD   Y3, Y2, Y2
+	VPADDW       Y4, Y2, Y2
+	VMOVDQU      32(R11), Y3
+	VPSRLD       $0x04, Y3, Y3
+	VPAND        constant9<>+0(SB), Y3, Y3
+	VPMADDUBSW   192(DI)(R10*8), Y3, Y3
+	VMOVDQU      32(R11), Y4
+	VPSRLD       $0x06, Y4, Y4
+	VPAND        constant9<>+0(SB), Y4, Y4
+	VPMADDUBSW   224(DI)(R10*8), Y4, Y4
+	VPUNPCKLWD   Y4, Y3, Y5
+	VPUNPCKHWD   Y4, Y3, Y3
+	VPADDW       Y5, Y3, Y3
+	VPUNPCKLDQ   Y3, Y2, Y4
+	VPUNPCKHDQ   Y3, Y2, Y2
+	VPADDW       Y4, Y2, Y2
+	VPUNPCKLQDQ  Y2, Y1, Y3
+	VPUNPCKHQDQ  Y2, Y1, Y1
+	VPADDW       Y3, Y1, Y1
+	VEXTRACTI128 $0x01, Y1, X2
+	VPMOVSXWD    X1, Y1
+	VPMOVSXWD    X2, Y2
+	VPADDD       Y2, Y1, Y1
+	VMOVDQU      (R9)(R10*1), Y2
+	VPSUBD       Y2, Y1, Y1
+	VPBROADCASTW 64(R11), Y2
+	VCVTPH2PS    X2, Y2
+	VMOVDQU      (R8)(R10*1), Y3
+	VCVTDQ2PS    Y1, Y1
+	VMULPS       Y3, Y2, Y2
+	VFMADD231PS  Y2, Y1, Y0
+	ADDQ         $+66, R11
+	ADDQ         $+32, R10
+	JMP          group
 
 rest:
-	MOVQ         CX, R8
 	VPERMILPS    $0x4e, Y0, Y1
 	VADDPS       Y0, Y1, Y1
 	VPERMILPS    $0xb1, Y1, Y0
 	VADDPS       Y0, Y1, Y1
 	VEXTRACTI128 $0x01, Y1, X0
 	VADDPS       X1, X0, X0
-	VMOVSS       X0, (R8)
-	ADDQ         $0x04, CX
-	MOVQ         stride+16(FP), R8
-	ADDQ         R8, DX
-	DECQ         n+24(FP)
+	VMOVSS       X0, (AX)
+	ADDQ         $0x04, AX
+	ADDQ         DX, CX
+	DECQ         BX
 	JG           row
 	VZEROUPPER
 	RET
 
-constants:
-	VMOVDQU constant9<>+0(SB), Y3
-	VMOVDQU constant10<>+0(SB), Y2
-	JMP     begin
-
-DATA constant9<>+0(SB)/8, $0x0001000100010001
-DATA constant9<>+8(SB)/8, $0x0001000100010001
-DATA constant9<>+16(SB)/8, $0x0001000100010001
-DATA constant9<>+24(SB)/8, $0x0001000100010001
+DATA constant9<>+0(SB)/8, $0x0303030303030303
+DATA constant9<>+8(SB)/8, $0x0303030303030303
+DATA constant9<>+16(SB)/8, $0x0303030303030303
+DATA constant9<>+24(SB)/8, $0x0303030303030303
 GLOBL constant9<>(SB), RODATA|NOPTR, $32
-
-DATA constant10<>+0(SB)/8, $0x0303030303030303
-DATA constant10<>+8(SB)/8, $0x0303030303030303
-DATA constant10<>+16(SB)/8, $0x0303030303030303
-DATA constant10<>+24(SB)/8, $0x0303030303030303
-GLOBL constant10<>(SB), RODATA|NOPTR, $32
 
 // func tq2_0PackAVX2(t *uint8, a *float32, tstride int, w *byte, stride int, n int, tiles int)
 // Requires: AVX, AVX2, F16C
@@ -572,38 +560,38 @@ tile:
 	VBROADCASTI128 (R10), Y0
 	VINSERTI128    $0x01, 32(R10), Y0, Y0
 	VPSHUFD        $0x00, Y0, Y1
-	VPSRLVD        constant11<>+0(SB), Y1, Y1
-	VPAND          constant10<>+0(SB), Y1, Y1
+	VPSRLVD        constant10<>+0(SB), Y1, Y1
+	VPAND          constant9<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, (AX)(R9*8)
 	VPSHUFD        $0x55, Y0, Y1
-	VPSRLVD        constant11<>+0(SB), Y1, Y1
-	VPAND          constant10<>+0(SB), Y1, Y1
+	VPSRLVD        constant10<>+0(SB), Y1, Y1
+	VPAND          constant9<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 64(AX)(R9*8)
 	VPSHUFD        $0xaa, Y0, Y1
-	VPSRLVD        constant11<>+0(SB), Y1, Y1
-	VPAND          constant10<>+0(SB), Y1, Y1
+	VPSRLVD        constant10<>+0(SB), Y1, Y1
+	VPAND          constant9<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 128(AX)(R9*8)
 	VPSHUFD        $0xff, Y0, Y0
-	VPSRLVD        constant11<>+0(SB), Y0, Y0
-	VPAND          constant10<>+0(SB), Y0, Y0
+	VPSRLVD        constant10<>+0(SB), Y0, Y0
+	VPAND          constant9<>+0(SB), Y0, Y0
 	VMOVDQU        Y0, 192(AX)(R9*8)
 	VBROADCASTI128 16(R10), Y0
 	VINSERTI128    $0x01, 48(R10), Y0, Y0
 	VPSHUFD        $0x00, Y0, Y1
-	VPSRLVD        constant11<>+0(SB), Y1, Y1
-	VPAND          constant10<>+0(SB), Y1, Y1
+	VPSRLVD        constant10<>+0(SB), Y1, Y1
+	VPAND          constant9<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 256(AX)(R9*8)
 	VPSHUFD        $0x55, Y0, Y1
-	VPSRLVD        constant11<>+0(SB), Y1, Y1
-	VPAND          constant10<>+0(SB), Y1, Y1
+	VPSRLVD        constant10<>+0(SB), Y1, Y1
+	VPAND          constant9<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 320(AX)(R9*8)
 	VPSHUFD        $0xaa, Y0, Y1
-	VPSRLVD        constant11<>+0(SB), Y1, Y1
-	VPAND          constant10<>+0(SB), Y1, Y1
+	VPSRLVD        constant10<>+0(SB), Y1, Y1
+	VPAND          constant9<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 384(AX)(R9*8)
 	VPSHUFD        $0xff, Y0, Y0
-	VPSRLVD        constant11<>+0(SB), Y0, Y0
-	VPAND          constant10<>+0(SB), Y0, Y0
+	VPSRLVD        constant10<>+0(SB), Y0, Y0
+	VPAND          constant9<>+0(SB), Y0, Y0
 	VMOVDQU        Y0, 448(AX)(R9*8)
 	VPBROADCASTW   64(R10), Y0
 	VCVTPH2PS      X0, Y0
@@ -612,38 +600,38 @@ tile:
 	VBROADCASTI128 (R10), Y0
 	VINSERTI128    $0x01, 32(R10), Y0, Y0
 	VPSHUFD        $0x00, Y0, Y1
-	VPSRLVD        constant11<>+0(SB), Y1, Y1
-	VPAND          constant10<>+0(SB), Y1, Y1
+	VPSRLVD        constant10<>+0(SB), Y1, Y1
+	VPAND          constant9<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 32(AX)(R9*8)
 	VPSHUFD        $0x55, Y0, Y1
-	VPSRLVD        constant11<>+0(SB), Y1, Y1
-	VPAND          constant10<>+0(SB), Y1, Y1
+	VPSRLVD        constant10<>+0(SB), Y1, Y1
+	VPAND          constant9<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 96(AX)(R9*8)
 	VPSHUFD        $0xaa, Y0, Y1
-	VPSRLVD        constant11<>+0(SB), Y1, Y1
-	VPAND          constant10<>+0(SB), Y1, Y1
+	VPSRLVD        constant10<>+0(SB), Y1, Y1
+	VPAND          constant9<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 160(AX)(R9*8)
 	VPSHUFD        $0xff, Y0, Y0
-	VPSRLVD        constant11<>+0(SB), Y0, Y0
-	VPAND          constant10<>+0(SB), Y0, Y0
+	VPSRLVD        constant10<>+0(SB), Y0, Y0
+	VPAND          constant9<>+0(SB), Y0, Y0
 	VMOVDQU        Y0, 224(AX)(R9*8)
 	VBROADCASTI128 16(R10), Y0
 	VINSERTI128    $0x01, 48(R10), Y0, Y0
 	VPSHUFD        $0x00, Y0, Y1
-	VPSRLVD        constant11<>+0(SB), Y1, Y1
-	VPAND          constant10<>+0(SB), Y1, Y1
+	VPSRLVD        constant10<>+0(SB), Y1, Y1
+	VPAND          constant9<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 288(AX)(R9*8)
 	VPSHUFD        $0x55, Y0, Y1
-	VPSRLVD        constant11<>+0(SB), Y1, Y1
-	VPAND          constant10<>+0(SB), Y1, Y1
+	VPSRLVD        constant10<>+0(SB), Y1, Y1
+	VPAND          constant9<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 352(AX)(R9*8)
 	VPSHUFD        $0xaa, Y0, Y1
-	VPSRLVD        constant11<>+0(SB), Y1, Y1
-	VPAND          constant10<>+0(SB), Y1, Y1
+	VPSRLVD        constant10<>+0(SB), Y1, Y1
+	VPAND          constant9<>+0(SB), Y1, Y1
 	VMOVDQU        Y1, 416(AX)(R9*8)
 	VPSHUFD        $0xff, Y0, Y0
-	VPSRLVD        constant11<>+0(SB), Y0, Y0
-	VPAND          constant10<>+0(SB), Y0, Y0
+	VPSRLVD        constant10<>+0(SB), Y0, Y0
+	VPAND          constant9<>+0(SB), Y0, Y0
 	VMOVDQU        Y0, 480(AX)(R9*8)
 	VPBROADCASTW   64(R10), Y0
 	VCVTPH2PS      X0, Y0
@@ -660,8 +648,8 @@ tile:
 	VZEROUPPER
 	RET
 
-DATA constant11<>+0(SB)/8, $0x0000000200000000
-DATA constant11<>+8(SB)/8, $0x0000000600000004
-DATA constant11<>+16(SB)/8, $0x0000000200000000
-DATA constant11<>+24(SB)/8, $0x0000000600000004
-GLOBL constant11<>(SB), RODATA|NOPTR, $32
+DATA constant10<>+0(SB)/8, $0x0000000200000000
+DATA constant10<>+8(SB)/8, $0x0000000600000004
+DATA constant10<>+16(SB)/8, $0x0000000200000000
+DATA constant10<>+24(SB)/8, $0x0000000600000004
+GLOBL constant10<>(SB), RODATA|NOPTR, $32

@@ -32,13 +32,6 @@ func vpdpbusd(x, u, acc Op) {
 	})
 }
 
-// vpdpwssd adds to each 32-bit lane of acc the two products of signed words of a and b.
-func vpdpwssd(a, b, acc Op) {
-	Instruction(&ir.Instruction{
-		Opcode: "VPDPWSSD", Operands: []Op{a, b, acc}, Inputs: []Op{a, b, acc}, Outputs: []Op{acc}, ISA: []string{"AVX512VNNI"},
-	})
-}
-
 func vec(w int) reg.VecVirtual {
 	switch w {
 	case 128:
@@ -138,15 +131,6 @@ func extract128(i int, v reg.VecVirtual, to Op) {
 
 // param loads a parameter of the function into a general register.
 func param(name string) reg.GPVirtual { return Load(Param(name), GP64()).(reg.GPVirtual) }
-
-// paramAt returns where a parameter of the function is, for what needs it seldom.
-func paramAt(name string) Mem {
-	b, err := Param(name).Resolve()
-	if err != nil {
-		panic(err)
-	}
-	return b.Addr
-}
 
 // at is the memory at base + index·scale + disp.
 func at(base, index reg.Register, scale uint8, disp int) Mem {

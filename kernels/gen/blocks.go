@@ -28,28 +28,11 @@ type blockFormat struct {
 // asked for twice: into the L2 cache from beyond the page, where the processor's own prefetching stops, and into the L1 cache, for which there
 // are few requests in flight, once it is near. docs/performance.md has what either alone and other distances gave.
 func prefetch(m Mem, n int) {
-	const far = 8 << 10
-	for _, line := range lines(n) {
+	const near, far = 3 << 10, 8 << 10
+	for line := 0; line < n; line += 64 {
 		PREFETCHT1(m.Offset(far + line))
 		PREFETCHT0(m.Offset(near + line))
 	}
-}
-
-// prefetchNear is the half of prefetch that is enough for kernels that memory waits for.
-func prefetchNear(m Mem, n int) {
-	for _, line := range lines(n) {
-		PREFETCHT0(m.Offset(near + line))
-	}
-}
-
-const near = 3 << 10 // how far ahead, in bytes, lines are asked for into the L1 cache
-
-// lines returns where the cache lines of n bytes begin, but for a few bytes of another line, which can wait.
-func lines(n int) (at []int) {
-	for line := 0; line < n-8; line += 64 {
-		at = append(at, line)
-	}
-	return at
 }
 
 // blockAt is a place of a block: its unit's memory and its number in the unit.

@@ -28,7 +28,7 @@ func (t twoBits) codes(v *simd, w reg.Register, emit func(k int, u reg.VecVirtua
 			load(from, x)
 			VPSRLD(Imm(uint64(bit)), x, x)
 		}
-		emit(k, v.and(v.inRegister(v.dwords(0x03030303)), x))
+		emit(k, v.and(v.dwords(0x03030303), x))
 	}
 }
 

@@ -22,24 +22,17 @@ type unitFormat struct {
 	unitBlocks int   // blocks of 32 columns of a unit
 	max        int   // the largest unsigned code
 	bias       int   // what the codes are above their values, a power of two; 0: nothing
-	// manyConstants says that AVX2's row kernel has no registers for all constants of codes: only for those that inRegister is asked for.
-	manyConstants bool
-	// octets is for formats whose codes come eight columns of several blocks at a time: the activations lie in that order, too.
-	octets bool
+	held       bool  // there are registers for some constants of AVX2's row kernel, those that inRegister is asked for
 	// signed is for codes too large for AVX2's products of unsigned ones: for AVX2 they are signed bytes, then, and have no bias.
 	signed bool
 
-	// ahead, unless nil, makes what codes and negate take of a group at w from v.room, which is of room bytes. Row kernels do it a group
-	// before: loads that follow a store too closely wait for it.
-	ahead func(v *simd, w reg.Register)
-	room  func(v *simd) int
-	// codes emits the unsigned codes of a group at w, block after block: vectors of one block, with 512 bits of two. With octets, the vectors
-	// have eight columns of each of eight blocks, with 256 bits of four: columns 0 to 7, then 8 to 15 and so on, then other blocks.
+	// codes emits the unsigned codes of a group at w, block after block: vectors of one block, with 512 bits of two.
 	codes func(v *simd, w reg.Register, emit func(u reg.VecVirtual))
 	// negate, unless nil, returns what negates the activations x of the k-th vector of codes where its signs say so; codes are magnitudes
 	// then, and have no bias.
 	negate func(v *simd, w reg.Register) func(k int, x reg.VecVirtual)
-	// adjust, unless nil, takes the bias from the products i of a group at w where it is not the same for all blocks; sums are the activations'.
+	// adjust, unless nil, corrects the products i of a group at w, less the bias, of codes that are tile's but for a number a block; sums
+	// are the activations'.
 	adjust func(v *simd, w reg.Register, sums, i reg.VecVirtual)
 	// scales returns the scales of a group at w, a lane a block: one vector, or those of the first and of the second halves; and behind
 	// them as many minima, if there are any.
@@ -55,7 +48,7 @@ func unitTarget(f *unitFormat) {
 	target(f.name, func() {
 		for _, w := range []int{512, 256} {
 			v := newSimd(w)
-			v.held = true
+			v.held = v.held || f.held
 			f.rows(v)
 			f.pack(newSimd(w))
 		}
@@ -75,14 +68,10 @@ type simd struct {
 	w     int // bits: 512 with AVX-512, 256 with AVX2
 	lanes int // of 32 bits
 	// With 512 bits, where registers abound, constants and masks are loaded once per call: by code that begin jumps to and end emits,
-	// when it is known which there are. With 256 bits only row kernels do so (held): with those that inRegister is asked for, and, while hot,
-	// with all.
+	// when it is known which there are. With 256 bits it is those that inRegister is asked for, if held.
 	held  bool
-	hot   bool
 	kept  map[string]reg.VecVirtual
 	masks map[uint32]reg.OpmaskVirtual
-	room  Mem                       // of unitFormat.ahead
-	made  map[string]reg.VecVirtual // what several functions of a format want of the same group
 }
 
 func newSimd(w int) *simd {
@@ -120,17 +109,6 @@ func (v *simd) mask(m uint32) reg.OpmaskVirtual {
 	}
 	return v.masks[m]
 }
-
-// once returns what make made for the group at hand.
-func (v *simd) once(what string, make func() reg.VecVirtual) reg.VecVirtual {
-	if v.made[what] == nil {
-		v.made[what] = make()
-	}
-	return v.made[what]
-}
-
-// newGroup goes before the code of a group.
-func (v *simd) newGroup() { v.made = map[string]reg.VecVirtual{} }
 
 func (v *simd) wide() bool { return v.lanes == 16 }
 
@@ -190,7 +168,7 @@ func constant(data []byte) Mem {
 
 // keep returns the constant vector of data, which is not to be changed: a register if there are enough of them, else memory.
 func (v *simd) keep(data []byte) Op {
-	if !v.wide() && !v.hot {
+	if !v.wide() {
 		return constant(data)
 	}
 	if v.kept[string(data)] == nil {
@@ -216,9 +194,6 @@ func (v *simd) words(lanes ...uint16) Op {
 	}
 	return v.keep(data)
 }
-
-// bytes returns a constant vector that repeats the given bytes.
-func (v *simd) bytes(lanes ...byte) Op { return v.keep(bytes.Repeat(lanes, v.w/8/len(lanes))) }
 
 // inRegister returns x, or a register loaded from it if it is memory.
 func (v *simd) inRegister(x Op) reg.VecVirtual {
@@ -351,18 +326,6 @@ func (v *simd) halfPairs(w reg.Register, stride int) (first, second reg.VecVirtu
 // next one.
 func (v *simd) unitHalves(w reg.Register, unit, at int) reg.VecVirtual {
 	h, d := YMM(), v.new()
-	if at+8 <= unit {
-		// Conversions from memory cost less than spreading words.
-		x := XMM()
-		VCVTPH2PS(off(w, at), x)
-		VBROADCASTSS(x, d)
-		if v.wide() {
-			second := XMM()
-			VCVTPH2PS(off(w, unit+at), second)
-			VBROADCASTSS(second, v.mask(0xff00), d)
-		}
-		return d
-	}
 	VPBROADCASTW(off(w, at), h)
 	if v.wide() {
 		second := XMM()
@@ -458,6 +421,7 @@ func (v *simd) look(table [16]int8, nibbles reg.VecVirtual) reg.VecVirtual {
 type interleave struct{ low, high func(...Op) }
 
 var (
+	words  = interleave{VPUNPCKLWD, VPUNPCKHWD}
 	dwords = interleave{VPUNPCKLDQ, VPUNPCKHDQ}
 	qwords = interleave{VPUNPCKLQDQ, VPUNPCKHQDQ}
 )
@@ -525,16 +489,13 @@ func (v *simd) adjacentSum(a, b reg.VecVirtual) reg.VecVirtual {
 // dots returns the integer dot products of a group's codes with the activations at q + 8·o, a lane a block, i1 being nil; or those of
 // the blocks' first and second halves if the format has halves. The bias is still in them.
 func (f *unitFormat) dots(v *simd, w, q, o reg.Register) (i0, i1 reg.VecVirtual) {
-	if f.octets {
-		return f.octetDots(v, w, q, o)
-	}
-	short := !v.wide() && !f.signed && f.max*127*8 <= math.MaxInt16 // sums of eight products fit 16 bits
-	fours := !f.signed && f.max*127*4 <= math.MaxInt16              // those of four do
+	short := !v.wide() && !f.signed && f.max*127*8 <= math.MaxInt16            // sums of eight products fit 16 bits
+	fours := (v.wide() || f.held) && !f.signed && f.max*127*4 <= math.MaxInt16 // those of four do, and are made use of
 	var r reduction
 	r.merge[0], r.merge[1] = interleavedSum(v, dwords, VPADDD), interleavedSum(v, qwords, VPADDD)
 	switch {
 	case short:
-		r.merge[0], r.merge[1] = interleavedSum(v, dwords, VPADDW), interleavedSum(v, qwords, VPADDW)
+		r.merge[0], r.merge[1] = interleavedSum(v, words, VPADDW), interleavedSum(v, dwords, VPADDW)
 	case !v.wide() && fours:
 		add := interleavedSum(v, dwords, VPADDW)
 		r.merge[0] = func(a, b reg.VecVirtual) reg.VecVirtual {
@@ -547,11 +508,18 @@ func (f *unitFormat) dots(v *simd, w, q, o reg.Register) (i0, i1 reg.VecVirtual)
 	case v.wide() && fours:
 		r.merge[0], r.merge[1] = v.narrowedSum, v.adjacentSum
 	}
-	k, from := 0, GP64()
-	LEAQ(at(q, o, 8, 0), from) // instructions whose operands in memory have an index take one operation more
-	v.hot = !f.manyConstants
+	negate := func(int, reg.VecVirtual) {}
+	if f.negate != nil {
+		negate = f.negate(v, w)
+	}
+	k := 0
 	f.codes(v, w, func(u reg.VecVirtual) {
-		x := off(from, k*v.w/8)
+		var x Op = at(q, o, 8, k*v.w/8)
+		if f.negate != nil {
+			r := v.load(x.(Mem))
+			negate(k, r)
+			x = r
+		}
 		k++
 		y := v.new()
 		if v.wide() {
@@ -573,9 +541,9 @@ func (f *unitFormat) dots(v *simd, w, q, o reg.Register) (i0, i1 reg.VecVirtual)
 		}
 		r.add(y)
 	})
-	v.hot = false
 	a, b := r.merged[0], r.merged[1]
-	if v.wide() {
+	switch {
+	case v.wide():
 		// a has the blocks 0 2 4 6 and, from bit 256 on, 1 3 5 7, each in halves of 128 bits; b has the others.
 		i0, i1 = v.new(), a
 		load(a, i0)
@@ -586,122 +554,41 @@ func (f *unitFormat) dots(v *simd, w, q, o reg.Register) (i0, i1 reg.VecVirtual)
 			i1 = nil
 		}
 		return i0, i1
-	}
-	widen := func(x ...reg.VecVirtual) {
-		for _, x := range x {
-			if short {
-				VPMADDWD(v.ones(), x, x)
-			}
+	case !short:
+		i0, i1 = YMM(), YMM()
+		VPERM2I128(Imm(0x20), b, a, i0)
+		VPERM2I128(Imm(0x31), b, a, i1)
+		if !f.halves {
+			VPADDD(i1, i0, i0)
+			i1 = nil
 		}
-	}
-	sixteen := short && !f.halves && f.max*127*16 <= math.MaxInt16 // sums of sixteen fit
-	if !sixteen {
-		widen(a, b)
-	}
-	i0, i1 = YMM(), YMM()
-	VPERM2I128(Imm(0x20), b, a, i0)
-	VPERM2I128(Imm(0x31), b, a, i1)
-	switch {
-	case f.halves:
 		return i0, i1
-	case sixteen:
-		VPADDW(i1, i0, i0)
-		widen(i0)
-	default:
+	}
+	low, high := qwords.of(v, a, b)
+	if f.max*127*16 <= math.MaxInt16 {
+		VPADDW(low, high, high)
+		i0, i1 = widened(high)
+	} else {
+		i0, i1 = widened(low)
+		t0, t1 := widened(high)
+		VPADDD(t0, i0, i0)
+		VPADDD(t1, i1, i1)
+	}
+	if !f.halves {
 		VPADDD(i1, i0, i0)
+		i1 = nil
 	}
-	return i0, nil
+	return i0, i1
 }
 
-// octetDots is dots for octets: products of one block stay in the same 64 bits, so there is little to add in the end.
-func (f *unitFormat) octetDots(v *simd, w, q, o reg.Register) (i0, i1 reg.VecVirtual) {
-	var negate func(int, reg.VecVirtual)
-	if f.negate != nil {
-		negate = f.negate(v, w)
-	}
-	parts := 1
-	if f.halves {
-		parts = 2
-	}
-	perWord := 4 // vectors of products whose sums fit 16 bits
-	if f.max*127*8 > math.MaxInt16 {
-		perWord = 2
-	}
-	perWord = min(perWord, 4/parts)
-	k, from := 0, GP64()
-	LEAQ(at(q, o, 8, 0), from)
-	var sums [2][2]reg.VecVirtual // by part, of the first and the second blocks
-	var words reg.VecVirtual
-	f.codes(v, w, func(u reg.VecVirtual) {
-		blocks, column := k/4, k%4
-		if v.wide() {
-			blocks, column = k%2, k/2
-		}
-		part := column * parts / 4
-		sum := &sums[part][blocks]
-		at := off(from, 256*blocks+64*column)
-		if !v.wide() {
-			at = off(from, 32*blocks+64*column)
-		}
-		var x Op = at
-		if negate != nil {
-			r := v.load(at)
-			negate(4*blocks+column, r)
-			x = r
-		}
-		k++
-		if v.wide() {
-			if *sum == nil {
-				*sum = v.new()
-				zero(*sum)
-			}
-			vpdpbusd(x, u, *sum)
-			return
-		}
-		y := v.new()
-		VPMADDUBSW(x, u, y)
-		if column%perWord > 0 {
-			VPADDW(words, y, y)
-		}
-		words = y
-		if column%perWord < perWord-1 {
-			return
-		}
-		VPMADDWD(v.ones(), y, y)
-		if *sum != nil {
-			VPADDD(*sum, y, y)
-		}
-		*sum = y
-	})
-	var ints [2]reg.VecVirtual
-	for p := range parts {
-		even, odd := v.evenOdd(sums[p][0], sums[p][1])
-		VPADDD(even, odd, odd)
-		if !v.wide() {
-			VPERMQ(Imm(0xd8), odd, odd)
-		}
-		ints[p] = odd
-	}
-	return ints[0], ints[1]
-}
-
-// evenOdd returns the even and the odd lanes of a and behind them b's; with 256 bits the 64-bit lanes 1 and 2 are still to be swapped.
-func (v *simd) evenOdd(a, b reg.VecVirtual) (even, odd reg.VecVirtual) {
-	even, odd = v.new(), v.new()
-	if !v.wide() {
-		VSHUFPS(Imm(0x88), b, a, even)
-		VSHUFPS(Imm(0xdd), b, a, odd)
-		return even, odd
-	}
-	for first, x := range []reg.VecVirtual{even, odd} {
-		var lanes []uint32
-		for i := range 16 {
-			lanes = append(lanes, uint32(2*i+first))
-		}
-		load(a, x)
-		VPERMT2D(b, v.inRegister(v.dwords(lanes...)), x)
-	}
-	return even, odd
+// widened extends the 16-bit lanes of x's halves to 32 bits.
+func widened(x reg.VecVirtual) (first, second reg.VecVirtual) {
+	h := XMM()
+	first, second = YMM(), YMM()
+	extract128(1, x, h)
+	VPMOVSXWD(x.AsX(), first)
+	VPMOVSXWD(h, second)
+	return first, second
 }
 
 // biased tells whether the codes that v makes have a bias.
@@ -722,7 +609,6 @@ type blockArgs struct{ q, d, s, half, o reg.GPVirtual }
 
 // group adds the products of the group at w to acc, in the order that panel.go states; of the blocks of mask, unless that is nil.
 func (f *unitFormat) group(v *simd, w reg.Register, x blockArgs, acc, mask reg.VecVirtual) {
-	v.newGroup()
 	lane := func(base reg.Register) Mem { return at(base, x.o, 1, 0) }
 	// sums returns the activations' sums over the columns that share a scale.
 	sums := func() []reg.VecVirtual {
@@ -741,10 +627,9 @@ func (f *unitFormat) group(v *simd, w reg.Register, x blockArgs, acc, mask reg.V
 	}
 	if f.biased(v) {
 		for k, s := range sums() {
+			f.unbias(v, s, ints[k])
 			if f.adjust != nil {
 				f.adjust(v, w, s, ints[k])
-			} else {
-				f.unbias(v, s, ints[k])
 			}
 		}
 	}
@@ -773,127 +658,43 @@ func (f *unitFormat) group(v *simd, w reg.Register, x blockArgs, acc, mask reg.V
 // activations are zero, and their scales are made so. Only where that would pass the last row's end the group is copied first.
 func (f *unitFormat) rows(v *simd) {
 	function(f.name+"Row"+v.isa(), v.w, "func(dst *float32, w *byte, stride, n int, q *int8, d *float32, s, half *int32, blocks int)")
-	end := param("blocks")
-	var dst, w Op = param("dst"), param("w")
-	stride, n := paramAt("stride"), paramAt("n")
-	if f.octets { // codes need more registers
-		dst, w = paramAt("dst"), paramAt("w")
-	}
+	dst, w, stride, n, end := param("dst"), param("w"), param("stride"), param("n"), param("blocks")
 	x := blockArgs{param("q"), param("d"), param("s"), param("half"), GP64()}
 	p := GP64()
 	v.begin()
-	var readable Mem
-	if f.ahead != nil && f.room(v) > 0 || f.unitBlocks < v.lanes {
-		readable = f.lastReadable(v, n, stride)
-	}
-	rest := f.newRest(v, end, readable)
+	rest := f.newRest(v, n, stride, end)
 	ANDQ(I32(-v.lanes), end)
 	SHLQ(Imm(2), end)
-	var room *turns
-	if f.ahead != nil && f.room(v) > 0 {
-		room = f.newTurns(v, readable)
-		MOVQ(w, p)
-		room.next(p)
-		room.turn()
-	}
 
 	Label("row")
 	acc := v.new()
 	zero(acc)
 	MOVQ(w, p)
 	XORQ(x.o, x.o)
+	Label("group")
 	CMPQ(x.o, end)
 	JGE(LabelRef("rest"))
-	Label("group")
-	if f.octets { // look-ups are slow
-		prefetchNear(off(p, 0), f.groupBytes(v))
-	} else {
-		prefetch(off(p, 0), f.groupBytes(v))
-	}
-	if room != nil {
-		next := GP64()
-		LEAQ(off(p, f.groupBytes(v)), next) // where rows consist of whole groups, the next row's first group follows a row's last
-		room.next(next)
-	}
+	prefetch(off(p, 0), f.groupBytes(v))
 	f.group(v, p, x, acc, nil)
-	room.turn()
 	ADDQ(I32(f.groupBytes(v)), p)
 	ADDQ(I32(4*v.lanes), x.o)
-	CMPQ(x.o, end)
-	JL(LabelRef("group"))
+	JMP(LabelRef("group"))
 	Label("rest")
 	if rest != nil {
 		CMPQ(rest.blocks, Imm(0))
 		JE(LabelRef("done"))
 		rest.copyAtEnd(f, p)
-		if room != nil {
-			f.ahead(v, p)
-			next := GP64()
-			MOVQ(stride, next)
-			ADDQ(w, next)
-			room.next(next)
-		}
 		f.group(v, p, x, acc, rest.mask)
-		room.turn()
 		Label("done")
 	}
-	t := GP64()
-	MOVQ(dst, t)
-	VMOVSS(sumLanes(acc), off(t, 0))
+	VMOVSS(sumLanes(acc), off(dst, 0))
 	ADDQ(Imm(4), dst)
-	MOVQ(stride, t)
-	ADDQ(t, w)
+	ADDQ(stride, w)
 	DECQ(n)
 	JG(LabelRef("row"))
 	VZEROUPPER()
 	RET()
 	v.end()
-}
-
-// lastReadable returns what has the last address from which a group of the rows can be read.
-func (f *unitFormat) lastReadable(v *simd, n, stride Mem) Mem {
-	last, size, m := param("w"), GP64(), AllocLocal(8)
-	MOVQ(stride, size)
-	IMULQ(n, size)
-	ADDQ(size, last)
-	SUBQ(I32(f.groupBytes(v)), last)
-	MOVQ(last, m)
-	return m
-}
-
-// turns are two rooms: one group is worked on while the next one is prepared.
-type turns struct {
-	f        *unitFormat
-	v        *simd
-	readable Mem
-	now      reg.GPVirtual // the offset of v.room in both
-	size     int
-}
-
-func (f *unitFormat) newTurns(v *simd, readable Mem) *turns {
-	t := &turns{f, v, readable, GP64(), f.room(v)}
-	v.room = AllocLocal(2 * t.size)
-	v.room.Index, v.room.Scale = t.now, 1
-	XORQ(t.now, t.now)
-	return t
-}
-
-// turn changes the room.
-func (t *turns) turn() {
-	if t != nil {
-		XORQ(I32(t.size), t.now)
-	}
-}
-
-// next prepares the group at w in the room whose turn is next, if it can be read; if it cannot, it will not be asked for.
-func (t *turns) next(w reg.Register) {
-	skip := label("skip")
-	t.turn()
-	CMPQ(w, t.readable)
-	JHI(LabelRef(skip))
-	t.f.ahead(t.v, w)
-	Label(skip)
-	t.turn()
 }
 
 // rest is what a row kernel knows of the group at the rows' end.
@@ -905,11 +706,19 @@ type rest struct {
 }
 
 // newRest returns nil if rows of the format always consist of whole groups.
-func (f *unitFormat) newRest(v *simd, blocks reg.GPVirtual, readable Mem) *rest {
+func (f *unitFormat) newRest(v *simd, n, stride, blocks reg.GPVirtual) *rest {
 	if f.unitBlocks == v.lanes {
 		return nil
 	}
-	r := &rest{GP64(), v.new(), readable, AllocLocal((f.groupBytes(v) + 31) / 32 * 32)}
+	r := &rest{GP64(), v.new(), AllocLocal(8), AllocLocal((f.groupBytes(v) + 31) / 32 * 32)}
+	readable := param("w")
+	size := GP64()
+	MOVQ(stride, size)
+	IMULQ(n, size)
+	ADDQ(size, readable)
+	SUBQ(I32(f.groupBytes(v)), readable)
+	MOVQ(readable, r.readable)
+
 	MOVQ(blocks, r.blocks)
 	ANDQ(I32(v.lanes-1), r.blocks)
 	var ones []byte
@@ -994,7 +803,6 @@ func (f *unitFormat) pack(v *simd) {
 	XORQ(o, o)
 	Label("tile")
 	for part := 0; part < 64; part += 4 * v.lanes {
-		v.newGroup()
 		f.tile(v, p, func(j int, x reg.VecVirtual) { load(x, at(t, o, 8, 64*j+part)) })
 		for k, s := range f.scales(v, p) {
 			load(s, at(a, o, planes, 64*k+part))

@@ -15,22 +15,20 @@ func tq1_0() *unitFormat {
 	const unit = 54
 	// digits returns the digits of x's bytes, in each 32-bit lane those of which powers has three to the power.
 	digits := func(v *simd, x reg.VecVirtual, powers ...uint32) reg.VecVirtual {
-		low, high := make([]uint32, len(powers)), make([]uint32, len(powers))
+		factors := make([]uint32, len(powers))
 		for i, p := range powers {
-			high[i] = p * 0x00010001
-			low[i] = high[i] << 8
+			factors[i] = p * 0x00010001
 		}
-		// Of a byte times the power, what is above the byte has to go. The lower bytes of words come to the upper ones by the multiplication.
-		upper := v.inRegister(v.words(0xff00))
-		even, odd := v.new(), v.and(upper, x)
-		VPMULLW(v.dwords(low...), x, even)
-		VPMULLW(v.dwords(high...), odd, odd)
-		VPMULHUW(v.inRegister(v.words(3)), even, even)
-		VPMULHUW(v.inRegister(v.words(3<<8)), odd, odd)
-		if !v.wide() {
-			return v.or(v.and(upper, odd), even)
+		digit := func(x reg.VecVirtual) reg.VecVirtual { // of the upper bytes of words, the lower ones being zero
+			VPMULLW(v.dwords(factors...), x, x)
+			VPMULHUW(v.words(3), x, x)
+			return x
 		}
-		return v.include(even, odd, 0xff00ff00)
+		even := v.new()
+		VPSLLW(Imm(8), x, even)
+		odd := digit(v.and(v.words(0xff00), x))
+		VPSLLW(Imm(8), odd, odd)
+		return v.or(digit(even), odd)
 	}
 	repeat := func(n int, powers ...uint32) (out []uint32) {
 		for _, p := range powers {
@@ -41,7 +39,7 @@ func tq1_0() *unitFormat {
 		return out
 	}
 	return &unitFormat{
-		name: "tq1_0", unit: []int{32, 16, 4, 2}, unitBlocks: 8, max: 2, bias: 1, manyConstants: true,
+		name: "tq1_0", unit: []int{32, 16, 4, 2}, unitBlocks: 8, max: 2, bias: 1,
 		codes: func(v *simd, w reg.Register, emit func(reg.VecVirtual)) {
 			five, sixteen := repeat(4, 1, 3), repeat(4, 9, 27) // the powers of blocks 5 and 6
 			seven := append(repeat(4, 81), 1, 3, 9, 27)
